@@ -1,0 +1,46 @@
+# make demo and make test do all the set-up they need on a fresh machine.
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.ready
+
+.PHONY: help setup demo test lint format bench matrix figures clean
+
+help:
+	@echo "make demo    train the default run: digits, a dense baseline and AC/DC at 90 %"
+	@echo "make test    run the tests"
+	@echo "make lint    ruff and pyright"
+	@echo "make bench   run the CPU benchmarks and write results/"
+	@echo "make matrix  regenerate docs/compatibility.md from the tests"
+	@echo "make figures redraw docs/*.svg from results/ and a run folder"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	python3 -m venv $(VENV)
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(VENV)/bin/acdc train
+
+test: $(STAMP)
+	$(PY) -m pytest --numprocesses 2 --dist worksteal
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright
+
+format: $(STAMP)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(STAMP)
+	$(PY) -m benchmarks.select
+	$(PY) -m benchmarks.overhead
+
+matrix: $(STAMP)
+	$(PY) -m pytest tests/conformance --numprocesses 2 --matrix docs/compatibility.md
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache

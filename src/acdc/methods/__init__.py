@@ -1,0 +1,1 @@
+"""Sparse-training methods, one file each, behind one interface (acdc.sparsifier.Method)."""

@@ -1,0 +1,542 @@
+"""The sparsifier: attaches a method to a model and its optimizer, holds the masks, counts the steps.
+
+It works through the hooks torch offers and changes nothing of the model: parameters stay plain tensors under their own
+names, and masks live here. In a compressed phase each masked gradient is masked in place as soon as backward has
+written it, so clipping, accumulation and the optimizer see zeros. The weights and the optimizer's state were zeroed
+once, at the compression; an optimizer that maps zero weight, gradient and state to zero then keeps them at exactly 0
+without another pass. Optimizers not known to do so get that pass after every step. In dense phases nothing is hooked
+but the end of the optimizer's step, where the steps are counted.
+
+When a phase changes: see trigger.py.
+"""
+
+import logging
+import math
+import warnings
+import weakref
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from acdc.schedule import Phase, Schedule
+from acdc.sparsity import masks as working
+from acdc.sparsity.distributions import Budget
+from acdc.sparsity.layers import Layers
+from acdc.sparsity.patterns import Pattern
+from acdc.summary import Summary
+from acdc.trigger import NextForward
+from acdc.twin import Result, StateDict, Twin, to_cpu
+
+log = logging.getLogger("acdc")
+
+# Elementwise, and zero weight + zero gradient + zero state give zero weight and zero state.
+_KEEPS_ZEROS = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+)
+_FIRST_MOMENTS = ("momentum_buffer", "exp_avg", "momentum", "m", "mu")
+
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.swa_utils.AveragedModel)
+
+_attached: "weakref.WeakKeyDictionary[nn.Module | Optimizer, Sparsifier]" = weakref.WeakKeyDictionary()
+
+
+class Method(Protocol):
+    """What a sparse-training method tells the sparsifier."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def pattern(self) -> Pattern: ...
+
+    def layers(self, model: nn.Module) -> Layers:
+        """The weights this method prunes in this model."""
+        ...
+
+    def budgets(self, layers: Layers) -> list[Budget]: ...
+
+    def enter(self, sparsifier: "Sparsifier", phase: Phase) -> None:
+        """A training step begins and `phase` is new: compress, decompress, keep the twin."""
+        ...
+
+    def keeps_best_twin(self) -> bool:
+        """Whether the twin is the best dense model reported, rather than the last."""
+        ...
+
+    def config(self) -> dict[str, Any]:
+        """The method's knobs as plain data: what a checkpoint is checked against."""
+        ...
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer,
+    method: Method,
+    *,
+    steps_per_epoch: int | None = None,
+    scheduler: Any | None = None,
+) -> "Sparsifier":
+    """Attach a method to a model and its optimizer; the training loop stays as it is.
+
+    `steps_per_epoch` is the number of optimizer steps in an epoch (len(loader), divided by the gradient accumulation);
+    a schedule written in steps does not need it. `scheduler` is only kept with the dense twin, for finetune_dense.
+    """
+    return Sparsifier(model, optimizer, method, steps_per_epoch=steps_per_epoch, scheduler=scheduler)
+
+
+def attached_to(target: nn.Module | Optimizer) -> "Sparsifier | None":
+    """The sparsifier attached to this model or optimizer, if any."""
+    return _attached.get(_plain_model(target) if isinstance(target, nn.Module) else target)
+
+
+class Sparsifier:
+    """See `attach`. Steps are optimizer steps, counted from 0; `step` is the number of the next one."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        method: Method,
+        *,
+        steps_per_epoch: int | None = None,
+        scheduler: Any | None = None,
+    ) -> None:
+        _check_types(model, optimizer, method)
+        self.method = method
+        self.model = _plain_model(model)
+        self.optimizer = _plain_optimizer(optimizer)
+        self.scheduler = scheduler
+        self.steps_per_epoch = steps_per_epoch
+        self.step = 0
+        self.history: list[dict[str, Any]] = []
+        self.twin: Twin | None = None
+        self.best_metric: float | None = None
+
+        for target in (self.model, self.optimizer):
+            if attached_to(target) is not None:
+                raise RuntimeError(
+                    f"this {type(target).__name__} already has a sparsifier; call .detach() on that one first"
+                )
+        self.layers = method.layers(self.model)
+        self._weights = {weight.name: weight for weight in self.layers.weights}
+        _check_optimizer_holds(self.optimizer, self.layers)
+        self.total_steps = method.schedule.total_steps(steps_per_epoch)
+        self.budgets = method.budgets(self.layers)
+
+        self._compressed = False
+        self._masks: dict[str, Tensor] = {}
+        self._due = False  # a phase has ended, and the next step has not begun
+        self._late = False  # compression was noticed only after the forward pass; weights are zeroed after the step
+        self._masked: set[str] = set()  # weights whose gradient was masked since the last step
+        self._said: set[str] = set()
+        self._keeps_zeros = _keeps_zeros(self.optimizer)
+        self._gradient_hooks: list[RemovableHandle] = []
+        watched = [model, self.model, *(weight.module for weight in self.layers.weights)]
+        self._next_forward = NextForward(watched, self.begin_step)
+        self._step_hooks = [
+            self.optimizer.register_step_pre_hook(self._before_optimizer_step),
+            self.optimizer.register_step_post_hook(self._after_optimizer_step),
+        ]
+        _attached[self.model] = _attached[self.optimizer] = self
+
+        self._phase = method.schedule.phase_at(0, steps_per_epoch)
+        if self._phase.kind == "sparse":  # no step precedes it, so there is no dense model to leave untouched
+            self._enter(self._phase)
+
+    # What it shows
+
+    @property
+    def phase(self) -> Phase:
+        """The phase whose model this is now. It changes when the next phase's first step begins."""
+        return self._phase
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """Boolean masks by name, True where a weight is kept; empty in dense phases."""
+        return {name: working.as_bool(mask) for name, mask in self._masks.items()} if self._compressed else {}
+
+    @property
+    def layer_sparsity(self) -> dict[str, float]:
+        """Share of zeros in each prunable layer, as the weights are now."""
+        return {name: 1 - int(w.param.count_nonzero()) / max(1, w.param.numel()) for name, w in self._weights.items()}
+
+    @property
+    def sparsity(self) -> float:
+        """Zeros / prunable weights, as the weights are now."""
+        return 1 - sum(int(w.param.count_nonzero()) for w in self.layers.weights) / self.layers.size
+
+    def summary(self, example: Any | None = None) -> Summary:
+        """Layers, phases so far and, given an example input (a tensor or a tuple of arguments), FLOPs against dense."""
+        return Summary.of(self, example)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Sparsifier {self.method.name}: step {self.step} of {self.total_steps}, {self.phase.name} phase, "
+            f"{len(self._weights)} layers, {self.layers.size:,} prunable weights>"
+        )
+
+    # What a loop may tell it
+
+    def begin_step(self) -> None:
+        """A training step begins. Only loops that hooks cannot see into (CUDA graph replays) need to call this."""
+        if self._due:
+            self._enter_due()
+
+    def set_step(self, step: int) -> None:
+        """For hosts that know better how many optimizer steps have run."""
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise ValueError(f"set_step({step!r}): expected the number of optimizer steps run so far, 0 or more")
+        self.step = step
+        self._watch_for_next_phase()
+
+    def report(self, metric: float) -> None:
+        """Tell the quality of the model as it is now, higher is better. With twin="best" the best dense one is kept."""
+        value = float(metric)
+        if not math.isfinite(value):
+            raise ValueError(f"report({metric!r}): expected a finite number, higher is better (negate a loss)")
+        if self.phase.kind != "dense" or not self.method.keeps_best_twin():
+            return
+        if self.best_metric is None or value > self.best_metric:
+            self.keep_twin()
+            self.best_metric = value
+
+    def apply_masks(self, model: nn.Module) -> None:
+        """Zero the pruned weights of another model of the same kind, such as an average of this one's weights."""
+        parameters = dict(_plain_model(model).named_parameters(remove_duplicate=False))
+        missing = [name for name in self._masks if name not in parameters]
+        if missing:
+            raise ValueError(f"apply_masks: the model given has no {', '.join(missing[:3])}; pass a copy of the model")
+        if self._compressed:
+            for name, mask in self._masks.items():
+                working.apply_(parameters[name], mask.to(parameters[name].device))
+
+    # What a method does with it
+
+    @torch.no_grad()
+    def compress(self) -> None:
+        """Take masks from the weights as they are, and zero the rest: weights and optimizer state."""
+        scores = {name: weight.param.detach() for name, weight in self._weights.items()}
+        if not self._masks:
+            self._masks = {name: working.new_mask(score) for name, score in scores.items()}
+        self.method.pattern.write_masks(self.layers.weights, scores, self.budgets, out=self._masks)
+        self._compressed = True
+        self._hook_gradients()
+        if not self._late:
+            self._zero(self._weights)
+
+    @torch.no_grad()
+    def decompress(self, reset: str) -> None:
+        """Lift the masks. `reset` is what the optimizer forgets: "momentum", "all" or "nothing"."""
+        self._compressed = False
+        self._unhook_gradients()
+        if reset == "all":
+            self.optimizer.state.clear()
+        elif reset == "momentum":
+            found = False
+            for state in self.optimizer.state.values():
+                for key in _FIRST_MOMENTS:
+                    if isinstance(state.get(key), Tensor):
+                        state[key].zero_()
+                        found = True
+            if self.optimizer.state and not found and not _is_momentum_free(self.optimizer):
+                self._say_once(
+                    f"{type(self.optimizer).__name__} keeps no first-moment state under a known name "
+                    f"({', '.join(_FIRST_MOMENTS)}): nothing was reset at decompression. "
+                    'Use reset="all" to start its state anew'
+                )
+
+    def keep_twin(self) -> None:
+        """Keep a copy of model, optimizer and scheduler as they are now as the dense twin."""
+        self.twin = Twin.of(self.step, self.model, self.optimizer, self.scheduler)
+
+    # The end
+
+    def finish(self, *, early: bool = False) -> Result:
+        """The sparse model as it is and its dense twin. `early=True` accepts a run stopped in its final phase."""
+        schedule = self.method.schedule
+        if not (self.phase.final and self._compressed):
+            raise RuntimeError(
+                f"finish() at step {self.step} of {self.total_steps}, in a {self.phase.name} phase: the sparse model "
+                f"exists only in the final compressed phase. Train on, or use a shorter schedule:\n{schedule}"
+            )
+        missing = self.total_steps - self.step
+        if missing > 0 and not early:
+            shortfall = (
+                f"finish() at step {self.step} of {self.total_steps}: {missing} steps are missing from the final phase"
+            )
+            if missing > self.total_steps // 100:
+                raise RuntimeError(
+                    f"{shortfall}. Train on; if the run is really over, call finish(early=True), or "
+                    f"set_step({self.total_steps}) if some steps were taken without this optimizer"
+                )
+            # A gradient scaler skips a step at every overflow: a loop of the right length then counts a few too few.
+            warnings.warn(f"{shortfall}; a GradScaler that skipped as many explains it", RuntimeWarning, stacklevel=2)
+        return Result(
+            sparse=to_cpu(self.model.state_dict()),
+            dense=self.twin.model if self.twin else None,
+            dense_step=self.twin.step if self.twin else None,
+            masks={name: mask.cpu() for name, mask in self.masks.items()},
+            total_steps=self.total_steps,
+            twin=self.twin,
+        )
+
+    def detach(self) -> None:
+        """Take every hook away. The weights stay as they are; nothing keeps them sparse any more."""
+        for handle in self._step_hooks:
+            handle.remove()
+        self._step_hooks = []
+        self._unhook_gradients()
+        self._next_forward.disarm()
+        self._next_forward.release()
+        self._compressed = self._due = self._late = False
+        for target in (self.model, self.optimizer):
+            if attached_to(target) is self:
+                del _attached[target]
+
+    # Checkpoints
+
+    def state_dict(self) -> StateDict:
+        """Plain data and tensors: torch.save it beside the model's and the optimizer's, load with weights_only=True."""
+        return {
+            "version": 1,
+            **self._identity(),
+            "step": self.step,
+            "phase": self.phase.index,
+            "masks": {n: working.pack(m).cpu() for n, m in self._masks.items()} if self._compressed else {},
+            "history": [dict(event) for event in self.history],
+            "best_metric": self.best_metric,
+            "twin": dict(vars(self.twin)) if self.twin else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up where `state` was saved. Model and optimizer load their own state, before or after this."""
+        _check_identity(state, self._identity())
+        masks = {name: working.unpack(bits, self._weights[name].param) for name, bits in state["masks"].items()}
+        self._next_forward.disarm()
+        self._next_forward.release()
+        self._unhook_gradients()
+        self.step = state["step"]
+        self._phase = self.method.schedule.phases[state["phase"]]
+        self.history = [dict(event) for event in state["history"]]
+        self.best_metric = state["best_metric"]
+        self.twin = Twin(**state["twin"]) if state["twin"] else None
+        self._compressed, self._due, self._late = bool(masks), False, False
+        if masks:
+            self._masks = masks
+            self._hook_gradients()
+        self._watch_for_next_phase()
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "method": self.method.name,
+            "config": self.method.config(),
+            "steps_per_epoch": self.steps_per_epoch,
+            "layers": {name: list(weight.param.shape) for name, weight in self._weights.items()},
+        }
+
+    # How phases change
+
+    def _watch_for_next_phase(self) -> None:
+        upcoming = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
+        self._due = upcoming.index != self._phase.index
+        if self._due and upcoming.kind == "sparse":
+            self._hook_gradients()
+            self._next_forward.arm()
+        else:  # lifting a mask before the first gradient is soon enough, and gradient hooks are there in sparse phases
+            self._next_forward.disarm()
+            self._next_forward.release()
+
+    def _enter_due(self) -> None:
+        self._due = False
+        self._next_forward.disarm()
+        self._enter(self.method.schedule.phase_at(self.step, self.steps_per_epoch))
+
+    def _enter(self, phase: Phase) -> None:
+        self.method.enter(self, phase)
+        self._phase = phase
+        kept = sum(working.count_kept(mask) for mask in self._masks.values()) if self._compressed else self.layers.size
+        event = {"step": self.step, "phase": phase.name, "kind": phase.kind, "sparsity": 1 - kept / self.layers.size}
+        self.history.append(event)
+
+    # Hooks
+
+    def _hook_gradients(self) -> None:
+        if not self._gradient_hooks:
+            self._gradient_hooks = [
+                weight.param.register_post_accumulate_grad_hook(self._gradient_hook(name))
+                for name, weight in self._weights.items()
+                if weight.param.requires_grad
+            ]
+
+    def _unhook_gradients(self) -> None:
+        for handle in self._gradient_hooks:
+            handle.remove()
+        self._gradient_hooks = []
+
+    def _gradient_hook(self, name: str) -> Any:
+        def mask_gradient(param: Tensor) -> None:
+            self._next_forward.release()
+            if self._due:
+                self._enter_late()
+            if self._compressed and param.grad is not None:
+                working.apply_(param.grad, self._masks[name])
+                self._masked.add(name)
+
+        return mask_gradient
+
+    def _enter_late(self) -> None:
+        """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
+        self._late = self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "sparse"
+        if self._late:
+            self._say_once(
+                "the start of a compressed phase was noticed only at backward, after a forward pass with dense "
+                "weights: its first gradient is taken there. Call sparsifier.begin_step() at the top of each "
+                "training step to make it exact"
+            )
+        self._enter_due()
+
+    def _before_optimizer_step(self, *_: Any) -> None:
+        self._next_forward.release()
+        if self._due:
+            self._enter_due()
+            for name in self._weights if self._compressed else ():
+                if (gradient := self._weights[name].param.grad) is not None:
+                    working.apply_(gradient, self._masks[name])
+
+    def _after_optimizer_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if _step_was_skipped(optimizer):
+            return
+        if self._compressed:
+            if self._late or not self._keeps_zeros:
+                if not self._keeps_zeros:
+                    self._say_once(
+                        f"{type(optimizer).__name__} is not known to keep zero weights at zero: masks are applied "
+                        "again after every step (one more pass over weights and optimizer state)"
+                    )
+                self._zero(self._weights)
+            else:  # gradients written by hand, or a parameter unfrozen in mid-phase
+                self._zero(n for n, w in self._weights.items() if n not in self._masked and w.param.grad is not None)
+        self._late = False
+        self._masked.clear()
+        self.step += 1
+        self._watch_for_next_phase()
+
+    @torch.no_grad()
+    def _zero(self, names: Any) -> None:
+        """Pruned weights to 0, and with them every entry of the optimizer's state that belongs to one of them."""
+        for name in names:
+            param, mask = self._weights[name].param, self._masks[name]
+            working.apply_(param, mask)
+            for value in self.optimizer.state.get(param, {}).values():
+                if isinstance(value, Tensor) and value.shape == param.shape and value.is_floating_point():
+                    working.apply_(value, mask)
+
+    def _say_once(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            log.warning(message)
+
+
+def _plain_model(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel, DataParallel and torch.compile wrappers."""
+    while True:
+        if isinstance(model, _WRAPPERS):
+            model = model.module
+        elif (inner := getattr(model, "_orig_mod", None)) is not None:
+            model = inner
+        else:
+            return model
+
+
+def _plain_optimizer(optimizer: Optimizer) -> Optimizer:
+    """The optimizer inside Accelerate's wrapper, which has no hooks of its own."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, Optimizer) else optimizer
+
+
+def _keeps_zeros(optimizer: Optimizer) -> bool:
+    return type(optimizer) in _KEEPS_ZEROS or getattr(optimizer, "keeps_zeros", False)
+
+
+def _is_momentum_free(optimizer: Optimizer) -> bool:
+    return all(group.get("momentum", None) == 0 for group in optimizer.param_groups) or isinstance(
+        optimizer, torch.optim.Adagrad | torch.optim.Adadelta | torch.optim.RMSprop
+    )
+
+
+def _step_was_skipped(optimizer: Optimizer) -> bool:
+    """A fused optimizer under GradScaler skips the update inside step(), and its hooks run all the same."""
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf is not None and bool(found_inf.item())
+
+
+def _check_types(model: Any, optimizer: Any, method: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model={type(model).__name__}: expected a torch.nn.Module; write attach(model, optimizer, method)"
+        )
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"optimizer={type(optimizer).__name__}: expected a torch.optim.Optimizer; "
+            "write attach(model, optimizer, method)"
+        )
+    if isinstance(method, type) or not callable(getattr(method, "enter", None)):
+        name = method.__name__ if isinstance(method, type) else type(method).__name__
+        raise TypeError(f"method={name}: expected a method such as acdc.ACDC(sparsity=0.9, epochs=100)")
+
+
+def _check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
+    held = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    missing = [weight.name for weight in layers.weights if id(weight.param) not in held]
+    if not missing:
+        return
+    if len(missing) == len(layers.weights):
+        raise ValueError(
+            f"this {type(optimizer).__name__} holds none of the model's {len(missing)} prunable weights; build it from "
+            "the same model, after moving that to its device: torch.optim.SGD(model.parameters(), ...)"
+        )
+    names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+    raise ValueError(
+        f"the optimizer does not hold {names}: a pruned weight must be trained. Add them to the optimizer, or leave "
+        f"them dense with exclude=[{missing[0]!r}, …]"
+    )
+
+
+def _check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    if not isinstance(state, Mapping) or not {"version", "method", "config", "layers", "step"} <= set(state):
+        raise ValueError("this is not a sparsifier's state dict: pass what sparsifier.state_dict() returned")
+    if state["version"] != 1:
+        raise ValueError(f"this state dict has version {state['version']}; this release of acdc reads version 1")
+    if state["method"] != expected["method"]:
+        raise ValueError(
+            f"this state dict is of method {state['method']!r}, and the one attached is {expected['method']!r}; "
+            "attach the method the checkpoint was trained with"
+        )
+    ours, theirs = expected["layers"], state["layers"]
+    if ours != theirs:
+        differing = [n for n in [*ours, *theirs] if ours.get(n) != theirs.get(n)]
+        name = differing[0]
+        raise ValueError(
+            f"this state dict is of another model: {len(set(differing))} prunable layers differ, first {name!r}: "
+            f"shape {theirs.get(name, 'absent')} there, {ours.get(name, 'absent')} here. "
+            "Build the model and the method's include/exclude as in the run that saved it"
+        )
+    for knob, value in {**expected["config"], "steps_per_epoch": expected["steps_per_epoch"]}.items():
+        saved = state["steps_per_epoch"] if knob == "steps_per_epoch" else state["config"].get(knob)
+        if saved != value:
+            raise ValueError(
+                f"this state dict was saved with {knob}={saved!r}, and {knob}={value!r} is attached; "
+                f"a run resumes with the settings it began with: set {knob} back"
+            )

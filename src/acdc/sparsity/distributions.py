@@ -1,0 +1,117 @@
+"""How many weights each layer keeps.
+
+A distribution turns one target sparsity into budgets: groups of layers and how many weights each group keeps. Budgets
+of "global", "uniform" and "erk" sum to the same total, to the weight.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from acdc.sparsity.layers import Weight, matches
+
+NAMES = ("global", "uniform", "erk")
+Distribution = str | Mapping[str, float]
+"""One of NAMES, or a mapping from name patterns to sparsities; what it leaves out takes the method's sparsity."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """`keep` weights survive among the layers named."""
+
+    names: tuple[str, ...]
+    keep: int
+
+
+def check_sparsity(argument: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        percent = isinstance(value, int | float) and 1 <= value < 100
+        hint = f"; for {value:g} % write {argument}={value / 100:g}" if percent else ", for example 0.9"
+        raise ValueError(f"{argument}={value!r}: sparsity is the fraction of zeros, at least 0 and below 1{hint}")
+    return float(value)
+
+
+def check_distribution(distribution: object) -> None:
+    if isinstance(distribution, Mapping):
+        for name, value in distribution.items():
+            check_sparsity(f"distribution[{name!r}]", value)
+    elif distribution not in NAMES:
+        raise ValueError(
+            f"distribution={distribution!r}: expected one of {', '.join(map(repr, NAMES))}, or a mapping from layer "
+            "names to sparsities such as {'layer1.*': 0.8, 'fc': 0.5}"
+        )
+
+
+def budgets(distribution: Distribution, weights: Sequence[Weight], sparsity: float | None) -> list[Budget]:
+    """The budgets that bring `weights` to `sparsity`."""
+    if isinstance(distribution, Mapping):
+        return [
+            Budget((w.name,), _kept(w.param.numel(), s))
+            for w, s in zip(weights, _per_layer(distribution, weights, sparsity), strict=True)
+        ]
+    assert sparsity is not None
+    sizes = [w.param.numel() for w in weights]
+    keep = _kept(sum(sizes), sparsity)
+    if distribution == "global":
+        return [Budget(tuple(w.name for w in weights), keep)]
+    densities = (
+        [Fraction(keep, sum(sizes))] * len(sizes)
+        if distribution == "uniform"
+        else erk_densities([tuple(w.param.shape) for w in weights], keep)
+    )
+    shares = _round_to_total([d * n for d, n in zip(densities, sizes, strict=True)], keep)
+    return [Budget((w.name,), share) for w, share in zip(weights, shares, strict=True)]
+
+
+def erk_densities(shapes: Sequence[tuple[int, ...]], keep: int) -> list[Fraction]:
+    """Erdős–Rényi–Kernel: density ∝ sum of a layer's dimensions / their product, none above 1, `keep` in all.
+
+    Evci et al. 2020, §3. A layer whose share would exceed all its weights stays dense and the rest share what is left.
+    """
+    sizes = [_product(shape) for shape in shapes]
+    raw = [Fraction(sum(shape), size) for shape, size in zip(shapes, sizes, strict=True)]
+    dense: set[int] = set()
+    while True:
+        free = [i for i in range(len(shapes)) if i not in dense]
+        left = keep - sum(sizes[i] for i in dense)
+        scale = Fraction(left) / sum((raw[i] * sizes[i] for i in free), start=Fraction(0)) if free else Fraction(0)
+        full = [i for i in free if raw[i] * scale > 1]
+        if not full:
+            return [Fraction(1) if i in dense else raw[i] * scale for i in range(len(shapes))]
+        dense.update(full)
+
+
+def _per_layer(rules: Mapping[str, float], weights: Sequence[Weight], default: float | None) -> list[float]:
+    for rule in rules:
+        if not any(matches(rule, w) for w in weights):
+            raise ValueError(
+                f"distribution[{rule!r}] matches no prunable layer; the layers are {', '.join(w.name for w in weights)}"
+            )
+    values = [next((s for rule, s in rules.items() if matches(rule, w)), default) for w in weights]
+    missing = [w.name for w, value in zip(weights, values, strict=True) if value is None]
+    if missing:
+        raise ValueError(
+            f"distribution gives no sparsity for {', '.join(missing)}: add them, exclude them, or set sparsity= as "
+            "the value for layers it does not name"
+        )
+    return [value for value in values if value is not None]
+
+
+def _kept(size: int, sparsity: float) -> int:
+    return size - round(sparsity * size)
+
+
+def _round_to_total(shares: Sequence[Fraction], total: int) -> list[int]:
+    """Whole numbers nearest to the shares that sum to the total (largest remainders, earlier layers first)."""
+    whole = [int(share) for share in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda i: (whole[i] - shares[i], i))
+    for i in by_remainder[: total - sum(whole)]:
+        whole[i] += 1
+    return whole
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size

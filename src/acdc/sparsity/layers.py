@@ -1,0 +1,252 @@
+"""Which parameters are prunable.
+
+Only weights that multiply activations are: convolutions, linear layers, attention projections and, on request,
+embeddings. Biases and normalisation parameters never are (paper, §3). A parameter that appears under several names
+(tied weights) is one weight and counted once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Rule = str | Callable[[str, nn.Module], bool]
+"""A glob over names ("fc", "layer4.*", "*.conv1.weight") or a predicate of (weight name, module that owns it)."""
+
+_CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_CONV_TRANSPOSE = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """One weight tensor of the model: its name in the state dict, and which of its axes are channels."""
+
+    name: str
+    param: nn.Parameter
+    module: nn.Module
+    kind: str  # "conv" | "conv_transpose" | "linear" | "attention" | "embedding" | "other"
+    out_dim: int = 0
+    in_dim: int = 1
+
+    @property
+    def depthwise(self) -> bool:
+        groups = getattr(self.module, "groups", 1)
+        return self.kind.startswith("conv") and groups > 1 and groups == self.module.in_channels
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The prunable weights of a model in the order they are registered, and why each other one stays dense."""
+
+    weights: tuple[Weight, ...]
+    left_dense: Mapping[str, str]
+
+    @property
+    def size(self) -> int:
+        return sum(w.param.numel() for w in self.weights)
+
+
+def all_weights(model: nn.Module) -> Iterator[Weight]:
+    """Every weight of a known layer type, aliases of tied parameters included."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for local, kind in _weights_of(module):
+            param = module._parameters.get(local)
+            if param is not None:
+                name = f"{prefix}.{local}" if prefix else local
+                out_dim, in_dim = (1, 0) if kind == "conv_transpose" else (0, 1)
+                yield Weight(name, param, module, kind, out_dim, in_dim)
+
+
+def find_prunable(
+    model: nn.Module,
+    *,
+    include: Sequence[Rule] = (),
+    exclude: Sequence[Rule] = (),
+    first_and_last_dense: bool = False,
+    depthwise_dense: bool = False,
+    embeddings: bool = False,
+) -> Layers:
+    """The weights to prune. `include` restricts to what it matches; `exclude` then takes away.
+
+    A rule that names a parameter in full ("rnn.weight_hh_l0") may include one of a layer type this module does not
+    know, as long as it has two dimensions or more.
+    """
+    for argument, rules in (("include", include), ("exclude", exclude)):
+        if isinstance(rules, str) or callable(rules):
+            raise TypeError(f"{argument}={rules!r}: expected a list of rules; write {argument}=[{rules!r}]")
+    candidates = _merge_aliases([*all_weights(model), *_named_in_full(model, include)])
+    _refuse_rules_that_match_nothing(model, candidates, include=include, exclude=exclude)
+
+    kept: list[Weight] = []
+    left: dict[str, str] = {}
+    for aliases in candidates:
+        weight = aliases[0]
+        if reason := _why_dense(aliases, include, exclude, depthwise_dense, embeddings):
+            left[weight.name] = reason
+        else:
+            kept.append(weight)
+    if first_and_last_dense and kept:
+        for weight in {kept[0].name: kept[0], kept[-1].name: kept[-1]}.values():
+            left[weight.name] = "first or last layer (first_and_last_dense)"
+        kept = kept[1:-1]
+    if not kept:
+        raise ValueError(_nothing_prunable(model, left))
+    return Layers(tuple(kept), left)
+
+
+def forward_uses(model: nn.Module, inputs: Any) -> dict[str, float]:
+    """How many times one sample uses each weight: output positions of a convolution, tokens of a linear layer.
+
+    Runs one forward pass in eval mode without gradients. 2 · non-zeros · uses is the layer's cost in FLOPs.
+    """
+    args = inputs if isinstance(inputs, tuple) else (inputs,)
+    batch = next(a for a in args if isinstance(a, Tensor)).shape[0]
+    uses: dict[str, float] = {}
+    by_module: dict[nn.Module, list[Weight]] = {}
+    for aliases in _merge_aliases(list(all_weights(model))):
+        for weight in aliases:  # tied weights are used once for each place they stand in
+            by_module.setdefault(weight.module, []).append(Weight(**{**vars(weight), "name": aliases[0].name}))
+            uses[aliases[0].name] = 0.0
+
+    def record(module: nn.Module, args: tuple, output: Any) -> None:
+        for weight in by_module[module]:
+            uses[weight.name] += _positions(weight, args, output) / batch
+
+    # Attention calls its output projection as a function, so that layer's own hook would never fire.
+    for module in [m for m in by_module if isinstance(m, nn.MultiheadAttention)]:
+        by_module[module] += by_module.pop(module.out_proj, [])
+    handles = [module.register_forward_hook(record) for module in by_module]
+    training = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        with torch.no_grad():
+            model(*args)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, mode in training.items():
+            module.training = mode
+    return uses
+
+
+def _weights_of(module: nn.Module) -> list[tuple[str, str]]:
+    if isinstance(module, _CONV):
+        return [("weight", "conv")]
+    if isinstance(module, _CONV_TRANSPOSE):
+        return [("weight", "conv_transpose")]
+    if isinstance(module, nn.Linear):
+        return [("weight", "linear")]
+    if isinstance(module, nn.Bilinear):
+        return []
+    if isinstance(module, nn.Embedding):
+        return [("weight", "embedding")]
+    if isinstance(module, nn.MultiheadAttention):
+        return [(local, "attention") for local in _ATTENTION_WEIGHTS]
+    return []
+
+
+def _positions(weight: Weight, args: tuple, output: Any) -> float:
+    if weight.kind == "embedding":
+        return 0.0
+    if isinstance(weight.module, nn.MultiheadAttention) or weight.name.endswith("out_proj.weight"):
+        output = output[0] if isinstance(output, tuple) else output
+        return output.numel() / output.shape[-1]
+    if weight.kind == "conv_transpose":
+        return args[0].numel() / weight.module.in_channels
+    channels = weight.param.shape[weight.out_dim]
+    return output.numel() / channels
+
+
+def _named_in_full(model: nn.Module, include: Sequence[Rule]) -> Iterator[Weight]:
+    """Parameters of unknown layer types that an include rule names in full."""
+    globs = [rule for rule in include if isinstance(rule, str)]
+    known = {id(weight.param) for weight in all_weights(model)}
+    for prefix, module in model.named_modules():
+        for local, param in module._parameters.items():
+            name = f"{prefix}.{local}" if prefix else local
+            if param is None or id(param) in known or param.ndim < 2:
+                continue
+            if any(fnmatchcase(name, glob) for glob in globs):
+                yield Weight(name, param, module, "other")
+
+
+def _merge_aliases(weights: list[Weight]) -> list[list[Weight]]:
+    groups: dict[int, list[Weight]] = {}
+    for weight in weights:
+        group = groups.setdefault(id(weight.param), [])
+        if all(weight.name != alias.name for alias in group):
+            group.append(weight)
+    return list(groups.values())
+
+
+def matches(rule: Rule, weight: Weight) -> bool:
+    if callable(rule):
+        return bool(rule(weight.name, weight.module))
+    parts = weight.name.split(".")
+    return any(fnmatchcase(".".join(parts[:end]), rule) for end in range(1, len(parts) + 1))
+
+
+def _why_dense(
+    aliases: list[Weight],
+    include: Sequence[Rule],
+    exclude: Sequence[Rule],
+    depthwise_dense: bool,
+    embeddings: bool,
+) -> str | None:
+    weight = aliases[0]
+    if isinstance(weight.param, nn.parameter.UninitializedParameter):
+        raise ValueError(f"{weight.name} is not initialised yet (a lazy layer): run one forward pass before attaching")
+    if any(matches(rule, alias) for rule in exclude for alias in aliases):
+        return "excluded"
+    if include and not any(matches(rule, alias) for rule in include for alias in aliases):
+        return "not included"
+    embedding = next((alias for alias in aliases if alias.kind == "embedding"), None)
+    if embedding and not embeddings:
+        return "embedding (embeddings=True prunes it)" if len(aliases) == 1 else "tied to an embedding"
+    if embedding and embedding.module.sparse:
+        raise ValueError(
+            f"{embedding.name}: embeddings=True needs dense gradients, and this layer has sparse=True; "
+            "build it with nn.Embedding(..., sparse=False) or leave embeddings=False"
+        )
+    if depthwise_dense and weight.depthwise:
+        return "depthwise convolution (depthwise_dense)"
+    if not weight.param.requires_grad:
+        return "frozen (requires_grad=False)"
+    if not weight.param.is_floating_point():
+        return f"not floating point ({weight.param.dtype})"
+    return None
+
+
+def _refuse_rules_that_match_nothing(
+    model: nn.Module, candidates: list[list[Weight]], **arguments: Sequence[Rule]
+) -> None:
+    names = [alias.name for aliases in candidates for alias in aliases]
+    for argument, rules in arguments.items():
+        for rule in rules:
+            if callable(rule) or any(matches(rule, alias) for group in candidates for alias in group):
+                continue
+            modules = [name for name, _ in model.named_modules() if name]
+            close = get_close_matches(rule, names + modules, n=3, cutoff=0.4)
+            hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+            raise ValueError(
+                f"{argument}=[{rule!r}] matches no weight of this model (a rule is a glob over the names in "
+                f"model.named_modules(), such as 'fc' or 'layer4.*'){hint}"
+            )
+
+
+def _nothing_prunable(model: nn.Module, left: Mapping[str, str]) -> str:
+    if left:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(left.items())[:5])
+        return (
+            f"nothing to prune: every weight stays dense ({reasons}{'; …' if len(left) > 5 else ''}). "
+            "Loosen include, exclude, first_and_last_dense or depthwise_dense"
+        )
+    return (
+        f"nothing to prune: {type(model).__name__} has no convolution, linear or attention weight. Name other "
+        "parameters in full, for example include=['rnn.weight_hh_l0']; embeddings=True prunes embeddings"
+    )

@@ -1,0 +1,228 @@
+"""The shapes that zeros may take: single weights, N of M, tiles, whole channels.
+
+A pattern says which layers it fits and writes the masks of the largest scores within the budgets it is given. Scores
+are magnitudes: only their absolute value counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from acdc.sparsity.distributions import Budget
+from acdc.sparsity.layers import Weight
+from acdc.sparsity.masks import in_index_order
+from acdc.sparsity.select import WHOLE, Scores, Shards, top_k
+
+_CHUNK = 1 << 20
+
+
+class Pattern(Protocol):
+    @property
+    def sparsity(self) -> float | None:
+        """The sparsity the pattern fixes by itself, or None where the budget decides."""
+        ...
+
+    def why_not(self, weight: Weight) -> str | None:
+        """Why this layer cannot take the pattern and stays dense, or None if it can."""
+        ...
+
+    def write_masks(
+        self,
+        weights: Sequence[Weight],
+        scores: Scores,
+        budgets: Sequence[Budget],
+        out: Mapping[str, Tensor],
+        shards: Shards = WHOLE,
+    ) -> None:
+        """Write the working masks (masks.py) of all `weights` into `out`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Unstructured:
+    """Any weight may be zero: exactly the budget survives."""
+
+    @property
+    def sparsity(self) -> None:
+        return None
+
+    def why_not(self, weight: Weight) -> str | None:
+        return None
+
+    def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
+        for budget in budgets:
+            top_k({name: scores[name] for name in budget.names}, budget.keep, out=out, shards=shards)
+
+
+@dataclass(frozen=True)
+class NM:
+    """N of every M consecutive input channels survive, at one kernel position: the form sparse tensor cores read.
+
+    Layers whose input channels do not divide by M stay dense. Sparsity is 1 − N/M in every other layer.
+    """
+
+    n: int
+    m: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.n, int) and isinstance(self.m, int) and 0 < self.n < self.m):
+            raise ValueError(f"NM({self.n!r}, {self.m!r}): expected whole numbers 0 < N < M, for example NM(2, 4)")
+
+    @property
+    def sparsity(self) -> float:
+        return 1 - self.n / self.m
+
+    def why_not(self, weight: Weight) -> str | None:
+        channels = _in_channels(weight)
+        return f"{channels} input channels do not divide by {self.m}" if channels % self.m else None
+
+    def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
+        if shards.count > 1:
+            raise ValueError(f"{self}: sharded parameters are not supported; use the unstructured pattern")
+        for weight in weights:
+            _refuse_non_finite(weight.name, scores[weight.name])
+            group = 0
+            score, mask = (_channels_last(t, weight) for t in (scores[weight.name], out[weight.name]))
+            for part, kept in in_index_order(_CHUNK, score, mask):
+                groups = part.reshape(-1, self.m).abs()
+                kept.copy_(-_keep_n(groups, self.n, group).to(torch.int8).view(kept.shape))
+                group += groups.shape[0]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tiles of `rows` output by `cols` input channels, at one kernel position, survive or fall together.
+
+    A tile's score is the sum of its magnitudes. Layers that do not divide into whole tiles stay dense.
+    """
+
+    rows: int
+    cols: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.rows, int) and isinstance(self.cols, int) and min(self.rows, self.cols) > 0):
+            raise ValueError(f"Block({self.rows!r}, {self.cols!r}): expected whole numbers above 0, e.g. Block(4, 4)")
+
+    @property
+    def sparsity(self) -> None:
+        return None
+
+    def why_not(self, weight: Weight) -> str | None:
+        out_channels, in_channels = weight.param.shape[weight.out_dim], weight.param.shape[weight.in_dim]
+        if out_channels % self.rows or in_channels % self.cols:
+            return f"{out_channels} x {in_channels} channels do not divide into {self.rows} x {self.cols} tiles"
+        return None
+
+    def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
+        if shards.count > 1:
+            raise ValueError(f"{self}: sharded parameters are not supported; use the unstructured pattern")
+        by_name = {w.name: w for w in weights}
+        for budget in budgets:
+            tiles = {name: self._tile_scores(scores[name], by_name[name]) for name in budget.names}
+            chosen = top_k(tiles, _whole(budget.keep, self.rows * self.cols))
+            for name in budget.names:
+                mask = _out_in_last(out[name], by_name[name])
+                *_, rows, cols = mask.shape
+                grown = chosen[name].repeat_interleave(self.rows, -2).repeat_interleave(self.cols, -1)
+                mask.copy_(grown.view(*mask.shape[:-2], rows, cols))
+
+    def _tile_scores(self, score: Tensor, weight: Weight) -> Tensor:
+        matrix = _out_in_last(score, weight)
+        *positions, rows, cols = matrix.shape
+        tiled = matrix.abs().reshape(*positions, rows // self.rows, self.rows, cols // self.cols, self.cols)
+        return tiled.sum(dim=(-3, -1), dtype=torch.float32)
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Whole output channels survive or fall; a channel's score is its root mean square.
+
+    Channels of different layers differ in size, so as many of the best are kept as fit in the budget. Every layer
+    keeps at least one.
+    """
+
+    @property
+    def sparsity(self) -> None:
+        return None
+
+    def why_not(self, weight: Weight) -> str | None:
+        return None
+
+    def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
+        if shards.count > 1:
+            raise ValueError(f"{self}: sharded parameters are not supported; use the unstructured pattern")
+        by_name = {w.name: w for w in weights}
+        for budget in budgets:
+            rms, size, layer = [], [], []
+            for index, name in enumerate(budget.names):
+                _refuse_non_finite(name, scores[name])
+                rows = scores[name].movedim(by_name[name].out_dim, 0).flatten(1).double()
+                rms += rows.square().mean(1).sqrt().tolist()
+                size += [rows.shape[1]] * rows.shape[0]
+                layer += [index] * rows.shape[0]
+            kept = _fill(rms, size, layer, budget.keep)
+            start = 0
+            for name in budget.names:
+                mask = out[name].movedim(by_name[name].out_dim, 0)
+                keep = torch.tensor(kept[start : start + mask.shape[0]], dtype=torch.int8, device=mask.device)
+                mask.copy_(-keep.view(-1, *[1] * (mask.ndim - 1)))
+                start += mask.shape[0]
+
+
+def _fill(score: list[float], size: list[int], layer: list[int], budget: int) -> list[bool]:
+    """Channels by falling score, the best of each layer first, until the next one would exceed the budget."""
+    order = sorted(range(len(score)), key=lambda c: -score[c])
+    first = {layer[c]: c for c in reversed(order)}
+    kept = [False] * len(score)
+    for channel in first.values():
+        kept[channel] = True
+        budget -= size[channel]
+    for channel in order:
+        if kept[channel]:
+            continue
+        if size[channel] > budget:
+            break
+        kept[channel] = True
+        budget -= size[channel]
+    return kept
+
+
+def _keep_n(groups: Tensor, n: int, first_group: int) -> Tensor:
+    """The n largest of each row. Among equals the place to start from moves on by one with every row."""
+    rows, m = groups.shape
+    place = torch.arange(m, device=groups.device)
+    turn = (torch.arange(first_group, first_group + rows, device=groups.device) % m).unsqueeze(1)
+    priority = (place + turn) % m
+    beaten_by = torch.zeros(rows, m, dtype=torch.int32, device=groups.device)
+    for other in range(m):
+        rival, rival_priority = groups[:, other : other + 1], priority[:, other : other + 1]
+        beaten_by += (rival > groups) | ((rival == groups) & (rival_priority < priority))
+    return beaten_by < n
+
+
+def _in_channels(weight: Weight) -> int:
+    channels = weight.param.shape[weight.in_dim]
+    groups = getattr(weight.module, "groups", 1) if weight.kind == "conv_transpose" else 1
+    return channels // groups
+
+
+def _channels_last(tensor: Tensor, weight: Weight) -> Tensor:
+    """A view with the input channels as the last axis: consecutive elements are at one kernel position."""
+    return tensor.movedim(weight.in_dim, -1)
+
+
+def _out_in_last(tensor: Tensor, weight: Weight) -> Tensor:
+    """A view with axes (kernel positions…, output channels, input channels)."""
+    return tensor.movedim((weight.out_dim, weight.in_dim), (-2, -1))
+
+
+def _whole(keep: int, area: int) -> int:
+    return (keep + area // 2) // area
+
+
+def _refuse_non_finite(name: str, score: Tensor) -> None:
+    if not score.isfinite().all():
+        top_k({name: score}, 0)  # raises the one message that explains it

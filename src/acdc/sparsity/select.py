@@ -1,0 +1,237 @@
+"""Exact global top-k: which k weights of a whole model have the largest magnitude.
+
+T_k of the paper (§3, eq. 1) without sorting and without concatenating the weights. The bits of |x|, read as an integer,
+order floats as their values do, so the k-th largest magnitude is found digit by digit: a histogram of the highest bits,
+then one of the next bits among the values that share the chosen prefix, until one bit pattern, the threshold, is left.
+Each pass streams over the weights in small chunks; the only large thing allocated is the mask.
+
+Exactly k survive. When more values equal the threshold than there are places, the places are shared out among layers
+in proportion to their ties, no layer is left empty that a tie could keep alive, and within a layer the survivors are
+spread evenly over positions. The rule uses integers only: it gives the same mask on every device and rank.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from acdc.sparsity.masks import in_index_order, in_memory_order, new_mask
+
+Scores = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Scores cut over several processes: piece `index` of `count`, each a contiguous run of every flattened tensor.
+
+    `sum` adds an int64 tensor elementwise over all pieces (an all-reduce).
+    """
+
+    index: int
+    count: int
+    sum: Callable[[Tensor], Tensor]
+
+
+WHOLE = Shards(index=0, count=1, sum=lambda counts: counts)
+
+
+@torch.no_grad()
+def top_k(
+    scores: Scores, k: int, *, out: Mapping[str, Tensor] | None = None, shards: Shards = WHOLE
+) -> dict[str, Tensor]:
+    """Working masks (see masks.py) of the k largest |score|; k counts over all tensors and shards together.
+
+    `out` gives masks to write into, one for each score. They are not touched if the scores are refused.
+    """
+    digits = _digits(scores)
+    home = _home(scores)
+    histogram = shards.sum(_histogram(scores, 0, digits[0], home)).tolist()
+    total = sum(histogram)
+    if not 0 <= k <= total:
+        raise ValueError(f"k={k}: expected a number of survivors from 0 to {total}, the number of scores")
+    _refuse_non_finite(scores, histogram, digits[0])
+
+    masks = {name: new_mask(score) if out is None else out[name] for name, score in scores.items()}
+    if k in (0, total):
+        for mask in masks.values():
+            mask.fill_(0 if k == 0 else -1)
+        return masks
+
+    threshold, above = _pick(histogram, k)
+    for digit in digits[1:]:
+        histogram = shards.sum(_histogram(scores, threshold, digit, home)).tolist()
+        low, skipped = _pick(histogram, k - above)
+        threshold, above = threshold << digit.width | low, above + skipped
+    places, ties = k - above, histogram[threshold & digits[-1].mask]
+
+    if places == ties:
+        _keep_from(scores, masks, threshold)
+    else:
+        _keep_from(scores, masks, threshold + 1)
+        _keep_ties(scores, masks, threshold, places, shards, home)
+    for mask in masks.values():
+        mask.neg_()
+    return masks
+
+
+def top_k_reference(scores: Scores, k: int) -> dict[str, Tensor]:
+    """The same answer, slowly and obviously."""
+    magnitudes = {name: score.detach().abs().double().flatten().tolist() for name, score in scores.items()}
+    if k == 0:
+        return {name: new_mask(score).fill_(0) for name, score in scores.items()}
+    threshold = sorted((m for values in magnitudes.values() for m in values), reverse=True)[k - 1]
+    tied = [values.count(threshold) for values in magnitudes.values()]
+    strict = [sum(m > threshold for m in values) for values in magnitudes.values()]
+    places = share_ties(tied, strict, k - sum(strict))
+    masks = {}
+    for (name, values), ties, share in zip(magnitudes.items(), tied, places, strict=True):
+        keep, seen = [], 0
+        for m in values:
+            keep.append(m > threshold or (m == threshold and (seen + 1) * share // ties > seen * share // ties))
+            seen += m == threshold
+        masks[name] = new_mask(scores[name]).copy_(-torch.tensor(keep, dtype=torch.int8).view(scores[name].shape))
+    return masks
+
+
+def share_ties(ties: Sequence[int], strict: Sequence[int], places: int) -> list[int]:
+    """How many of its ties each layer keeps: in proportion, summing to `places`, and no layer dies of it.
+
+    `strict` counts the survivors each layer has anyway.
+    """
+    total, before, shares = sum(ties), 0, []
+    for count in ties:
+        shares.append((before + count) * places // total - before * places // total)
+        before += count
+    for layer, count in enumerate(ties):
+        if count and shares[layer] + strict[layer] == 0:
+            donors = [i for i, share in enumerate(shares) if share and share + strict[i] > 1]
+            if donors:
+                shares[max(donors, key=shares.__getitem__)] -= 1
+                shares[layer] = 1
+    return shares
+
+
+@dataclass(frozen=True)
+class _Digit:
+    width: int  # bits in this digit
+    below: int  # bits under it, still to come
+
+    @property
+    def mask(self) -> int:
+        return (1 << self.width) - 1
+
+
+def _digits(scores: Scores) -> list[_Digit]:
+    """Cut the magnitude's bits into digits. Few wide ones suit a CPU's cache; a GPU's shared memory holds 2048 bins."""
+    wide = any(score.dtype == torch.float64 for score in scores.values())
+    on_gpu = any(score.device.type != "cpu" for score in scores.values())
+    widest, left, digits = (11 if on_gpu else 16), (63 if wide else 31), []
+    while left:
+        width = min(widest, left)
+        left -= width
+        digits.append(_Digit(width, left))
+    return digits
+
+
+def _home(scores: Scores) -> torch.device:
+    return next((score.device for score in scores.values()), torch.device("cpu"))
+
+
+def _chunk(scores: Scores) -> int:
+    if _home(scores).type == "cpu":
+        return 1 << 18
+    return min(max(sum(s.numel() for s in scores.values()) // 32, 1 << 20), 1 << 25)
+
+
+def _key(part: Tensor, wide: bool) -> Tensor:
+    """The bits of |x| as an integer in the order of the values; sign dropped, so −0 equals 0."""
+    if wide:
+        return part.to(torch.float64).view(torch.int64) & 0x7FFF_FFFF_FFFF_FFFF
+    return part.to(torch.float32).view(torch.int32) & 0x7FFF_FFFF
+
+
+def _is_wide(scores: Scores) -> bool:
+    return any(score.dtype == torch.float64 for score in scores.values())
+
+
+def _histogram(scores: Scores, prefix: int, digit: _Digit, home: torch.device) -> Tensor:
+    """Counts of each value of `digit` among the scores whose higher digits are `prefix`."""
+    wide, chunk, bins = _is_wide(scores), _chunk(scores), 1 << digit.width
+    top = digit.below + digit.width == (63 if wide else 31)
+    counts = torch.zeros(bins, dtype=torch.int64, device=home)
+    for score in scores.values():
+        for part in in_memory_order(score, chunk):
+            key = _key(part, wide)
+            if not top:
+                above = key >> (digit.below + digit.width)
+                key = key[above == prefix] & ((1 << digit.below + digit.width) - 1)
+            counts += torch.bincount((key >> digit.below).flatten(), minlength=bins).to(home)
+    return counts
+
+
+def _pick(histogram: list[int], rank: int) -> tuple[int, int]:
+    """The value that holds the rank-th largest entry, and how many entries lie above that value."""
+    above = 0
+    for value in range(len(histogram) - 1, -1, -1):
+        if above + histogram[value] >= rank:
+            return value, above
+        above += histogram[value]
+    raise AssertionError("rank exceeds the number of entries")
+
+
+def _keep_from(scores: Scores, masks: dict[str, Tensor], lowest: int) -> None:
+    wide, chunk = _is_wide(scores), _chunk(scores)
+    for name, mask in masks.items():
+        for part, kept in _pieces(scores[name], mask, chunk):
+            torch.ge(_key(part, wide), lowest, out=kept)
+
+
+def _keep_ties(
+    scores: Scores, masks: dict[str, Tensor], threshold: int, places: int, shards: Shards, home: torch.device
+) -> None:
+    """Add `places` of the scores equal to the threshold to masks that hold those above it (as 0 and 1)."""
+    wide, chunk = _is_wide(scores), _chunk(scores)
+    counts = torch.zeros(2, len(masks), shards.count, dtype=torch.int64, device=home)
+    for layer, (name, mask) in enumerate(masks.items()):
+        counts[1, layer, shards.index] = mask.count_nonzero()
+        for part in in_memory_order(scores[name], chunk):
+            counts[0, layer, shards.index] += (_key(part, wide) == threshold).sum().to(home)
+    tied, strict = shards.sum(counts).tolist()
+    shares = share_ties([sum(c) for c in tied], [sum(c) for c in strict], places)
+
+    for layer, (name, mask) in enumerate(masks.items()):
+        ties, share = sum(tied[layer]), shares[layer]
+        if not share or not tied[layer][shards.index]:
+            continue
+        seen = sum(tied[layer][: shards.index])
+        for part, kept in in_index_order(chunk, scores[name], mask):
+            tie = (_key(part, wide) == threshold).flatten()
+            rank = tie.cumsum(0) + seen  # of each tie among the layer's ties, counted from 1
+            chosen = tie & (rank * share // ties > (rank - 1) * share // ties)
+            kept |= chosen.view(kept.shape)
+            seen = int(rank[-1])
+
+
+def _pieces(score: Tensor, mask: Tensor, chunk: int) -> Iterator[tuple[Tensor, ...]]:
+    """Matching flat pieces of a score and of its mask, the mask's writable as bool."""
+    flat = mask.view(torch.bool)
+    if score.stride() == mask.stride():
+        yield from zip(in_memory_order(score, chunk), in_memory_order(flat, chunk), strict=True)
+    else:
+        yield from in_index_order(chunk, score, flat)
+
+
+def _refuse_non_finite(scores: Scores, histogram: list[int], digit: _Digit) -> None:
+    wide = _is_wide(scores)
+    infinity = (0x7FF0 << 48 if wide else 0x7F80 << 16) >> digit.below
+    if not sum(histogram[infinity:]):
+        return
+    bad = [
+        f"{name} ({int((~s.isfinite()).sum())} of {s.numel()})" for name, s in scores.items() if not s.isfinite().all()
+    ]
+    where = ", ".join(bad) if bad else "a shard held by another process"
+    raise ValueError(
+        f"NaN or infinite scores in {where}: the largest k are not defined. Training has most likely diverged; "
+        "resume from an earlier checkpoint with a lower learning rate or gradient clipping"
+    )

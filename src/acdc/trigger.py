@@ -1,0 +1,70 @@
+"""Noticing that the next training step begins, in anyone's loop.
+
+A phase must change between two steps: after whatever the user does once a step has ended (evaluate, save, copy), and
+before the next training forward pass reads the weights. No call of the loop marks that moment, so while a change is
+due, and only then, three things watch for it; the first to see a training step begin reports it:
+
+1. forward pre-hooks, on the model and on the layers about to change. They fire in training mode with gradients on;
+   evaluation passes them by. A compiled model does not run hooks, so torch.compile is told to run eagerly until that
+   step's backward pass (torch.compiler.set_stance): one eager step for each compression, and no graph break.
+2. gradient hooks, for loops that call neither the model nor its layers as modules. By then the forward pass has read
+   the old weights, so this step's gradient is taken at them; the weights change right after the step.
+3. the optimizer's step pre-hook, for loops that write gradients by hand. With a closure it runs before the forward
+   pass.
+
+The sparsifier owns 2 and 3, which it needs for other reasons; this module is 1.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+
+class NextForward:
+    """Calls `begin` once, when the next training forward pass starts."""
+
+    def __init__(self, modules: Iterable[nn.Module], begin: Callable[[], None]) -> None:
+        self._modules = list(dict.fromkeys(modules))
+        self._begin = begin
+        self._handles: list[RemovableHandle] = []
+        self._eager = ExitStack()
+
+    def arm(self) -> None:
+        if self._handles:
+            return
+        hook = _PreHook(self._begin)
+        self._handles = [module.register_forward_pre_hook(hook) for module in self._modules]
+        if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and importing it takes seconds
+            self._eager.enter_context(torch.compiler.set_stance("force_eager"))
+
+    def disarm(self) -> None:
+        """Stop watching. Compiled code stays off until `release`: the pass that is running must end as it began."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def release(self) -> None:
+        """Let torch.compile compile again."""
+        self._eager.close()
+
+
+class _PreHook:
+    """The hook as an object, so that a copy of the model, or a pickle of it, carries an inert one and not us."""
+
+    def __init__(self, begin: Callable[[], None] | None) -> None:
+        self._begin = begin
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if self._begin is not None and module.training and torch.is_grad_enabled():
+            self._begin()
+
+    def __deepcopy__(self, memo: dict) -> "_PreHook":
+        return _PreHook(None)
+
+    def __reduce__(self) -> tuple:
+        return _PreHook, (None,)

@@ -1,0 +1,121 @@
+"""The dense twin: what a run keeps beside its sparse model, and how to train it on."""
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+StateDict = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Twin:
+    """Model, optimizer and learning-rate scheduler as they were before step `step`, on the CPU."""
+
+    step: int
+    model: StateDict
+    optimizer: StateDict
+    scheduler: StateDict | None
+
+    @classmethod
+    def of(cls, step: int, model: nn.Module, optimizer: Optimizer, scheduler: Any | None) -> "Twin":
+        return cls(
+            step=step,
+            model=to_cpu(model.state_dict()),
+            optimizer=to_cpu(optimizer.state_dict()),
+            scheduler=copy.deepcopy(scheduler.state_dict()) if scheduler is not None else None,
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run gives: two plain state dicts, each loadable into the plain model.
+
+    `dense` is None where the method has no dense phase. `masks` are boolean, True where a weight was kept.
+    """
+
+    sparse: StateDict
+    dense: StateDict | None
+    dense_step: int | None
+    masks: dict[str, Tensor]
+    total_steps: int
+    twin: Twin | None = field(repr=False)
+
+    @property
+    def sparsity(self) -> float:
+        kept = sum(int(mask.sum()) for mask in self.masks.values())
+        return 1 - kept / sum(mask.numel() for mask in self.masks.values())
+
+    def save(self, folder: str | Path) -> None:
+        """Write sparse.safetensors, dense.safetensors (if there is a twin) and masks.safetensors."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        named = {"sparse": self.sparse, "dense": self.dense, "masks": self.masks}
+        existing = [f"{name}.safetensors" for name in named if (folder / f"{name}.safetensors").exists()]
+        if existing:
+            raise FileExistsError(f"{folder} already holds {', '.join(existing)}; give Result.save a new folder")
+        for name, tensors in named.items():
+            if tensors is not None:
+                write_safetensors(folder / f"{name}.safetensors", tensors)
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Any]) -> None:
+    """All or nothing: under a temporary name first, then renamed."""
+    other = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
+    if other:
+        raise TypeError(f"{path.name} cannot hold {', '.join(other)}: safetensors keeps tensors only; use torch.save")
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, scheduler: Any | None = None) -> range:
+    """Put the dense twin back into the model, its momentum into the optimizer, and return the steps left to run.
+
+    The paper's dense fine-tuning (§4) replaces the final compressed phase by dense training from the twin, with the
+    same learning-rate schedule and the momentum kept:
+
+        sparsifier.detach()
+        for step in acdc.finetune_dense(result, model, optimizer, scheduler):
+            ...one training step of the same loop...
+
+    A scheduler is rewound if the sparsifier was attached with it (`acdc.attach(..., scheduler=scheduler)`).
+    """
+    from acdc.sparsifier import attached_to  # the sparsifier builds results; only this check looks back
+
+    if result.twin is None:
+        raise ValueError("this result has no dense twin: the method that made it has no dense phase")
+    if attached_to(model) is not None:
+        raise RuntimeError("the model still has a sparsifier that would prune the twin; call sparsifier.detach() first")
+    if scheduler is not None and result.twin.scheduler is None:
+        raise ValueError(
+            "scheduler given, but its state at the twin's step was not kept; attach with "
+            "acdc.attach(..., scheduler=scheduler), or rewind it yourself to step result.dense_step"
+        )
+    model.load_state_dict(result.twin.model)
+    optimizer.load_state_dict(copy.deepcopy(result.twin.optimizer))
+    if scheduler is not None:
+        scheduler.load_state_dict(copy.deepcopy(result.twin.scheduler))
+    return range(result.twin.step, result.total_steps)
+
+
+def to_cpu(value: Any) -> Any:
+    """A copy of nested dicts, lists and tensors that shares no memory with the original."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: to_cpu(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(to_cpu(item) for item in value)
+    return copy.deepcopy(value)
