@@ -138,12 +138,14 @@ def _sum(lengths: Sequence[tuple[Fraction, str]], declared: Duration | None) -> 
     return Duration(value, unit)
 
 
-def _cycles(total: Duration, once: Fraction, cycle: Fraction, final: Fraction, percent: bool) -> int:
-    """The n >= 0 for which once + n * cycle = total; without one, an error that offers the nearest fit."""
-    fewest = max(0, (total.value - once) // cycle)
-    gaps = {n: total.value - once - n * cycle for n in (fewest, fewest + 1)}
+def _cycles(lengths: Sequence[Duration], total: Duration) -> int:
+    """The n of Schedule.alternating; where no whole n makes the total, an error that offers the nearest fit."""
+    warm, on, off, last_off, final = (length.of(total)[0] for length in lengths)
+    spare, cycle = total.value - (warm + on + last_off + final), on + off
+    fewest = max(0, spare // cycle)
+    gaps = {n: spare - n * cycle for n in (fewest, fewest + 1)}
     n = min(gaps, key=lambda n: (final + gaps[n] <= 0, abs(gaps[n])))  # prefer a gap final_sparse can absorb
-    gap, unit = gaps[n], total.unit
+    gap, unit, percent = gaps[n], total.unit, any(length.unit == "%" for length in lengths)
     if gap == 0:
         return n
     made = f"{_number(total.value - gap)}{unit}"
@@ -215,13 +217,11 @@ class Schedule:
                 raise _wrong(name, length, f'total="{whole}" sets the unit', instead)
             if not length.value and name != "warmup":
                 raise _wrong(name, length, "only warmup may be zero", f'write "1{length.unit}" or more')
-        percent = any(length.unit == "%" for length in lengths.values())
-        warm, on, off, last_off, final = (length.of(whole)[0] for length in lengths.values())
-        n = _cycles(whole, warm + on + last_off + final, on + off, final, percent)
         warm, on, off, last_off, final = lengths.values()
-        phases = [("dense", warm), *[("sparse", on), ("dense", off)] * n]
+        phases = [("dense", warm)] if warm.value else []
+        phases += [("sparse", on), ("dense", off)] * _cycles(tuple(lengths.values()), whole)
         phases += [("sparse", on), ("dense", last_off), ("sparse", final)]
-        return cls.from_phases(phases if warm.value else phases[1:], whole)
+        return cls.from_phases(phases, whole)
 
     @classmethod
     def from_transitions(
@@ -243,7 +243,7 @@ class Schedule:
         for before, after in pairwise(points):
             if before.unit != after.unit or before.value >= after.value:
                 allowed = f'it takes turns with {others}, rising in one unit up to total="{whole}"'
-                raise _wrong("compress", list(compress), allowed, f"{after} follows {before}, so move one of them")
+                raise _wrong("compress", list(compress), allowed, f"{after} follows {before}, so change one of them")
         phases = [("dense", points[0])] if points[0].value else []
         for index, (before, after) in enumerate(pairwise(points)):
             phases.append(("dense" if index % 2 else "sparse", Duration(after.value - before.value, whole.unit)))
@@ -359,7 +359,8 @@ class Schedule:
 
     def boundaries(self, steps_per_epoch: int | None = None) -> tuple[int, ...]:
         """The step at which each phase ends. Positions are rounded, not lengths, so that the sum stays exact."""
-        if steps_per_epoch is not None or "ep" in self._units:
+        lengths = (phase.length for phase in self.phases)
+        if steps_per_epoch is not None or any(x and x.unit == "ep" for x in (self.total, *lengths)):
             _check_whole("steps_per_epoch", steps_per_epoch, 1, "write steps_per_epoch=len(loader)")
         if steps_per_epoch not in self._ends:
             scale = {"ep": steps_per_epoch or 0, "st": 1}
@@ -384,19 +385,15 @@ class Schedule:
         ends = self.boundaries(steps_per_epoch)
         return self.phases[min(bisect_right(ends, step), len(ends) - 1)]
 
-    @property
-    def _units(self) -> set[Unit]:
-        return {phase.length.unit for phase in self.phases} | ({self.total.unit} if self.total else set())
-
     # Facts about the phases, where they share a unit.
 
     @property
     def unit(self) -> Unit:
         """The unit of every phase; an error where they mix."""
-        units: list[Unit] = sorted({phase.length.unit for phase in self.phases})
+        units = sorted({phase.length.unit for phase in self.phases})
         if len(units) > 1:
             raise _wrong("units", units, "this needs one unit", "use boundaries(steps_per_epoch), which takes any")
-        return units[0]
+        return self.phases[0].length.unit
 
     @property
     def dense_length(self) -> Duration:

@@ -25,6 +25,29 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 
+class _EagerForward:
+    """Compiled models run eagerly while anyone holds this. The stance is the process's, so holders are counted."""
+
+    def __init__(self) -> None:
+        self._holders: set[int] = set()
+        self._stance = ExitStack()
+
+    def hold(self, holder: object) -> None:
+        if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
+            return
+        if not self._holders:
+            self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+        self._holders.add(id(holder))
+
+    def release(self, holder: object) -> None:
+        self._holders.discard(id(holder))
+        if not self._holders:
+            self._stance.close()
+
+
+_eager_forward = _EagerForward()
+
+
 class NextForward:
     """Calls `begin` once, when the next training forward pass starts."""
 
@@ -32,15 +55,15 @@ class NextForward:
         self._modules = list(dict.fromkeys(modules))
         self._begin = begin
         self._handles: list[RemovableHandle] = []
-        self._eager = ExitStack()
+        self._eager = False
 
     def arm(self) -> None:
         if self._handles:
             return
         hook = _PreHook(self._begin)
         self._handles = [module.register_forward_pre_hook(hook) for module in self._modules]
-        if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and importing it takes seconds
-            self._eager.enter_context(torch.compiler.set_stance("force_eager"))
+        self._eager = True
+        _eager_forward.hold(self)
 
     def disarm(self) -> None:
         """Stop watching. Compiled code stays off until `release`: the pass that is running must end as it began."""
@@ -50,7 +73,9 @@ class NextForward:
 
     def release(self) -> None:
         """Let torch.compile compile again."""
-        self._eager.close()
+        if self._eager:
+            self._eager = False
+            _eager_forward.release(self)
 
 
 class _PreHook:
@@ -60,7 +85,9 @@ class _PreHook:
         self._begin = begin
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        if self._begin is not None and module.training and torch.is_grad_enabled():
+        if self._begin is None or torch.compiler.is_compiling():  # traced after all: backward will notice
+            return
+        if module.training and torch.is_grad_enabled():
             self._begin()
 
     def __deepcopy__(self, memo: dict) -> "_PreHook":

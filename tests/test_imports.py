@@ -1,0 +1,158 @@
+"""Importing acdc is cheap and touches nothing, and imports point one way."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import acdc
+
+ROOT = Path(acdc.__file__).parent
+CORE = ("schedule", "sparsity", "trigger", "twin", "summary", "sparsifier", "methods")
+OUTER = ("models", "data", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
+OPTIONAL = ("torchvision", "matplotlib", "sklearn", "lightning", "pytorch_lightning", "transformers", "accelerate")
+
+
+def files_of(part: str) -> list[Path]:
+    """The source files of one module or subpackage of acdc; none if there is no such thing yet."""
+    module = ROOT / f"{part}.py"
+    return [module] if module.exists() else sorted((ROOT / part).rglob("*.py"))
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Full names of all that a file imports, at its top or anywhere inside; from a package also the names taken."""
+    package = ("acdc", *path.relative_to(ROOT).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            origin = ".".join(filter(None, (base, node.module)))
+            yield origin
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def parts_of_acdc(path: Path) -> set[str]:
+    """Which modules and subpackages of acdc a file imports from."""
+    found = (name.split(".") for name in imports_of(path))
+    return {name[1] for name in found if name[0] == "acdc" and len(name) > 1 and files_of(name[1])}
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Loading
+
+
+def test_import_loads_no_optional_package_and_no_outer_part() -> None:
+    loaded = run("import sys, acdc; print(*sys.modules)").split()
+    assert "acdc.sparsifier" in loaded
+    assert not {name for name in loaded if name.split(".")[0] in OPTIONAL}
+    assert not {name for name in loaded if name.startswith(tuple(f"acdc.{part}" for part in OUTER))}
+    assert "torch._dynamo" not in loaded, "importing the compiler takes seconds"
+
+
+def test_import_touches_no_gpu() -> None:
+    """Also on a machine without one: initialising CUDA is made to fail."""
+    run(
+        "import torch\n"
+        "def refuse(): raise SystemExit('CUDA was initialised')\n"
+        "torch.cuda._lazy_init = refuse\n"
+        "import acdc\n"
+        "assert not torch.cuda.is_initialized()"
+    )
+
+
+def test_import_prints_and_warns_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:acdc", "-c", "import acdc"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_import_draws_no_random_number_and_sets_no_default() -> None:
+    run(
+        "import torch\n"
+        "before = torch.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()\n"
+        "import acdc\n"
+        "after = torch.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()\n"
+        "assert torch.equal(before[0], after[0]) and before[1:] == after[1:]"
+    )
+
+
+# Direction
+
+
+def test_the_reader_of_imports_sees_nested_and_relative_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sparsity").mkdir()
+    file = tmp_path / "sparsity" / "x.py"
+    file.write_text(
+        "from acdc import data\nimport os.path\ndef f():\n    from ..train import loop\n    from . import y\n"
+    )
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    names = {"acdc", "acdc.data", "os.path", "acdc.train", "acdc.train.loop", "acdc.sparsity", "acdc.sparsity.y"}
+    assert set(imports_of(file)) == names
+
+
+@pytest.mark.parametrize("part", CORE)
+def test_the_core_imports_nothing_around_it(part: str) -> None:
+    assert files_of(part), f"{part} has moved: name its new place here"
+    for path in files_of(part):
+        outward = parts_of_acdc(path) & set(OUTER)
+        assert not outward, f"{path.relative_to(ROOT)} imports acdc.{', acdc.'.join(outward)}"
+
+
+@pytest.mark.parametrize(
+    ("part", "allowed"),
+    [
+        ("schedule", set()),
+        ("trigger", set()),
+        ("sparsity", {"sparsity"}),
+        ("methods", {"schedule", "sparsity", "sparsifier", "methods", "twin", "summary"}),
+    ],
+)
+def test_the_core_s_own_order(part: str, allowed: set[str]) -> None:
+    for path in files_of(part):
+        assert parts_of_acdc(path) <= allowed, path.relative_to(ROOT)
+
+
+@pytest.mark.parametrize("part", ["measure", "models", "data"])
+def test_what_training_builds_on_does_not_import_it(part: str) -> None:
+    for path in files_of(part):
+        assert not parts_of_acdc(path) & {"train", "report", "cli"}, path.relative_to(ROOT)
+
+
+def test_schedule_needs_the_standard_library_only() -> None:
+    (path,) = files_of("schedule")
+    assert {name.split(".")[0] for name in imports_of(path)} <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("part", CORE)
+def test_the_core_names_no_optional_package(part: str) -> None:
+    for path in files_of(part):
+        assert not {name.split(".")[0] for name in imports_of(path)} & set(OPTIONAL), path.relative_to(ROOT)
+
+
+# Names
+
+
+def test_public_names_exist_once() -> None:
+    assert len(acdc.__all__) == len(set(acdc.__all__))
+    missing = [name for name in acdc.__all__ if not hasattr(acdc, name)]
+    assert not missing
+
+
+def test_all_the_public_names_are_announced() -> None:
+    from types import ModuleType
+
+    public = {name for name, value in vars(acdc).items() if name[0] != "_" and not isinstance(value, ModuleType)}
+    assert public <= set(acdc.__all__)
