@@ -9,100 +9,19 @@ A Schedule holds these lengths and no counter: a step goes in, a phase comes out
 Epochs and steps count from 0; a transition happens before the first batch of the epoch, or the step, it names.
 """
 
-import math
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from fractions import Fraction
 from itertools import accumulate, chain, pairwise
 from typing import Any, Literal
 
+from acdc.duration import ABSOLUTE, Duration, Unit, check_whole, number, round_half_up, wrong
+from acdc.timeline import draw
+
 __all__ = ["Duration", "Phase", "Schedule"]
 
 Kind = Literal["dense", "sparse"]
-Unit = Literal["ep", "st", "%"]
-
-_DURATION = re.compile(r"(-?[0-9]+(?:\.[0-9]+|/[1-9][0-9]*)?)(ep|st|%)")
-_UNITS: dict[Unit, str] = {"ep": "for epochs", "st": "for optimizer steps", "%": "of the total"}
-_ABSOLUTE: tuple[Unit, ...] = ("ep", "st")
-
-
-def _wrong(
-    argument: str, received: object, allowed: str, instead: str, error: type[Exception] = ValueError
-) -> Exception:
-    """An error in four parts: what was set, what was received, what is allowed, what to type instead."""
-    shown = str(received) if isinstance(received, Duration) else received
-    return error(f"{argument}={shown!r}: {allowed}: {instead}")
-
-
-def _check_whole(argument: str, value: object, least: int, instead: str) -> None:
-    allowed = f"it is a whole number, {least} or more"
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _wrong(argument, value, allowed, instead, TypeError)
-    if value < least:
-        raise _wrong(argument, value, allowed, instead)
-
-
-def _round(value: Fraction) -> int:
-    """To the nearest whole number, halves up (Python's round would send 0.5 and 2.5 down but 1.5 up)."""
-    return math.floor(value + Fraction(1, 2))
-
-
-def _number(value: Fraction) -> str:
-    """10, 2.5 or, where no short decimal is exact, 1/3."""
-    decimal = Decimal(value.numerator) / Decimal(value.denominator)
-    return f"{decimal:f}" if Fraction(decimal) == value else str(value)
-
-
-@dataclass(frozen=True, repr=False)
-class Duration:
-    """A length of training with its unit: "10ep" (epochs), "500st" (optimizer steps) or "10%" (of the total)."""
-
-    value: Fraction
-    unit: Unit
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.value, Fraction) or self.unit not in _UNITS:
-            allowed = 'it holds a Fraction and one of "ep", "st", "%"'
-            raise _wrong("Duration", (self.value, self.unit), allowed, 'write Duration.parse("10ep")', TypeError)
-        if self.value < 0 or (self.unit == "st" and self.value.denominator > 1):
-            Duration.parse(str(self))  # refuses it and says why
-
-    @classmethod
-    def parse(
-        cls, value: "str | Duration", argument: str = "duration", units: Sequence[Unit] = tuple(_UNITS)
-    ) -> "Duration":
-        """Read "10ep", "500st" or "2.5%" (a Duration passes through); an error calls it `argument`."""
-        readable = isinstance(value, str | Duration)
-        match = _DURATION.fullmatch(str(value)) if readable else None
-        if not match:
-            allowed = "durations carry a unit"
-        elif match[1].startswith("-"):
-            allowed = "durations are not negative"
-        elif match[2] == "st" and Fraction(match[1]).denominator > 1:
-            allowed = "optimizer steps are whole"
-        elif match[2] not in units:
-            allowed = "it cannot be a percentage"
-        else:
-            return cls(Fraction(match[1]), match[2])  # pyright: ignore[reportArgumentType]
-        digits = re.search(r"[0-9]+(\.[0-9]+)?", str(value))
-        number = digits[0] if digits else "10"
-        typed = {"ep": number, "st": max(1, _round(Fraction(number))), "%": number}
-        *choices, last = (f'"{typed[unit]}{unit}" {_UNITS[unit]}' for unit in units)
-        instead = f"write {', '.join(choices)} or {last}"
-        raise _wrong(argument, value, allowed, instead, ValueError if readable else TypeError)
-
-    def of(self, total: "Duration | None") -> tuple[Fraction, Unit]:
-        """Value and unit, with a percentage expressed in the unit of the total."""
-        return (self.value * total.value / 100, total.unit) if self.unit == "%" and total else (self.value, self.unit)
-
-    def __str__(self) -> str:
-        return f"{_number(self.value)}{self.unit}"
-
-    def __repr__(self) -> str:
-        return f"Duration.parse({str(self)!r})"
 
 
 @dataclass(frozen=True)
@@ -132,9 +51,9 @@ def _sum(lengths: Sequence[tuple[Fraction, str]], declared: Duration | None) -> 
         return declared
     value, unit = sum((value for value, _ in lengths), Fraction(0)), units.pop()
     if declared and value != declared.value:
-        verb, miss = "lengthen" if value < declared.value else "shorten", _number(abs(value - declared.value))
+        verb, miss = "lengthen" if value < declared.value else "shorten", number(abs(value - declared.value))
         instead = f"{verb} them by {miss}{unit}, or change total"
-        raise _wrong("total", declared, f"the phases sum to {_number(value)}{unit}", instead)
+        raise wrong("total", declared, f"the phases sum to {number(value)}{unit}", instead)
     return Duration(value, unit)
 
 
@@ -148,16 +67,16 @@ def _cycles(lengths: Sequence[Duration], total: Duration) -> int:
     gap, unit, percent = gaps[n], total.unit, any(length.unit == "%" for length in lengths)
     if gap == 0:
         return n
-    made = f"{_number(total.value - gap)}{unit}"
+    made = f"{number(total.value - gap)}{unit}"
     fits = [] if percent else [f'total="{made}"']  # percentages would move with the total
     if final + gap > 0:
-        share = f"{_number((final + gap) * 100 / total.value)}%" if percent else f"{_number(final + gap)}{unit}"
+        share = f"{number((final + gap) * 100 / total.value)}%" if percent else f"{number(final + gap)}{unit}"
         fits.append(f'final_sparse="{share}"')
     allowed = (
         "warmup + n x (sparse + dense) + sparse + last_dense + final_sparse makes it for some whole n >= 0, "
-        f"but n = {n} makes {made}, {_number(abs(gap))}{unit} too {'little' if gap > 0 else 'much'}"
+        f"but n = {n} makes {made}, {number(abs(gap))}{unit} too {'little' if gap > 0 else 'much'}"
     )
-    raise _wrong("total", total, allowed, f"write {' or '.join(fits) or 'shorter phases'}")
+    raise wrong("total", total, allowed, f"write {' or '.join(fits) or 'shorter phases'}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,17 +97,17 @@ class Schedule:
         for index, phase in enumerate(self.phases):
             where, place = f"phases[{index}]", (index, index == len(kinds) - 1)
             if not isinstance(phase, Phase) or (phase.index, phase.final) != place:
-                raise _wrong(where, phase, "Schedule makes its phases", "use Schedule.from_phases", TypeError)
+                raise wrong(where, phase, "Schedule makes its phases", "use Schedule.from_phases", TypeError)
             if phase.kind not in ("dense", "sparse"):
-                raise _wrong(where, phase.kind, "a phase is of one of two kinds", 'write "dense" or "sparse"')
+                raise wrong(where, phase.kind, "a phase is of one of two kinds", 'write "dense" or "sparse"')
             if not phase.length.value or phase.length.unit == "%":
                 allowed = f"the {phase.name} phase lasts some epochs or steps"
-                raise _wrong(where, phase.length, allowed, "make it longer or leave it out")
+                raise wrong(where, phase.length, allowed, "make it longer or leave it out")
             if index and phase.kind == kinds[index - 1]:
                 allowed = f"kinds alternate, and phases[{index - 1}] is {phase.kind} too"
-                raise _wrong(where, phase.kind, allowed, "merge the two phases")
+                raise wrong(where, phase.kind, allowed, "merge the two phases")
         if kinds[-1:] != ["sparse"]:
-            raise _wrong("phases", kinds, "a schedule ends compressed", 'add a last phase such as ("sparse", "15ep")')
+            raise wrong("phases", kinds, "a schedule ends compressed", 'add a last phase such as ("sparse", "15ep")')
         lengths = [(phase.length.value, phase.length.unit) for phase in self.phases]
         object.__setattr__(self, "total", _sum(lengths, self.total))
 
@@ -207,16 +126,16 @@ class Schedule:
 
         The paper's Δ_w, Δ_s, Δ_d, Δ_D. Lengths are in total's unit or in "%" of it; warmup may be "0ep".
         """
-        whole = Duration.parse(total, "total", _ABSOLUTE)
+        whole = Duration.parse(total, "total", ABSOLUTE)
         given = {"warmup": warmup, "sparse": sparse, "dense": dense}
         given |= {"last_dense": dense if last_dense is None else last_dense, "final_sparse": final_sparse}
         lengths = {name: Duration.parse(length, name) for name, length in given.items()}
         for name, length in {"total": whole, **lengths}.items():
             if length.unit not in (whole.unit, "%"):
                 instead = f'write it in "{whole.unit}" or "%", or mix units with Schedule.from_phases'
-                raise _wrong(name, length, f'total="{whole}" sets the unit', instead)
+                raise wrong(name, length, f'total="{whole}" sets the unit', instead)
             if not length.value and name != "warmup":
-                raise _wrong(name, length, "only warmup may be zero", f'write "1{length.unit}" or more')
+                raise wrong(name, length, "only warmup may be zero", f'write "1{length.unit}" or more')
         warm, on, off, last_off, final = lengths.values()
         phases = [("dense", warm)] if warm.value else []
         phases += [("sparse", on), ("dense", off)] * _cycles(tuple(lengths.values()), whole)
@@ -232,18 +151,18 @@ class Schedule:
         def point(value: Any, argument: str) -> Duration:
             is_epoch = isinstance(value, int) and not isinstance(value, bool)
             length: Any = f"{value}ep" if is_epoch else value
-            return Duration.parse(length, argument, _ABSOLUTE)
+            return Duration.parse(length, argument, ABSOLUTE)
 
         on, off = [point(at, "compress") for at in compress], [point(at, "decompress") for at in decompress]
         whole, others = point(total, "total"), f"decompress={list(decompress)!r}"
         if len(on) != len(off) + 1:
             allowed = f"training starts dense and ends compressed, so it has one entry more than {others}"
-            raise _wrong("compress", list(compress), allowed, "add a compress or drop a decompress")
+            raise wrong("compress", list(compress), allowed, "add a compress or drop a decompress")
         points = [*chain.from_iterable(zip(on, off, strict=False)), on[-1], whole]
         for before, after in pairwise(points):
             if before.unit != after.unit or before.value >= after.value:
                 allowed = f'it takes turns with {others}, rising in one unit up to total="{whole}"'
-                raise _wrong("compress", list(compress), allowed, f"{after} follows {before}, so change one of them")
+                raise wrong("compress", list(compress), allowed, f"{after} follows {before}, so change one of them")
         phases = [("dense", points[0])] if points[0].value else []
         for index, (before, after) in enumerate(pairwise(points)):
             phases.append(("dense" if index % 2 else "sparse", Duration(after.value - before.value, whole.unit)))
@@ -252,15 +171,15 @@ class Schedule:
     @classmethod
     def from_phases(cls, phases: Iterable[tuple[str, Length]], total: Length | None = None) -> "Schedule":
         """Explicit (kind, length) pairs, such as ("dense", "10ep"); units may mix, percentages need `total`."""
-        whole = None if total is None else Duration.parse(total, "total", _ABSOLUTE)
+        whole = None if total is None else Duration.parse(total, "total", ABSOLUTE)
         kinds, lengths = [], []
         for index, pair in enumerate(phases):
             where = f"phases[{index}]"
             if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise _wrong(where, pair, "a phase is a pair", 'write ("dense", "10ep")', TypeError)
+                raise wrong(where, pair, "a phase is a pair", 'write ("dense", "10ep")', TypeError)
             length = Duration.parse(pair[1], where)
             if length.unit == "%" and not whole:
-                raise _wrong(where, length, "a percentage needs a total", 'add total="100ep"')
+                raise wrong(where, length, "a percentage needs a total", 'add total="100ep"')
             kinds.append(pair[0])
             lengths.append(length.of(whole))
         _sum(lengths, whole)
@@ -269,7 +188,7 @@ class Schedule:
         for index, (kind, (value, unit)) in enumerate(zip(kinds, lengths, strict=True)):
             if unit == "st":
                 reached += value
-                value = Fraction(_round(reached) - _round(reached - value))
+                value = Fraction(round_half_up(reached) - round_half_up(reached - value))
             made.append(Phase(kind, Duration(value, unit), index, final=index == len(kinds) - 1))
         return cls(tuple(made), whole)
 
@@ -277,11 +196,11 @@ class Schedule:
     def for_epochs(cls, epochs: int) -> "Schedule":
         """The ImageNet proportions in whole epochs: 10 % warm-up, 5 % phases, last dense 10 %, final 15 %."""
         needs = "AC/DC needs a warm-up, a compressed, a decompressed and a final compressed epoch"
-        _check_whole("epochs", epochs, 4, f"{needs}, so write Schedule.for_epochs(4)")
-        tenth, final = (max(1, _round(Fraction(percent * epochs, 100))) for percent in (10, 15))
+        check_whole("epochs", epochs, 4, f"{needs}, so write Schedule.for_epochs(4)")
+        tenth, final = (max(1, round_half_up(Fraction(percent * epochs, 100))) for percent in (10, 15))
         middle = epochs - tenth - tenth - final
         count = min(13, middle - 1 + middle % 2)  # 13 phases of 5 %, or fewer, from compressed to compressed
-        edges = [tenth + _round(Fraction(middle * edge, count)) for edge in range(count + 1)]
+        edges = [tenth + round_half_up(Fraction(middle * edge, count)) for edge in range(count + 1)]
         return cls.from_transitions(compress=[*edges[::2], epochs - final], decompress=edges[1::2], total=epochs)
 
     # The paper's schedules. Those marked inferred are not printed epoch by epoch; they fit the figures that are.
@@ -361,18 +280,18 @@ class Schedule:
         """The step at which each phase ends. Positions are rounded, not lengths, so that the sum stays exact."""
         lengths = (phase.length for phase in self.phases)
         if steps_per_epoch is not None or any(x and x.unit == "ep" for x in (self.total, *lengths)):
-            _check_whole("steps_per_epoch", steps_per_epoch, 1, "write steps_per_epoch=len(loader)")
+            check_whole("steps_per_epoch", steps_per_epoch, 1, "write steps_per_epoch=len(loader)")
         if steps_per_epoch not in self._ends:
             scale = {"ep": steps_per_epoch or 0, "st": 1}
             exact = list(accumulate(phase.length.value * scale[phase.length.unit] for phase in self.phases))
             if self.total and exact[-1] != self.total.value * scale[self.total.unit]:
-                allowed = f"with steps_per_epoch={steps_per_epoch} the phases sum to {_number(exact[-1])}st"
-                raise _wrong("total", self.total, allowed, "change a phase, or leave total out")
-            ends = tuple(map(_round, exact))
+                allowed = f"with steps_per_epoch={steps_per_epoch} the phases sum to {number(exact[-1])}st"
+                raise wrong("total", self.total, allowed, "change a phase, or leave total out")
+            ends = tuple(map(round_half_up, exact))
             for phase, (start, end) in zip(self.phases, pairwise((0, *ends)), strict=True):
                 if start == end:
                     allowed = f"with steps_per_epoch={steps_per_epoch} this {phase.name} phase has no step"
-                    raise _wrong(f"phases[{phase.index}]", phase.length, allowed, 'write "1st" or more')
+                    raise wrong(f"phases[{phase.index}]", phase.length, allowed, 'write "1st" or more')
             self._ends[steps_per_epoch] = ends
         return self._ends[steps_per_epoch]
 
@@ -381,7 +300,7 @@ class Schedule:
 
     def phase_at(self, step: int, steps_per_epoch: int | None = None) -> Phase:
         """The phase of the training step about to run, counted from 0; past the end, the final phase."""
-        _check_whole("step", step, 0, "count training steps from 0")
+        check_whole("step", step, 0, "count training steps from 0")
         ends = self.boundaries(steps_per_epoch)
         return self.phases[min(bisect_right(ends, step), len(ends) - 1)]
 
@@ -392,7 +311,7 @@ class Schedule:
         """The unit of every phase; an error where they mix."""
         units = sorted({phase.length.unit for phase in self.phases})
         if len(units) > 1:
-            raise _wrong("units", units, "this needs one unit", "use boundaries(steps_per_epoch), which takes any")
+            raise wrong("units", units, "this needs one unit", "use boundaries(steps_per_epoch), which takes any")
         return self.phases[0].length.unit
 
     @property
@@ -425,7 +344,7 @@ class Schedule:
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> "Schedule":
         if not isinstance(state, Mapping) or set(state) != {"phases", "total"}:
-            raise _wrong("state", state, "it has the keys phases and total", "pass what to_dict() returned")
+            raise wrong("state", state, "it has the keys phases and total", "pass what to_dict() returned")
         return cls.from_phases(state["phases"], state["total"])
 
     def __repr__(self) -> str:
@@ -433,38 +352,4 @@ class Schedule:
         return f"Schedule.from_phases({phases}, total={str(self.total) if self.total else None!r})"
 
     def __str__(self) -> str:
-        return _draw(self)
-
-
-def _draw(schedule: Schedule) -> str:
-    """Title, bar, ruler and legend; the bar is to scale where all phases share a unit."""
-    phases, compressions = schedule.phases, sum(phase.kind == "sparse" for phase in schedule.phases)
-    if len({phase.length.unit for phase in phases}) > 1:
-        edges = [Fraction(edge) for edge in range(len(phases) + 1)]
-        labels = [str(phase.length) for phase in phases]
-        title, legend = f"{len(phases)} phases in mixed units", "length of each phase, not to scale"
-    else:
-        word = "epoch" if schedule.unit == "ep" else "step"
-        edges = list(accumulate((phase.length.value for phase in phases), initial=Fraction(0)))
-        values = (*edges, schedule.dense_length.value, schedule.sparse_length.value)
-        *labels, total, dense, sparse = (f"{int(v):,}" if v.denominator == 1 else _number(v) for v in values)
-        title, legend = f"{total} {word}s, {dense} dense, {sparse} compressed", f"first {word} of each phase"
-    title += f", {compressions} compression{'s' if compressions > 1 else ''}"
-
-    exact = math.lcm(*((edge / edges[-1]).denominator for edge in edges))  # with so many columns nothing is rounded
-    width = 72 // exact * exact or 72
-    columns = [_round(edge * width / edges[-1]) for edge in edges]
-    crowded = any(left == right for left, right in pairwise(columns))
-    bar = ""
-    for phase, (start, end), (left, right) in zip(phases, pairwise(edges), pairwise(columns), strict=True):
-        hidden = crowded and (end - start) * width < edges[-1]
-        bar += ("▒" if hidden else "█" if phase.kind == "sparse" else "░") * (right - left)
-    hint = "▒ both, too short to draw  " if crowded else ""
-
-    ruler = [" "] * 100
-    for label, left in [(labels[-1], columns[-2]), *zip(labels, columns, strict=False)]:  # the last one always shows
-        right = left + len(label)
-        if not "".join(ruler[max(0, left - 1) : right + 1]).strip():
-            ruler[left:right] = label
-    legend = f"░ dense  █ compressed  {hint}(numbers: {legend})"
-    return f"AC/DC schedule: {title}\n{bar}\n{''.join(ruler).rstrip()}\n{legend}"
+        return draw(self)

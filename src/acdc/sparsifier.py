@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from acdc.checks import check_identity, check_not_sharded, check_optimizer_holds, check_types
+from acdc.host import FIRST_MOMENTS, is_momentum_free, keeps_zeros, plain_model, plain_optimizer, step_was_skipped
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget
@@ -32,21 +34,6 @@ from acdc.trigger import NextForward
 from acdc.twin import Result, StateDict, Twin, to_cpu
 
 log = logging.getLogger("acdc")
-
-# Elementwise, and zero weight + zero gradient + zero state give zero weight and zero state.
-_KEEPS_ZEROS = (
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.RMSprop,
-    torch.optim.Adagrad,
-    torch.optim.Adadelta,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-)
-_FIRST_MOMENTS = ("momentum_buffer", "exp_avg", "momentum", "m", "mu")
-
-_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.swa_utils.AveragedModel)
 
 _attached: "weakref.WeakKeyDictionary[nn.Module | Optimizer, Sparsifier]" = weakref.WeakKeyDictionary()
 
@@ -98,7 +85,7 @@ def attach(
 
 def attached_to(target: nn.Module | Optimizer) -> "Sparsifier | None":
     """The sparsifier attached to this model or optimizer, if any."""
-    return _attached.get(_plain_model(target) if isinstance(target, nn.Module) else target)
+    return _attached.get(plain_model(target) if isinstance(target, nn.Module) else target)
 
 
 class Sparsifier:
@@ -113,10 +100,10 @@ class Sparsifier:
         steps_per_epoch: int | None = None,
         scheduler: Any | None = None,
     ) -> None:
-        _check_types(model, optimizer, method)
+        check_types(model, optimizer, method)
         self.method = method
-        self.model = _plain_model(model)
-        self.optimizer = _plain_optimizer(optimizer)
+        self.model = plain_model(model)
+        self.optimizer = plain_optimizer(optimizer)
         self.scheduler = scheduler
         self.steps_per_epoch = steps_per_epoch
         self.step = 0
@@ -131,7 +118,8 @@ class Sparsifier:
                 )
         self.layers = method.layers(self.model)
         self._weights = {weight.name: weight for weight in self.layers.weights}
-        _check_optimizer_holds(self.optimizer, self.layers)
+        check_not_sharded(self.layers)
+        check_optimizer_holds(self.optimizer, self.layers)
         self.total_steps = method.schedule.total_steps(steps_per_epoch)
         self.budgets = method.budgets(self.layers)
 
@@ -141,7 +129,7 @@ class Sparsifier:
         self._late = False  # compression was noticed only after the forward pass; weights are zeroed after the step
         self._masked: set[str] = set()  # weights whose gradient was masked since the last step
         self._said: set[str] = set()
-        self._keeps_zeros = _keeps_zeros(self.optimizer)
+        self._keeps_zeros = keeps_zeros(self.optimizer)
         self._gradient_hooks: list[RemovableHandle] = []
         watched = [model, self.model, *(weight.module for weight in self.layers.weights)]
         self._next_forward = NextForward(watched, self.begin_step)
@@ -214,7 +202,7 @@ class Sparsifier:
 
     def apply_masks(self, model: nn.Module) -> None:
         """Zero the pruned weights of another model of the same kind, such as an average of this one's weights."""
-        parameters = dict(_plain_model(model).named_parameters(remove_duplicate=False))
+        parameters = dict(plain_model(model).named_parameters(remove_duplicate=False))
         missing = [name for name in self._masks if name not in parameters]
         if missing:
             raise ValueError(f"apply_masks: the model given has no {', '.join(missing[:3])}; pass a copy of the model")
@@ -246,14 +234,14 @@ class Sparsifier:
         elif reset == "momentum":
             found = False
             for state in self.optimizer.state.values():
-                for key in _FIRST_MOMENTS:
+                for key in FIRST_MOMENTS:
                     if isinstance(state.get(key), Tensor):
                         state[key].zero_()
                         found = True
-            if self.optimizer.state and not found and not _is_momentum_free(self.optimizer):
+            if self.optimizer.state and not found and not is_momentum_free(self.optimizer):
                 self._say_once(
                     f"{type(self.optimizer).__name__} keeps no first-moment state under a known name "
-                    f"({', '.join(_FIRST_MOMENTS)}): nothing was reset at decompression. "
+                    f"({', '.join(FIRST_MOMENTS)}): nothing was reset at decompression. "
                     'Use reset="all" to start its state anew'
                 )
 
@@ -322,7 +310,7 @@ class Sparsifier:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state` was saved. Model and optimizer load their own state, before or after this."""
-        _check_identity(state, self._identity())
+        check_identity(state, self._identity())
         masks = {name: working.unpack(bits, self._weights[name].param) for name, bits in state["masks"].items()}
         self._next_forward.disarm()
         self._next_forward.release()
@@ -416,7 +404,7 @@ class Sparsifier:
                     working.apply_(gradient, self._masks[name])
 
     def _after_optimizer_step(self, optimizer: Optimizer, *_: Any) -> None:
-        if _step_was_skipped(optimizer):
+        if step_was_skipped(optimizer):
             return
         if self._compressed:
             if self._late or not self._keeps_zeros:
@@ -447,96 +435,3 @@ class Sparsifier:
         if message not in self._said:
             self._said.add(message)
             log.warning(message)
-
-
-def _plain_model(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel, DataParallel and torch.compile wrappers."""
-    while True:
-        if isinstance(model, _WRAPPERS):
-            model = model.module
-        elif (inner := getattr(model, "_orig_mod", None)) is not None:
-            model = inner
-        else:
-            return model
-
-
-def _plain_optimizer(optimizer: Optimizer) -> Optimizer:
-    """The optimizer inside Accelerate's wrapper, which has no hooks of its own."""
-    inner = getattr(optimizer, "optimizer", None)
-    return inner if isinstance(inner, Optimizer) else optimizer
-
-
-def _keeps_zeros(optimizer: Optimizer) -> bool:
-    return type(optimizer) in _KEEPS_ZEROS or getattr(optimizer, "keeps_zeros", False)
-
-
-def _is_momentum_free(optimizer: Optimizer) -> bool:
-    return all(group.get("momentum", None) == 0 for group in optimizer.param_groups) or isinstance(
-        optimizer, torch.optim.Adagrad | torch.optim.Adadelta | torch.optim.RMSprop
-    )
-
-
-def _step_was_skipped(optimizer: Optimizer) -> bool:
-    """A fused optimizer under GradScaler skips the update inside step(), and its hooks run all the same."""
-    found_inf = getattr(optimizer, "found_inf", None)
-    return found_inf is not None and bool(found_inf.item())
-
-
-def _check_types(model: Any, optimizer: Any, method: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model={type(model).__name__}: expected a torch.nn.Module; write attach(model, optimizer, method)"
-        )
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"optimizer={type(optimizer).__name__}: expected a torch.optim.Optimizer; "
-            "write attach(model, optimizer, method)"
-        )
-    if isinstance(method, type) or not callable(getattr(method, "enter", None)):
-        name = method.__name__ if isinstance(method, type) else type(method).__name__
-        raise TypeError(f"method={name}: expected a method such as acdc.ACDC(sparsity=0.9, epochs=100)")
-
-
-def _check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
-    held = {id(param) for group in optimizer.param_groups for param in group["params"]}
-    missing = [weight.name for weight in layers.weights if id(weight.param) not in held]
-    if not missing:
-        return
-    if len(missing) == len(layers.weights):
-        raise ValueError(
-            f"this {type(optimizer).__name__} holds none of the model's {len(missing)} prunable weights; build it from "
-            "the same model, after moving that to its device: torch.optim.SGD(model.parameters(), ...)"
-        )
-    names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-    raise ValueError(
-        f"the optimizer does not hold {names}: a pruned weight must be trained. Add them to the optimizer, or leave "
-        f"them dense with exclude=[{missing[0]!r}, …]"
-    )
-
-
-def _check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    if not isinstance(state, Mapping) or not {"version", "method", "config", "layers", "step"} <= set(state):
-        raise ValueError("this is not a sparsifier's state dict: pass what sparsifier.state_dict() returned")
-    if state["version"] != 1:
-        raise ValueError(f"this state dict has version {state['version']}; this release of acdc reads version 1")
-    if state["method"] != expected["method"]:
-        raise ValueError(
-            f"this state dict is of method {state['method']!r}, and the one attached is {expected['method']!r}; "
-            "attach the method the checkpoint was trained with"
-        )
-    ours, theirs = expected["layers"], state["layers"]
-    if ours != theirs:
-        differing = [n for n in [*ours, *theirs] if ours.get(n) != theirs.get(n)]
-        name = differing[0]
-        raise ValueError(
-            f"this state dict is of another model: {len(set(differing))} prunable layers differ, first {name!r}: "
-            f"shape {theirs.get(name, 'absent')} there, {ours.get(name, 'absent')} here. "
-            "Build the model and the method's include/exclude as in the run that saved it"
-        )
-    for knob, value in {**expected["config"], "steps_per_epoch": expected["steps_per_epoch"]}.items():
-        saved = state["steps_per_epoch"] if knob == "steps_per_epoch" else state["config"].get(knob)
-        if saved != value:
-            raise ValueError(
-                f"this state dict was saved with {knob}={saved!r}, and {knob}={value!r} is attached; "
-                f"a run resumes with the settings it began with: set {knob} back"
-            )

@@ -1,6 +1,7 @@
 """A tiny training run that any loop variant can drive, and the contracts that hold after each of its steps."""
 
 import copy
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,10 @@ from torch.nn import functional as F  # noqa: N812
 
 import acdc
 from acdc.train.optim import Lamb
+
+DEVICE = os.environ.get("ACDC_TEST_DEVICE", "cpu")  # "cuda" runs the whole matrix there
+if DEVICE == "cuda":
+    torch.backends.cudnn.deterministic = True
 
 EPOCHS = 6
 STEPS_PER_EPOCH = 4
@@ -82,7 +87,8 @@ class Net(nn.Sequential):
 def batch(step: int) -> tuple[Tensor, Tensor]:
     """The data of a step, from its number alone."""
     generator = torch.Generator().manual_seed(1000 + step)
-    return torch.randn(8, 2, 6, 6, generator=generator), torch.randint(0, 16, (8,), generator=generator)
+    x, y = torch.randn(8, 2, 6, 6, generator=generator), torch.randint(0, 16, (8,), generator=generator)
+    return x.to(DEVICE), y.to(DEVICE)
 
 
 @dataclass
@@ -101,7 +107,7 @@ class Run:
     @classmethod
     def make(cls, make_optimizer: MakeOptimizer, *, wrap: Callable = lambda m: m, wrap_first: bool = False, **knobs):
         torch.manual_seed(0)
-        model = Net()
+        model = Net().to(DEVICE)
         optimizer = make_optimizer(model.parameters())
         method = acdc.ACDC(**{"sparsity": SPARSITY, "epochs": EPOCHS, **knobs})
         call = wrap(model) if wrap_first else model

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from tests.conformance.harness import OPTIMIZERS, STEPS_PER_EPOCH, TOTAL, Run, assert_same_bits, batch
+from tests.conformance.harness import DEVICE, OPTIMIZERS, STEPS_PER_EPOCH, TOTAL, Run, assert_same_bits, batch
 
 FIRST_MOMENTS = ("momentum_buffer", "exp_avg")
 
@@ -125,7 +125,7 @@ def test_closure_gives_the_same_bits(optimizer):
 def test_gradient_scaler_with_overflow(optimizer):
     """Steps the scaler skips are not counted, and change nothing: in dense and sparse phases and at their edges."""
     run = Run.make(OPTIMIZERS[optimizer])
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=4.0, growth_interval=1000)
     overflow = {3, 4, 6, 8, 13, 20, TOTAL - 1}
     while run.sparsifier.step < TOTAL:
         step = run.sparsifier.step
@@ -251,7 +251,7 @@ def test_copies_are_plain(optimizer):
 def test_param_groups_may_change(optimizer):
     torch.manual_seed(0)
     run = Run.make(lambda params: OPTIMIZERS[optimizer](_two_groups(params)))
-    extra = nn.Parameter(torch.randn(8, 16))
+    extra = nn.Parameter(torch.randn(8, 16, device=DEVICE))
     for step in run.steps():
         if step == STEPS_PER_EPOCH + 1:  # inside a sparse phase
             run.optimizer.add_param_group({"params": [extra], "lr": 1e-3})

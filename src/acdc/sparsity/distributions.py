@@ -25,8 +25,9 @@ class Budget:
 
 def check_sparsity(argument: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        percent = isinstance(value, int | float) and 1 <= value < 100
-        hint = f"; for {value:g} % write {argument}={value / 100:g}" if percent else ", for example 0.9"
+        hint = ", for example 0.9"
+        if isinstance(value, int | float) and 1 < value < 100:
+            hint = f"; for {value:g} % write {argument}={value / 100:g}"
         raise ValueError(f"{argument}={value!r}: sparsity is the fraction of zeros, at least 0 and below 1{hint}")
     return float(value)
 

@@ -1,0 +1,7 @@
+"""python -m acdc"""
+
+import sys
+
+from acdc.cli import main
+
+sys.exit(main())

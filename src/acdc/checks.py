@@ -1,0 +1,78 @@
+"""What a sparsifier refuses, and what it says then."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from acdc.sparsity.layers import Layers
+
+
+def check_types(model: Any, optimizer: Any, method: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model={type(model).__name__}: expected a torch.nn.Module; write attach(model, optimizer, method)"
+        )
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            f"optimizer={type(optimizer).__name__}: expected a torch.optim.Optimizer; "
+            "write attach(model, optimizer, method)"
+        )
+    if isinstance(method, type) or not callable(getattr(method, "enter", None)):
+        name = method.__name__ if isinstance(method, type) else type(method).__name__
+        raise TypeError(f"method={name}: expected a method such as acdc.ACDC(sparsity=0.9, epochs=100)")
+
+
+def check_not_sharded(layers: Layers) -> None:
+    sharded = [weight.name for weight in layers.weights if hasattr(weight.param, "to_local")]
+    if sharded:
+        raise ValueError(
+            f"{sharded[0]} and {len(sharded) - 1} more weights are sharded (FSDP2, tensor parallel), which this release "
+            "cannot prune; train with DistributedDataParallel, which keeps whole parameters"
+        )
+
+
+def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
+    held = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    missing = [weight.name for weight in layers.weights if id(weight.param) not in held]
+    if not missing:
+        return
+    if len(missing) == len(layers.weights):
+        raise ValueError(
+            f"this {type(optimizer).__name__} holds none of the model's {len(missing)} prunable weights; build it from "
+            "the same model, after moving that to its device: torch.optim.SGD(model.parameters(), ...)"
+        )
+    names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+    raise ValueError(
+        f"the optimizer does not hold {names}: a pruned weight must be trained. Add them to the optimizer, or leave "
+        f"them dense with exclude=[{missing[0]!r}, …]"
+    )
+
+
+def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    if not isinstance(state, Mapping) or not {"version", "method", "config", "layers", "step"} <= set(state):
+        raise ValueError("this is not a sparsifier's state dict: pass what sparsifier.state_dict() returned")
+    if state["version"] != 1:
+        raise ValueError(f"this state dict has version {state['version']}; this release of acdc reads version 1")
+    if state["method"] != expected["method"]:
+        raise ValueError(
+            f"this state dict is of method {state['method']!r}, and the one attached is {expected['method']!r}; "
+            "attach the method the checkpoint was trained with"
+        )
+    ours, theirs = expected["layers"], state["layers"]
+    if ours != theirs:
+        differing = [n for n in [*ours, *theirs] if ours.get(n) != theirs.get(n)]
+        name = differing[0]
+        raise ValueError(
+            f"this state dict is of another model: {len(set(differing))} prunable layers differ, first {name!r}: "
+            f"shape {theirs.get(name, 'absent')} there, {ours.get(name, 'absent')} here. "
+            "Build the model and the method's include/exclude as in the run that saved it"
+        )
+    for knob, value in {**expected["config"], "steps_per_epoch": expected["steps_per_epoch"]}.items():
+        saved = state["steps_per_epoch"] if knob == "steps_per_epoch" else state["config"].get(knob)
+        if saved != value:
+            raise ValueError(
+                f"this state dict was saved with {knob}={saved!r}, and {knob}={value!r} is attached; "
+                f"a run resumes with the settings it began with: set {knob} back"
+            )

@@ -1,0 +1,53 @@
+"""What a sparsifier knows of the models and optimizers it attaches to."""
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+# Elementwise, and zero weight + zero gradient + zero state give zero weight and zero state.
+_KEEPS_ZEROS = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+)
+FIRST_MOMENTS = ("momentum_buffer", "exp_avg", "momentum", "m", "mu")
+
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.swa_utils.AveragedModel)
+
+
+def plain_model(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel, DataParallel and torch.compile wrappers."""
+    while True:
+        if isinstance(model, _WRAPPERS):
+            model = model.module
+        elif (inner := getattr(model, "_orig_mod", None)) is not None:
+            model = inner
+        else:
+            return model
+
+
+def plain_optimizer(optimizer: Optimizer) -> Optimizer:
+    """The optimizer inside Accelerate's wrapper, which has no hooks of its own."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, Optimizer) else optimizer
+
+
+def keeps_zeros(optimizer: Optimizer) -> bool:
+    return type(optimizer) in _KEEPS_ZEROS or getattr(optimizer, "keeps_zeros", False)
+
+
+def is_momentum_free(optimizer: Optimizer) -> bool:
+    return all(group.get("momentum", None) == 0 for group in optimizer.param_groups) or isinstance(
+        optimizer, torch.optim.Adagrad | torch.optim.Adadelta | torch.optim.RMSprop
+    )
+
+
+def step_was_skipped(optimizer: Optimizer) -> bool:
+    """A fused optimizer under GradScaler skips the update inside step(), and its hooks run all the same."""
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf is not None and bool(found_inf.item())
