@@ -86,7 +86,7 @@ def test_clipping_sees_masked_gradients(optimizer):
         masked = [p.grad * masks.get(n, 1) for n, p in run.model.named_parameters()]
         expected = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in masked]))
         norm = nn.utils.clip_grad_norm_(run.model.parameters(), 0.1)
-        assert norm == pytest.approx(expected.item(), rel=1e-6)
+        assert norm.item() == pytest.approx(expected.item(), rel=1e-6)
         run.optimizer.step()
 
 
