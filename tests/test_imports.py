@@ -11,7 +11,8 @@ import pytest
 import acdc
 
 ROOT = Path(acdc.__file__).parent
-CORE = ("schedule", "sparsity", "trigger", "twin", "summary", "sparsifier", "methods")
+PURE = ("schedule", "duration", "timeline")
+CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "sparsifier", "methods")
 OUTER = ("models", "data", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
 OPTIONAL = ("torchvision", "matplotlib", "sklearn", "lightning", "pytorch_lightning", "transformers", "accelerate")
 
@@ -114,10 +115,12 @@ def test_the_core_imports_nothing_around_it(part: str) -> None:
 @pytest.mark.parametrize(
     ("part", "allowed"),
     [
-        ("schedule", set()),
+        ("duration", set()),
+        ("timeline", {*PURE}),
+        ("schedule", {*PURE}),
         ("trigger", set()),
         ("sparsity", {"sparsity"}),
-        ("methods", {"schedule", "sparsity", "sparsifier", "methods", "twin", "summary"}),
+        ("methods", set(CORE)),
     ],
 )
 def test_the_core_s_own_order(part: str, allowed: set[str]) -> None:
@@ -131,9 +134,11 @@ def test_what_training_builds_on_does_not_import_it(part: str) -> None:
         assert not parts_of_acdc(path) & {"train", "report", "cli"}, path.relative_to(ROOT)
 
 
-def test_schedule_needs_the_standard_library_only() -> None:
-    (path,) = files_of("schedule")
-    assert {name.split(".")[0] for name in imports_of(path)} <= sys.stdlib_module_names
+@pytest.mark.parametrize("part", PURE)
+def test_schedules_need_the_standard_library_only(part: str) -> None:
+    (path,) = files_of(part)
+    assert {name.split(".")[0] for name in imports_of(path)} <= {*sys.stdlib_module_names, "acdc"}
+    assert parts_of_acdc(path) <= {*PURE}
 
 
 @pytest.mark.parametrize("part", CORE)

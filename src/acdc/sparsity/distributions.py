@@ -53,6 +53,8 @@ def budgets(distribution: Distribution, weights: Sequence[Weight], sparsity: flo
     assert sparsity is not None
     sizes = [w.param.numel() for w in weights]
     keep = _kept(sum(sizes), sparsity)
+    if keep == 0:
+        raise ValueError(f"sparsity={sparsity!r} leaves none of the {sum(sizes)} prunable weights; choose a lower one")
     if distribution == "global":
         return [Budget(tuple(w.name for w in weights), keep)]
     densities = (

@@ -28,7 +28,6 @@ def from_bool(keep: Tensor) -> Tensor:
     return keep.to(torch.int8).neg_()
 
 
-@torch.no_grad()
 def apply_(tensor: Tensor, mask: Tensor) -> None:
     """Zero `tensor` in place wherever the mask is 0: one pass, no other allocation than a small chunk."""
     bits = tensor.detach().view(_BITS[tensor.element_size()])

@@ -157,17 +157,32 @@ def _is_wide(scores: Scores) -> bool:
 
 def _histogram(scores: Scores, prefix: int, digit: _Digit, home: torch.device) -> Tensor:
     """Counts of each value of `digit` among the scores whose higher digits are `prefix`."""
-    wide, chunk, bins = _is_wide(scores), _chunk(scores), 1 << digit.width
-    top = digit.below + digit.width == (63 if wide else 31)
+    bins, covered = 1 << digit.width, digit.below + digit.width
+    top = covered == (63 if _is_wide(scores) else 31)
     counts = torch.zeros(bins, dtype=torch.int64, device=home)
+    for key in _keys(scores):
+        if not top:
+            key = key[key >> covered == prefix] & ((1 << covered) - 1)
+        counts += torch.bincount(key >> digit.below, minlength=bins).to(home)
+    return counts
+
+
+def _keys(scores: Scores) -> Iterator[Tensor]:
+    """The keys of all scores, flat and in no particular order, one chunk at a time; small layers share a chunk."""
+    wide, chunk = _is_wide(scores), _chunk(scores)
+    held: list[Tensor] = []
     for score in scores.values():
         for part in in_memory_order(score, chunk):
-            key = _key(part, wide)
-            if not top:
-                above = key >> (digit.below + digit.width)
-                key = key[above == prefix] & ((1 << digit.below + digit.width) - 1)
-            counts += torch.bincount((key >> digit.below).flatten(), minlength=bins).to(home)
-    return counts
+            if held and (held[0].device != part.device or sum(map(len, held)) + part.numel() > chunk):
+                yield _joined(held)
+                held = []
+            held.append(_key(part, wide).flatten())
+    if held:
+        yield _joined(held)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _pick(histogram: list[int], rank: int) -> tuple[int, int]:

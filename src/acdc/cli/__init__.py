@@ -1,0 +1,36 @@
+"""The command line: one module for each verb. Exit codes: 0 done, 1 failed, 2 refused before it began, 130 Ctrl-C."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from acdc._version import __version__
+from acdc.cli import train
+from acdc.cli.errors import UsageError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="acdc",
+        description="Sparse training: train once, keep an accurate sparse model and its dense twin.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"acdc {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
+    train.add_to(verbs)
+    args = parser.parse_args(argv)
+    if "verb" not in args:
+        parser.print_help()
+        return 0
+    try:
+        return args.verb(args)
+    except UsageError as error:
+        print(f"acdc: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nacdc: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output has gone, as in `acdc train | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

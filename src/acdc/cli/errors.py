@@ -1,0 +1,11 @@
+"""Errors that are the user's to fix: shown as they are, without a traceback."""
+
+from collections.abc import Sequence
+
+
+class UsageError(Exception):
+    """All that is wrong with a command, at once."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n      ".join(self.problems))

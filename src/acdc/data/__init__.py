@@ -1,0 +1,1 @@
+"""Data sets, each loaded to the device once."""

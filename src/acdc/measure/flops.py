@@ -1,0 +1,40 @@
+"""What one forward pass costs, by the paper's count (§4): convolutions and linear layers, non-zero weights only.
+
+One multiply-add is 2 FLOPs. Biases, normalisation, activations, pooling, the products inside attention and the
+lookups of embeddings count 0. These are theoretical FLOPs: what a kernel saves of them is measured elsewhere.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from acdc.sparsity.layers import forward_uses
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs per sample with every weight (`dense`) and with the non-zero ones (`actual`)."""
+
+    dense: int
+    actual: int
+
+    @property
+    def ratio(self) -> float:
+        """The paper's "x": the fraction of the dense cost."""
+        return self.actual / self.dense
+
+
+def inference_flops(model: nn.Module, example: Any) -> Flops:
+    """FLOPs of one sample. `example` is a batch of any size, or a tuple of arguments; the batch is its first axis."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    dense = actual = 0.0
+    for name, uses in forward_uses(model, example).items():
+        dense += 2 * uses * parameters[name].numel()
+        actual += 2 * uses * int(parameters[name].count_nonzero())
+    if not dense:
+        raise ValueError(
+            f"{type(model).__name__} used no convolution, linear or attention weight in its forward pass: "
+            "there are no FLOPs to count. Pass the model and an example of its input"
+        )
+    return Flops(round(dense), round(actual))

@@ -1,0 +1,1 @@
+"""Models of the paper's experiments, and a small one for the default run."""

@@ -1,0 +1,94 @@
+"""Residual networks for small images (He et al. 2016, §4.2), with 1 x 1 convolutions as shortcuts.
+
+A 3 x 3 convolution, stages of basic blocks (the first block of every stage but the first halves the image), global
+average pooling, one linear layer. Three stages of three blocks make ResNet20.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+
+class Block(nn.Module):
+    """relu(x + bn(conv(relu(bn(conv(x)))))), with x through a 1 x 1 convolution where its shape changes."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(in_channels, channels, 3, stride)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = _conv(channels, channels, 3, 1)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or in_channels != channels:
+            self.shortcut = nn.Sequential(_conv(in_channels, channels, 1, stride), nn.BatchNorm2d(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """`blocks` and `widths` give the number of blocks and of channels of each stage.
+
+    `seed` makes the initial weights a function of it alone; without one they come from torch's global generator.
+    """
+
+    def __init__(
+        self,
+        *,
+        blocks: Sequence[int],
+        widths: Sequence[int],
+        in_channels: int = 3,
+        classes: int = 10,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        if len(blocks) != len(widths) or min(*blocks, *widths, in_channels, classes) < 1:
+            raise ValueError(
+                f"blocks={tuple(blocks)}, widths={tuple(widths)}, in_channels={in_channels}, classes={classes}: "
+                "expected one count of blocks and one width for each stage, all above 0; for ResNet20 write "
+                "ResNet(blocks=(3, 3, 3), widths=(16, 32, 64))"
+            )
+        self.conv1 = _conv(in_channels, widths[0], 3, 1)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        stages, channels = [], widths[0]
+        for index, (count, width) in enumerate(zip(blocks, widths, strict=True)):
+            strides = [1 if index == 0 else 2] + [1] * (count - 1)
+            stages.append(
+                nn.Sequential(*(Block(channels if i == 0 else width, width, s) for i, s in enumerate(strides)))
+            )
+            channels = width
+        self.stages = nn.Sequential(*stages)
+        self.fc = nn.Linear(channels, classes)
+        initialise(self, seed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.stages(F.relu(self.bn1(self.conv1(x))))
+        return self.fc(out.mean(dim=(2, 3)))
+
+
+def resnet20(*, in_channels: int = 3, classes: int = 10, seed: int | None = None) -> ResNet:
+    """ResNet20: 272,474 parameters for CIFAR-10."""
+    return ResNet(blocks=(3, 3, 3), widths=(16, 32, 64), in_channels=in_channels, classes=classes, seed=seed)
+
+
+def digits_net(*, seed: int | None = None) -> ResNet:
+    """A small one for the 8 x 8 grey images of the digits: two stages of one block, 19,408 prunable weights."""
+    return ResNet(blocks=(1, 1), widths=(16, 32), in_channels=1, seed=seed)
+
+
+def initialise(model: nn.Module, seed: int | None) -> None:
+    """He et al. 2015: normal weights of variance 2 / fan-out, and 1 / fan-in for the linear layer at the end."""
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
+        elif isinstance(module, nn.Linear):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="linear", generator=generator)
+            nn.init.zeros_(module.bias)
+
+
+def _conv(in_channels: int, channels: int, size: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(in_channels, channels, size, stride=stride, padding=size // 2, bias=False)

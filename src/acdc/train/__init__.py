@@ -1,0 +1,1 @@
+"""Training: the recipe, the loop, what it shows and what it writes."""

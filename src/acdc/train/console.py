@@ -1,0 +1,178 @@
+"""What a run shows: a live table on a terminal, plain lines (one an epoch, no control characters) anywhere else."""
+
+import io
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from rich import box
+from rich.console import Console as Terminal
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from acdc.train.loop import Row
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run to come: what to call it, its first epoch, and the kind of phase of each of its epochs."""
+
+    title: str
+    first: int
+    kinds: tuple[str, ...]
+
+
+Plan = Mapping[str, Planned]  # by Row.run, in the order they run
+
+
+class Console(Protocol):
+    def __enter__(self) -> "Console": ...
+    def __exit__(self, *_: object) -> None: ...
+    def say(self, text: str) -> None: ...
+    def epoch(self, row: Row) -> None: ...
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
+
+
+def open_console(plan: Plan) -> Console:
+    """Live where stdout is a terminal that can move its cursor and NO_COLOR is not set."""
+    terminal = Terminal()
+    if sys.stdout.isatty() and not terminal.is_dumb_terminal and not os.environ.get("NO_COLOR"):
+        return LiveConsole(plan, terminal)
+    return PlainConsole(plan)
+
+
+class Clock:
+    """How long the epochs still to run will take, from the ones that ran."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._left = sum(len(planned.kinds) for planned in plan.values())
+        self._done = 0
+        self._start = self._last = time.monotonic()
+
+    def tick(self) -> None:
+        self._done, self._left = self._done + 1, self._left - 1
+        self._last = time.monotonic()
+
+    def __str__(self) -> str:
+        if not self._done:
+            return "-:--"
+        each = (self._last - self._start) / self._done
+        seconds = max(0, round(each * self._left - (time.monotonic() - self._last)))
+        return f"{seconds // 60}:{seconds % 60:02}"
+
+
+class PlainConsole:
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._clock = plan, Clock(plan)
+        self._titles = max(len(planned.title) for planned in plan.values())
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a log in ASCII is no reason to stop
+
+    def __enter__(self) -> "PlainConsole":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def epoch(self, row: Row) -> None:
+        self._clock.tick()
+        planned = self._plan[row.run]
+        self.say(
+            f"{planned.title:<{self._titles}}  epoch {row.epoch + 1:>3}/{_last_epoch(planned)}  {row.phase:<16}  "
+            f"sparsity {row.sparsity:7.2%}  loss {row.loss:.4f}  train {row.train_accuracy:7.2%}  "
+            f"test {row.test_accuracy:7.2%}  {self._clock} left"
+        )
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        lines = [header, ["-" * width for width in widths], *rows]
+        self.say(f"\n{title}")
+        for first, *rest in lines:
+            cells = [f"{first:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(rest, widths[1:], strict=True))]
+            self.say("  ".join(cells))
+
+
+class LiveConsole:
+    def __init__(self, plan: Plan, terminal: Terminal) -> None:
+        self._plan, self._terminal, self._clock = plan, terminal, Clock(plan)
+        self._rows: dict[str, Row] = {}
+        self._live = Live(get_renderable=self._progress, console=terminal, refresh_per_second=4)
+
+    def __enter__(self) -> "LiveConsole":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        self._terminal.print(text, markup=False, highlight=False)
+
+    def epoch(self, row: Row) -> None:
+        self._clock.tick()
+        self._rows[row.run] = row
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        self._live.stop()
+        table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        for index, name in enumerate(header):
+            table.add_column(name, justify="right" if index else "left", no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        self._terminal.print(table)
+
+    def _progress(self) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left")
+        table.caption = Text.assemble(("━ dense ", _COLOURS["dense"]), ("━ compressed", _COLOURS["sparse"]))
+        table.caption.append(f"   {self._clock} left", style="default")
+        wide = {name: width for name, width, _ in _COLUMNS}
+        titles = max(len(planned.title) for planned in self._plan.values())
+        epochs = max(_last_epoch(planned) for planned in self._plan.values())
+        cells = min(epochs, self._terminal.width - titles - sum(wide.values()) - 2 * (len(wide) + 2))
+        table.add_column("run", min_width=titles, no_wrap=True)
+        if cells > 0:
+            table.add_column("", min_width=cells, no_wrap=True)
+        for name, width, justify in _COLUMNS:
+            table.add_column(name, min_width=width, justify=justify, no_wrap=True)
+        for run, planned in self._plan.items():
+            row = self._rows.get(run)
+            strip = [_strip(planned, row.epoch + 1 if row else 0, epochs, cells)] if cells > 0 else []
+            shown = ()
+            if row:
+                epoch = f"{row.epoch + 1}/{_last_epoch(planned)}"
+                shown = (epoch, row.phase, f"{row.sparsity:.1%}", f"{row.loss:.4f}", f"{row.test_accuracy:.2%}")
+            table.add_row(planned.title, *strip, *shown, style="" if row else "dim")
+        return table
+
+
+_COLOURS = {"dense": "blue", "sparse": "dark_orange"}
+_COLUMNS: tuple[tuple[str, int, Literal["left", "right"]], ...] = (
+    ("epoch", 7, "right"),
+    ("phase", 16, "left"),
+    ("sparsity", 8, "right"),
+    ("loss", 6, "right"),
+    ("test", 7, "right"),
+)
+
+
+def _strip(planned: Planned, done: int, epochs: int, cells: int) -> Text:
+    """A run's phases as a line over all epochs, coloured as far as it has come."""
+    strip = Text()
+    for cell in range(cells):
+        epoch = cell * epochs // cells
+        if epoch < planned.first:
+            strip.append(" ")
+        else:
+            strip.append("━", style=_COLOURS[planned.kinds[epoch - planned.first]] if epoch < done else "grey35")
+    return strip
+
+
+def _last_epoch(planned: Planned) -> int:
+    return planned.first + len(planned.kinds)

@@ -1,0 +1,68 @@
+"""A run's folder: claimed before training, never written over.
+
+config.json        what was run, on what
+metrics.jsonl      one line for each epoch and run, written as it ends: the source of every figure
+*.safetensors      the models
+result.json        the final table; there once the run is complete
+"""
+
+import json
+import os
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from acdc.train.loop import Row
+
+
+def why_not(out: Path) -> str | None:
+    """Why `out` cannot become a run folder, or None. Creates nothing."""
+    try:
+        if out.exists() and not out.is_dir():
+            return "it is a file, and a run needs a folder of its own"
+        if out.is_dir() and any(out.iterdir()):
+            return "the folder exists and is not empty, and runs are never overwritten"
+        nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
+    except OSError as error:
+        return f"it cannot be looked into ({error.strerror})"
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        return f"nothing can be written in {nearest}"
+    return None
+
+
+def claim(out: Path | None, name: str) -> Path:
+    """Make `out`, or the next free of runs/NAME-0001, runs/NAME-0002 and so on."""
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        return out
+    runs = Path("runs")
+    runs.mkdir(exist_ok=True)
+    taken = [int(path.name[len(name) + 1 :]) for path in runs.glob(f"{name}-*") if path.name[len(name) + 1 :].isdigit()]
+    for number in count(max(taken, default=0) + 1):
+        folder = runs / f"{name}-{number:04}"
+        try:
+            folder.mkdir()
+        except FileExistsError:  # another run has just taken it
+            continue
+        return folder
+    raise AssertionError("count() does not end")
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """All or nothing: under a temporary name first, then renamed."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def append_metrics(folder: Path, row: Row) -> None:
+    """One line, on disk when this returns: an interrupted run keeps every epoch it finished."""
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(row), allow_nan=False) + "\n")

@@ -1,0 +1,98 @@
+"""LAMB: Adam's step for each weight, scaled layer by layer to the norm of the layer's weights.
+
+You et al. 2020, Large Batch Optimization for Deep Learning, Algorithm 2. With m and v as in Adam,
+
+    r = m̂ / (√v̂ + ε) + λ·θ        θ ← θ − lr · φ(‖θ‖) / ‖r‖ · r        φ(z) = min(z, max_weight_norm)
+
+and a ratio of 1 where one of the norms is 0. NVIDIA's Transformer-XL, which the paper trains, leaves the bias
+corrections out: m̂ = m and v̂ = v with bias_correction=False.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class Lamb(Optimizer):
+    keeps_zeros: ClassVar[bool] = True  # zero weight, gradient and state give zero weight and state
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        bias_correction: bool = True,
+        max_weight_norm: float | None = 10.0,
+    ) -> None:
+        for name, value, ok, allowed in (
+            ("lr", lr, lr >= 0, "expected 0 or more, for example lr=0.01"),
+            ("betas", betas, all(0 <= b < 1 for b in betas), "expected two numbers in [0, 1), such as (0.9, 0.999)"),
+            ("eps", eps, eps > 0, "expected a number above 0, for example eps=1e-6"),
+            ("weight_decay", weight_decay, weight_decay >= 0, "expected 0 or more, for example weight_decay=0.01"),
+            (
+                "max_weight_norm",
+                max_weight_norm,
+                max_weight_norm is None or max_weight_norm > 0,
+                "expected a number above 0, or None for no limit",
+            ),
+        ):
+            if not ok:
+                raise ValueError(f"{name}={value!r}: {allowed}")
+        defaults = {
+            "lr": lr,
+            "betas": tuple(betas),
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "bias_correction": bias_correction,
+            "max_weight_norm": max_weight_norm,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    self._update(param, param.grad, group)
+        return loss
+
+    def _update(self, param: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        if grad.is_sparse:
+            raise RuntimeError("Lamb needs dense gradients: build the embedding with nn.Embedding(..., sparse=False)")
+        state = self.state[param]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+            state["exp_avg_sq"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        state["step"] += 1
+        step, mean, square = state["step"].item(), state["exp_avg"], state["exp_avg_sq"]
+        beta1, beta2 = group["betas"]
+        mean.mul_(beta1).add_(grad, alpha=1 - beta1)
+        square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+
+        correction1 = 1 - beta1**step if group["bias_correction"] else 1.0
+        correction2 = 1 - beta2**step if group["bias_correction"] else 1.0
+        update = (mean / correction1).div_(square.sqrt().div_(math.sqrt(correction2)).add_(group["eps"]))
+        if group["weight_decay"]:
+            update.add_(param, alpha=group["weight_decay"])
+
+        weight_norm, update_norm = _norm(param), _norm(update)
+        limited = weight_norm.clamp(max=group["max_weight_norm"]) if group["max_weight_norm"] else weight_norm
+        ratio = torch.where((weight_norm > 0) & (update_norm > 0), limited / (update_norm + group["eps"]), 1.0)
+        param.sub_(update.mul_(ratio * group["lr"]))  # norms stay on the device: no step waits for it
+
+
+def _norm(values: Tensor) -> Tensor:
+    """In float32 at least: the norm of a large layer does not fit half precision."""
+    return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))

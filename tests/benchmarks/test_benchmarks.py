@@ -1,0 +1,119 @@
+"""Each benchmark runs at its smallest size and writes what the tables read. Nothing here looks at the clock."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import memory, overhead, rivals, select, tables
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = torch.device("cpu")
+SMALL = rivals.round_size(0)
+COMMON = {"run", "device", "device_name", "cpu", "cores", "torch", "python", "acdc", "commit", "benchmark", "method"}
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_select_writes_a_line_for_each_method(tmp_path):
+    file = tmp_path / "select.jsonl"
+    command = [sys.executable, "-m", "benchmarks.select", "--sizes", "100K", "--rounds", "2", "--results", str(file)]
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # as in conftest.py
+    done = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+    rows = {row["method"]: row for row in lines(file)}
+    assert set(rows) == set(rivals.METHODS)
+    for row in rows.values():
+        assert set(row) >= COMMON | {"size", "k", "kept", "ties", "median", "seconds", "peak_bytes"}
+        assert row["n"] == len(row["seconds"]) == 2
+        assert row["peak_bytes"] is None or row["peak_bytes"] > 0
+    ours = rows[rivals.OURS]
+    assert ours["kept"] == ours["k"]
+    assert ours["ties"]["kept"] == ours["ties"]["k"]
+
+    assert tables.main(["--results", str(tmp_path)]) == 0
+    page = (tmp_path / "README.md").read_text()
+    assert f"{ours['size']:,} weights" in page
+    assert page.count("| torch.kthvalue |") == 1
+
+
+def test_overhead_writes_a_line_for_each_way_to_train(tmp_path):
+    file = tmp_path / "overhead.jsonl"
+    assert overhead.main(["--quick", "--results", str(file)]) == 0
+
+    rows = lines(file)
+    assert {row["net"] for row in rows} == set(overhead.NETS)
+    assert len(rows) == 3 * len(overhead.NETS)
+    for row in rows:
+        assert set(row) >= COMMON | {"ratios", "median", "quartiles", "n", "batch", "optimizer"}
+        assert row["n"] == len(row["ratios"]) == len(row["plain_seconds"]) == 2
+        assert ("compression_seconds" in row) == ("compressed" in row["method"])
+
+    full = [{**row, "quick": False} for row in rows if row["net"] == "gpt"]
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *full]))
+    tables.main(["--results", str(tmp_path)])
+    page = (tmp_path / "README.md").read_text()
+    assert "### gpt" in page
+    assert "### resnet20" not in page, "a trial run is not a measurement"
+
+
+@pytest.mark.parametrize("method", rivals.METHODS)
+def test_every_method_selects_the_same_weights(method):
+    weights = rivals.make_weights(SMALL, CPU)
+    k = rivals.kept_of(SMALL)
+    wanted = rivals.METHODS[rivals.OURS](weights, k)()
+    for _ in range(2):  # nothing may be left of the first
+        masks = rivals.METHODS[method](weights, k)()
+        assert all(torch.equal(masks[name] != 0, wanted[name] != 0) for name in weights)
+        assert all(mask.element_size() == 1 for mask in masks.values())
+
+
+def test_layers_are_uneven_and_sum_to_the_size():
+    sizes = rivals.sizes_of_layers(rivals.round_size(25_000_000))
+    assert sum(sizes) == rivals.round_size(25_000_000)
+    assert len(sizes) == rivals.LAYERS
+    assert max(sizes) > 50 * min(sizes) > 0
+
+
+def test_what_does_not_fit_is_skipped_with_the_reason(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda device: 1_000_000)
+    monkeypatch.setattr(memory, "measure", lambda method, size: {"peak_bytes": 50 * size, "kept": 0})
+    rows = select.measure_size(SMALL, ["torch.topk"], CPU, rounds=1)
+    assert "50 bytes a weight" in rows[0]["skipped"]
+    assert "skipped: needs about" in tables.markdown(tables.select_table([{**_anywhere(), **rows[0]}]))
+
+
+def test_the_newest_run_of_each_configuration_is_shown():
+    old, new = ({**_anywhere(), "size": 1, "run": f"2024-01-0{day}T00:00:00Z", "method": "a"} for day in (1, 2))
+    other = {**old, "size": 2}
+    assert tables.newest([new, old, other], "size") == [[new], [other]]
+
+
+def test_check_tells_a_stale_page(tmp_path, capsys):
+    assert tables.main(["--check", "--results", str(tmp_path)]) == 1
+    assert "stale" in capsys.readouterr().err
+    assert tables.main(["--results", str(tmp_path)]) == 0
+    assert tables.main(["--check", "--results", str(tmp_path)]) == 0
+
+
+def test_the_page_of_results_is_fresh():
+    assert tables.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize(("text", "size"), [("25M", 25 * 10**6), ("1e9", 10**9), ("0.5G", 5 * 10**8), ("300", 300)])
+def test_sizes_are_read(text, size):
+    assert select._size(text) == size
+
+
+def _anywhere():
+    return {
+        **{"device": "cpu", "device_name": "a CPU", "cpu": "a CPU", "cores": 1, "threads": 1, "load": 0.0},
+        **{"torch": "2", "python": "3", "acdc": "0", "commit": None, "run": "2024-01-01T00:00:00Z"},
+    }

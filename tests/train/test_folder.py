@@ -1,0 +1,81 @@
+"""Run folders: numbered, never written over, all or nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from acdc.train.folder import append_metrics, claim, why_not, write_json
+from acdc.train.loop import Row
+
+ROW = Row(
+    run="acdc",
+    epoch=3,
+    step=8,
+    phase="compressed",
+    kind="sparse",
+    loss=0.5,
+    train_accuracy=0.75,
+    test_accuracy=0.5,
+    sparsity=0.9,
+    lr=0.1,
+    seconds=1.5,
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_folders_are_numbered_after_the_highest() -> None:
+    assert [claim(None, "digits") for _ in range(2)] == [Path("runs/digits-0001"), Path("runs/digits-0002")]
+    Path("runs/digits-0041").mkdir()
+    Path("runs/digits-best").mkdir()
+    Path("runs/cifar-0099").mkdir()
+    assert claim(None, "digits") == Path("runs/digits-0042")
+
+
+def test_a_number_taken_in_the_meantime_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim(None, "digits")
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(()))  # as another run would have seen it a moment ago
+    assert claim(None, "digits") == Path("runs/digits-0002")
+
+
+def test_a_folder_given_is_made_with_its_parents() -> None:
+    assert claim(Path("a/b/c"), "digits") == Path("a/b/c")
+    assert Path("a/b/c").is_dir()
+
+
+def test_what_can_become_a_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "new/deep", "empty"):
+        assert why_not(tmp_path / name) is None
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_cannot(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    assert "not empty" in (why_not(tmp_path / "full") or "")
+    assert "is a file" in (why_not(tmp_path / "full" / "x") or "")
+    assert "nothing can be written" in (why_not(tmp_path / "full" / "x" / "run") or "")
+    assert "cannot be looked into" in (why_not(tmp_path / ("x" * 5000)) or "")
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    write_json(file, {"a": 1})
+    assert json.loads(file.read_text()) == {"a": 1}
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(file, {"a": float("nan")})
+    assert json.loads(file.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_metrics_are_one_object_a_line(tmp_path: Path) -> None:
+    append_metrics(tmp_path, ROW)
+    append_metrics(tmp_path, ROW)
+    first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert first == second
+    assert (first["run"], first["phase"], first["kind"], first["step"]) == ("acdc", "compressed", "sparse", 8)
