@@ -335,13 +335,6 @@ def test_denormals_count_where_the_processor_flushes_them(dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.usefixtures("flush_denormals")
-def test_denormals_count_beside_a_wider_layer_where_the_processor_flushes_them(dtype: torch.dtype) -> None:
-    denormals = torch.tensor([3, 1, 4, 0, 5, 9, 2, 6], dtype=BITS[dtype]).view(dtype)
-    masks = top_k({"w": denormals, "wide": torch.zeros(3, dtype=torch.float64)}, 3)
-    assert masks["w"].tolist() == [0, 0, 0, 0, -1, -1, 0, -1]
-
-
 # Ties
 
 

@@ -11,7 +11,7 @@ Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC: Alternating Compressed/DeCom
            Networks. NeurIPS 2021.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -75,6 +75,8 @@ class ACDC:
 
     def _check_sparsity(self) -> None:
         fixed = self.pattern.sparsity
+        if self.sparsity is not None:
+            check_sparsity("sparsity", self.sparsity)
         if fixed is not None:
             if self.sparsity is not None and abs(self.sparsity - fixed) > 1e-9:
                 raise ValueError(
@@ -87,7 +89,7 @@ class ACDC:
                     "leave distribution out"
                 )
             object.__setattr__(self, "sparsity", fixed)
-        elif self.sparsity is None and not isinstance(self.distribution, dict):
+        elif self.sparsity is None and not isinstance(self.distribution, Mapping):
             raise ValueError(
                 "sparsity is not set: give the fraction of zeros, for example ACDC(sparsity=0.9, epochs=100)"
             )
@@ -132,7 +134,7 @@ class ACDC:
             "sparsity": self.sparsity,
             "schedule": self.schedule.to_dict(),
             "pattern": repr(self.pattern),
-            "distribution": dict(self.distribution) if isinstance(self.distribution, dict) else self.distribution,
+            "distribution": dict(self.distribution) if isinstance(self.distribution, Mapping) else self.distribution,
             "include": [_describe(rule) for rule in self.include],
             "exclude": [_describe(rule) for rule in self.exclude],
             "first_and_last_dense": self.first_and_last_dense,

@@ -6,7 +6,7 @@ embeddings. Biases and normalisation parameters never are (paper, §3). A parame
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -77,9 +77,10 @@ def find_prunable(
     know, as long as it has two dimensions or more.
     """
     for argument, rules in (("include", include), ("exclude", exclude)):
-        if isinstance(rules, str) or callable(rules):
-            raise TypeError(f"{argument}={rules!r}: expected a list of rules; write {argument}=[{rules!r}]")
-    candidates = _merge_aliases([*all_weights(model), *_named_in_full(model, include)])
+        _check_rules(argument, rules)
+    order = {name: i for i, (name, _) in enumerate(model.named_parameters(remove_duplicate=False))}
+    found = [*all_weights(model), *_named_in_full(model, include)]
+    candidates = _merge_aliases(sorted(found, key=lambda weight: order[weight.name]))
     _refuse_rules_that_match_nothing(model, candidates, include=include, exclude=exclude)
 
     kept: list[Weight] = []
@@ -99,28 +100,43 @@ def find_prunable(
     return Layers(tuple(kept), left)
 
 
+def _check_rules(argument: str, rules: Any) -> None:
+    if isinstance(rules, str) or callable(rules):
+        raise TypeError(f"{argument}={rules!r}: expected a list of rules; write {argument}=[{rules!r}]")
+    for rule in rules:
+        if isinstance(rule, nn.Module) or not (isinstance(rule, str) or callable(rule)):
+            raise TypeError(
+                f"{argument}=[{type(rule).__name__}]: expected names such as 'fc' or 'layer4.*', or functions of "
+                "(weight name, module); name the module as model.named_modules() does"
+            )
+
+
 def forward_uses(model: nn.Module, inputs: Any) -> dict[str, float]:
     """How many times one sample uses each weight: output positions of a convolution, tokens of a linear layer.
 
     Runs one forward pass in eval mode without gradients. 2 · non-zeros · uses is the layer's cost in FLOPs.
     """
     args = inputs if isinstance(inputs, tuple) else (inputs,)
-    batch = next(a for a in args if isinstance(a, Tensor)).shape[0]
+    batch = next((a.shape[0] for a in args if isinstance(a, Tensor) and a.ndim), None)
+    if batch is None:
+        raise TypeError(f"example={type(inputs).__name__}: expected a tensor, batch first, or a tuple with one in it")
     uses: dict[str, float] = {}
     by_module: dict[nn.Module, list[Weight]] = {}
     for aliases in _merge_aliases(list(all_weights(model))):
-        for weight in aliases:  # tied weights are used once for each place they stand in
-            by_module.setdefault(weight.module, []).append(Weight(**{**vars(weight), "name": aliases[0].name}))
+        for weight in {id(alias.module): alias for alias in aliases}.values():  # once for each module it stands in
+            by_module.setdefault(weight.module, []).append(replace(weight, name=aliases[0].name))
             uses[aliases[0].name] = 0.0
 
-    def record(module: nn.Module, args: tuple, output: Any) -> None:
+    def record(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         for weight in by_module[module]:
-            uses[weight.name] += _positions(weight, args, output) / batch
+            uses[weight.name] += (
+                _positions(weight, weight.name.rsplit(".", 1)[-1], module, args, kwargs, output) / batch
+            )
 
     # Attention calls its output projection as a function, so that layer's own hook would never fire.
     for module in [m for m in by_module if isinstance(m, nn.MultiheadAttention)]:
         by_module[module] += by_module.pop(module.out_proj, [])
-    handles = [module.register_forward_hook(record) for module in by_module]
+    handles = [module.register_forward_hook(record, with_kwargs=True) for module in by_module]
     training = {module: module.training for module in model.modules()}
     try:
         model.eval()
@@ -150,16 +166,21 @@ def _weights_of(module: nn.Module) -> list[tuple[str, str]]:
     return []
 
 
-def _positions(weight: Weight, args: tuple, output: Any) -> float:
+def _positions(weight: Weight, local: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> float:
     if weight.kind == "embedding":
         return 0.0
-    if isinstance(weight.module, nn.MultiheadAttention) or weight.name.endswith("out_proj.weight"):
-        output = output[0] if isinstance(output, tuple) else output
-        return output.numel() / output.shape[-1]
+    if isinstance(module, nn.MultiheadAttention):
+        query, key, value = (
+            tensor.numel() / tensor.shape[-1]
+            for tensor in (args[i] if len(args) > i else kwargs[n] for i, n in enumerate(("query", "key", "value")))
+        )
+        return {"k_proj_weight": key, "v_proj_weight": value, "in_proj_weight": (query + key + value) / 3}.get(
+            local, query
+        )
     if weight.kind == "conv_transpose":
-        return args[0].numel() / weight.module.in_channels
-    channels = weight.param.shape[weight.out_dim]
-    return output.numel() / channels
+        given = args[0] if args else kwargs["input"]
+        return given.numel() / module.in_channels
+    return output.numel() / weight.param.shape[weight.out_dim]
 
 
 def _named_in_full(model: nn.Module, include: Sequence[Rule]) -> Iterator[Weight]:
@@ -171,7 +192,7 @@ def _named_in_full(model: nn.Module, include: Sequence[Rule]) -> Iterator[Weight
             name = f"{prefix}.{local}" if prefix else local
             if param is None or id(param) in known or param.ndim < 2:
                 continue
-            if any(fnmatchcase(name, glob) for glob in globs):
+            if name in globs:
                 yield Weight(name, param, module, "other")
 
 
@@ -230,8 +251,8 @@ def _refuse_rules_that_match_nothing(
         for rule in rules:
             if callable(rule) or any(matches(rule, alias) for group in candidates for alias in group):
                 continue
-            modules = [name for name, _ in model.named_modules() if name]
-            close = get_close_matches(rule, names + modules, n=3, cutoff=0.4)
+            ancestors = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
+            close = get_close_matches(rule, [*names, *sorted(ancestors)], n=3, cutoff=0.4)
             hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
             raise ValueError(
                 f"{argument}=[{rule!r}] matches no weight of this model (a rule is a glob over the names in "

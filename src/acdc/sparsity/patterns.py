@@ -4,8 +4,10 @@ A pattern says which layers it fits and writes the masks of the largest scores w
 are magnitudes: only their absolute value counts.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol
 
 import torch
@@ -86,7 +88,7 @@ class NM:
             _refuse_non_finite(weight.name, scores[weight.name])
             group = 0
             score, mask = (_channels_last(t, weight) for t in (scores[weight.name], out[weight.name]))
-            for part, kept in in_index_order(_CHUNK, score, mask):
+            for part, kept in in_index_order(max(_CHUNK // self.m, 1) * self.m, score, mask):
                 groups = part.reshape(-1, self.m).abs()
                 kept.copy_(-_keep_n(groups, self.n, group).to(torch.int8).view(kept.shape))
                 group += groups.shape[0]
@@ -111,7 +113,7 @@ class Block:
         return None
 
     def why_not(self, weight: Weight) -> str | None:
-        out_channels, in_channels = weight.param.shape[weight.out_dim], weight.param.shape[weight.in_dim]
+        out_channels, in_channels = _out_channels(weight), _in_channels(weight)
         if out_channels % self.rows or in_channels % self.cols:
             return f"{out_channels} x {in_channels} channels do not divide into {self.rows} x {self.cols} tiles"
         return None
@@ -133,7 +135,7 @@ class Block:
         matrix = _out_in_last(score, weight)
         *positions, rows, cols = matrix.shape
         tiled = matrix.abs().reshape(*positions, rows // self.rows, self.rows, cols // self.cols, self.cols)
-        return tiled.sum(dim=(-3, -1), dtype=torch.float32)
+        return tiled.sum(dim=(-3, -1), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,13 @@ class Channel:
 
 def _fill(score: list[float], size: list[int], layer: list[int], budget: int) -> list[bool]:
     """Channels by falling score, the best of each layer first, until the next one would exceed the budget."""
-    order = sorted(range(len(score)), key=lambda c: -score[c])
+    places = Counter(layer)
+    seen: Counter = Counter()
+    share = []
+    for at in layer:
+        seen[at] += 1
+        share.append(Fraction(seen[at], places[at]))
+    order = sorted(range(len(score)), key=lambda c: (-score[c], share[c]))
     first = {layer[c]: c for c in reversed(order)}
     kept = [False] * len(score)
     for channel in first.values():
@@ -209,6 +217,12 @@ def _in_channels(weight: Weight) -> int:
     return channels // groups
 
 
+def _out_channels(weight: Weight) -> int:
+    """Output channels that read the same inputs: those of one group."""
+    channels = weight.param.shape[weight.out_dim]
+    return channels // getattr(weight.module, "groups", 1) if weight.kind == "conv" else channels
+
+
 def _channels_last(tensor: Tensor, weight: Weight) -> Tensor:
     """A view with the input channels as the last axis: consecutive elements are at one kernel position."""
     return tensor.movedim(weight.in_dim, -1)
@@ -220,7 +234,7 @@ def _out_in_last(tensor: Tensor, weight: Weight) -> Tensor:
 
 
 def _whole(keep: int, area: int) -> int:
-    return (keep + area // 2) // area
+    return max((keep + area // 2) // area, min(keep, 1))
 
 
 def _refuse_non_finite(name: str, score: Tensor) -> None:

@@ -124,9 +124,8 @@ class _Digit:
 
 def _digits(scores: Scores) -> list[_Digit]:
     """Cut the magnitude's bits into digits. Few wide ones suit a CPU's cache; a GPU's shared memory holds 2048 bins."""
-    wide = any(score.dtype == torch.float64 for score in scores.values())
     on_gpu = any(score.device.type != "cpu" for score in scores.values())
-    widest, left, digits = (11 if on_gpu else 16), (63 if wide else 31), []
+    widest, left, digits = (11 if on_gpu else 16), _bits(scores), []
     while left:
         width = min(widest, left)
         left -= width
@@ -134,55 +133,67 @@ def _digits(scores: Scores) -> list[_Digit]:
     return digits
 
 
+def _bits(scores: Scores) -> int:
+    """Bits of a magnitude: narrower floats are read as float32, which holds each of their values."""
+    return 63 if any(score.dtype == torch.float64 for score in scores.values()) else 31
+
+
 def _home(scores: Scores) -> torch.device:
     return next((score.device for score in scores.values()), torch.device("cpu"))
 
 
 def _chunk(scores: Scores) -> int:
+    """Elements read at a time: what a CPU's cache holds; on a GPU half a byte a weight, in few launches."""
     if _home(scores).type == "cpu":
-        return 1 << 18
-    return min(max(sum(s.numel() for s in scores.values()) // 32, 1 << 20), 1 << 25)
+        return 1 << 20
+    return min(max(sum(s.numel() for s in scores.values()) // 8, 1 << 20), 1 << 26)
 
 
-def _key(part: Tensor, wide: bool) -> Tensor:
-    """The bits of |x| as an integer in the order of the values; sign dropped, so −0 equals 0."""
-    if wide:
-        return part.to(torch.float64).view(torch.int64) & 0x7FFF_FFFF_FFFF_FFFF
-    return part.to(torch.float32).view(torch.int32) & 0x7FFF_FFFF
+def _scratch(scores: Scores, device: torch.device) -> Tensor:
+    return torch.empty(_chunk(scores), dtype=torch.int64 if _bits(scores) == 63 else torch.int32, device=device)
 
 
-def _is_wide(scores: Scores) -> bool:
-    return any(score.dtype == torch.float64 for score in scores.values())
+def _read_keys(part: Tensor, scratch: Tensor) -> Tensor:
+    """The bits of |x| as integers in the order of the values, written over `scratch`; sign dropped, so −0 equals 0."""
+    keys = scratch[: part.numel()].view(part.shape)
+    wide = keys.dtype == torch.int64
+    keys.view(torch.float64 if wide else torch.float32).copy_(part)
+    return keys.bitwise_and_(0x7FFF_FFFF_FFFF_FFFF if wide else 0x7FFF_FFFF)
 
 
 def _histogram(scores: Scores, prefix: int, digit: _Digit, home: torch.device) -> Tensor:
     """Counts of each value of `digit` among the scores whose higher digits are `prefix`."""
-    bins, covered = 1 << digit.width, digit.below + digit.width
-    top = covered == (63 if _is_wide(scores) else 31)
-    counts = torch.zeros(bins, dtype=torch.int64, device=home)
-    for key in _keys(scores):
-        if not top:
-            key = key[key >> covered == prefix] & ((1 << covered) - 1)
-        counts += torch.bincount(key >> digit.below, minlength=bins).to(home)
+    counts = torch.zeros(1 << digit.width, dtype=torch.int64, device=home)
+    for keys in _all_keys(scores):
+        # Keys of another prefix fall outside the digit's range.
+        counts += _count(keys.bitwise_right_shift_(digit.below).sub_(prefix << digit.width), digit.width).to(home)
     return counts
 
 
-def _keys(scores: Scores) -> Iterator[Tensor]:
-    """The keys of all scores, flat and in no particular order, one chunk at a time; small layers share a chunk."""
-    wide, chunk = _is_wide(scores), _chunk(scores)
-    held: list[Tensor] = []
+def _all_keys(scores: Scores) -> Iterator[Tensor]:
+    """The keys of all scores, flat and in no particular order, a chunk at a time; small layers share a chunk.
+
+    The tensor is overwritten when the next is asked for.
+    """
+    scratch, filled = _scratch(scores, _home(scores)), 0
     for score in scores.values():
-        for part in in_memory_order(score, chunk):
-            if held and (held[0].device != part.device or sum(map(len, held)) + part.numel() > chunk):
-                yield _joined(held)
-                held = []
-            held.append(_key(part, wide).flatten())
-    if held:
-        yield _joined(held)
+        for part in in_memory_order(score, _chunk(scores)):
+            if filled + part.numel() > len(scratch) or part.device != scratch.device:
+                yield scratch[:filled]
+                filled = 0
+                if part.device != scratch.device:
+                    scratch = _scratch(scores, part.device)
+            _read_keys(part, scratch[filled:])
+            filled += part.numel()
+    yield scratch[:filled]
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _count(values: Tensor, width: int) -> Tensor:
+    """How often each number below 2^width occurs; others are not counted."""
+    bins = 1 << width
+    if values.is_cuda and not torch.are_deterministic_algorithms_enabled():  # counting is deterministic all the same
+        return torch.histc(values, bins, 0, bins - 1)
+    return torch.bincount(values[values >> width == 0], minlength=bins)
 
 
 def _pick(histogram: list[int], rank: int) -> tuple[int, int]:
@@ -196,22 +207,28 @@ def _pick(histogram: list[int], rank: int) -> tuple[int, int]:
 
 
 def _keep_from(scores: Scores, masks: dict[str, Tensor], lowest: int) -> None:
-    wide, chunk = _is_wide(scores), _chunk(scores)
+    """Masks (as 0 and 1) of the scores with a key of `lowest` or more."""
     for name, mask in masks.items():
-        for part, kept in _pieces(scores[name], mask, chunk):
-            torch.ge(_key(part, wide), lowest, out=kept)
+        score, flags, chunk = scores[name], mask.view(torch.bool), _chunk(scores)
+        scratch = _scratch(scores, score.device)
+        if score.stride() == mask.stride():
+            pieces = zip(in_memory_order(score, chunk), in_memory_order(flags, chunk), strict=True)
+        else:
+            pieces = in_index_order(chunk, score, flags)
+        for part, kept in pieces:
+            torch.ge(_read_keys(part, scratch), lowest, out=kept)
 
 
 def _keep_ties(
     scores: Scores, masks: dict[str, Tensor], threshold: int, places: int, shards: Shards, home: torch.device
 ) -> None:
     """Add `places` of the scores equal to the threshold to masks that hold those above it (as 0 and 1)."""
-    wide, chunk = _is_wide(scores), _chunk(scores)
     counts = torch.zeros(2, len(masks), shards.count, dtype=torch.int64, device=home)
     for layer, (name, mask) in enumerate(masks.items()):
+        scratch = _scratch(scores, mask.device)
         counts[1, layer, shards.index] = mask.count_nonzero()
-        for part in in_memory_order(scores[name], chunk):
-            counts[0, layer, shards.index] += (_key(part, wide) == threshold).sum().to(home)
+        for part in in_memory_order(scores[name], _chunk(scores)):
+            counts[0, layer, shards.index] += (_read_keys(part, scratch) == threshold).sum().to(home)
     tied, strict = shards.sum(counts).tolist()
     shares = share_ties([sum(c) for c in tied], [sum(c) for c in strict], places)
 
@@ -219,34 +236,24 @@ def _keep_ties(
         ties, share = sum(tied[layer]), shares[layer]
         if not share or not tied[layer][shards.index]:
             continue
-        seen = sum(tied[layer][: shards.index])
-        for part, kept in in_index_order(chunk, scores[name], mask):
-            tie = (_key(part, wide) == threshold).flatten()
-            rank = tie.cumsum(0) + seen  # of each tie among the layer's ties, counted from 1
-            chosen = tie & (rank * share // ties > (rank - 1) * share // ties)
+        seen, scratch = sum(tied[layer][: shards.index]), _scratch(scores, mask.device)
+        for part, kept in in_index_order(max(1, _chunk(scores) // 8), scores[name], mask):  # ties may be many
+            at = (_read_keys(part, scratch) == threshold).flatten().nonzero().flatten()
+            rank = torch.arange(seen, seen + len(at), device=at.device)  # among the layer's ties
+            chosen = torch.zeros(part.numel(), dtype=torch.bool, device=at.device)
+            chosen[at[(rank + 1) * share // ties > rank * share // ties]] = True
             kept |= chosen.view(kept.shape)
-            seen = int(rank[-1])
-
-
-def _pieces(score: Tensor, mask: Tensor, chunk: int) -> Iterator[tuple[Tensor, ...]]:
-    """Matching flat pieces of a score and of its mask, the mask's writable as bool."""
-    flat = mask.view(torch.bool)
-    if score.stride() == mask.stride():
-        yield from zip(in_memory_order(score, chunk), in_memory_order(flat, chunk), strict=True)
-    else:
-        yield from in_index_order(chunk, score, flat)
+            seen += len(at)
 
 
 def _refuse_non_finite(scores: Scores, histogram: list[int], digit: _Digit) -> None:
-    wide = _is_wide(scores)
-    infinity = (0x7FF0 << 48 if wide else 0x7F80 << 16) >> digit.below
+    infinity = (0x7FF0 << 48 if _bits(scores) == 63 else 0x7F80 << 16) >> digit.below
     if not sum(histogram[infinity:]):
         return
-    bad = [
-        f"{name} ({int((~s.isfinite()).sum())} of {s.numel()})" for name, s in scores.items() if not s.isfinite().all()
-    ]
-    where = ", ".join(bad) if bad else "a shard held by another process"
+    bad = {name: int((~score.isfinite()).sum()) for name, score in scores.items()}
+    named = ", ".join(f"{name} ({count} of {scores[name].numel()})" for name, count in bad.items() if count)
     raise ValueError(
-        f"NaN or infinite scores in {where}: the largest k are not defined. Training has most likely diverged; "
-        "resume from an earlier checkpoint with a lower learning rate or gradient clipping"
+        f"NaN or infinite scores in {named or 'a shard held by another process'}: the largest k are not defined. "
+        "Training has most likely diverged; resume from an earlier checkpoint with a lower learning rate or "
+        "gradient clipping"
     )
