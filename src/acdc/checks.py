@@ -28,8 +28,8 @@ def check_not_sharded(layers: Layers) -> None:
     sharded = [weight.name for weight in layers.weights if hasattr(weight.param, "to_local")]
     if sharded:
         raise ValueError(
-            f"{sharded[0]} and {len(sharded) - 1} more weights are sharded (FSDP2, tensor parallel), which this release "
-            "cannot prune; train with DistributedDataParallel, which keeps whole parameters"
+            f"{sharded[0]} and {len(sharded) - 1} more weights are sharded (FSDP2, tensor parallel), which this "
+            "release cannot prune; train with DistributedDataParallel, which keeps whole parameters"
         )
 
 

@@ -15,14 +15,14 @@ import math
 import warnings
 import weakref
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from acdc.checks import check_identity, check_not_sharded, check_optimizer_holds, check_types
+from acdc.gradients import Gradients
 from acdc.host import FIRST_MOMENTS, is_momentum_free, keeps_zeros, plain_model, plain_optimizer, step_was_skipped
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity import masks as working
@@ -41,8 +41,8 @@ _attached: "weakref.WeakKeyDictionary[nn.Module | Optimizer, Sparsifier]" = weak
 class Method(Protocol):
     """What a sparse-training method tells the sparsifier."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+
     @property
     def schedule(self) -> Schedule: ...
     @property
@@ -127,10 +127,9 @@ class Sparsifier:
         self._masks: dict[str, Tensor] = {}
         self._due = False  # a phase has ended, and the next step has not begun
         self._late = False  # compression was noticed only after the forward pass; weights are zeroed after the step
-        self._masked: set[str] = set()  # weights whose gradient was masked since the last step
         self._said: set[str] = set()
         self._keeps_zeros = keeps_zeros(self.optimizer)
-        self._gradient_hooks: list[RemovableHandle] = []
+        self._gradients = Gradients(self._weights, self._on_gradient)
         watched = [model, self.model, *(weight.module for weight in self.layers.weights)]
         self._next_forward = NextForward(watched, self.begin_step)
         self._step_hooks = [
@@ -220,7 +219,7 @@ class Sparsifier:
             self._masks = {name: working.new_mask(score) for name, score in scores.items()}
         self.method.pattern.write_masks(self.layers.weights, scores, self.budgets, out=self._masks)
         self._compressed = True
-        self._hook_gradients()
+        self._gradients.mask(self._masks)
         if not self._late:
             self._zero(self._weights)
 
@@ -228,7 +227,7 @@ class Sparsifier:
     def decompress(self, reset: str) -> None:
         """Lift the masks. `reset` is what the optimizer forgets: "momentum", "all" or "nothing"."""
         self._compressed = False
-        self._unhook_gradients()
+        self._gradients.stop()
         if reset == "all":
             self.optimizer.state.clear()
         elif reset == "momentum":
@@ -285,10 +284,11 @@ class Sparsifier:
         for handle in self._step_hooks:
             handle.remove()
         self._step_hooks = []
-        self._unhook_gradients()
+        self._compressed = False
+        self._gradients.stop()
         self._next_forward.disarm()
         self._next_forward.release()
-        self._compressed = self._due = self._late = False
+        self._due = self._late = False
         for target in (self.model, self.optimizer):
             if attached_to(target) is self:
                 del _attached[target]
@@ -314,16 +314,17 @@ class Sparsifier:
         masks = {name: working.unpack(bits, self._weights[name].param) for name, bits in state["masks"].items()}
         self._next_forward.disarm()
         self._next_forward.release()
-        self._unhook_gradients()
+        self._compressed = False
+        self._gradients.stop()
         self.step = state["step"]
         self._phase = self.method.schedule.phases[state["phase"]]
         self.history = [dict(event) for event in state["history"]]
         self.best_metric = state["best_metric"]
         self.twin = Twin(**state["twin"]) if state["twin"] else None
-        self._compressed, self._due, self._late = bool(masks), False, False
+        self._due = self._late = False
         if masks:
-            self._masks = masks
-            self._hook_gradients()
+            self._masks, self._compressed = masks, True
+            self._gradients.mask(masks)
         self._watch_for_next_phase()
 
     def _identity(self) -> dict[str, Any]:
@@ -340,7 +341,7 @@ class Sparsifier:
         upcoming = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
         self._due = upcoming.index != self._phase.index
         if self._due and upcoming.kind == "sparse":
-            self._hook_gradients()
+            self._gradients.watch()
             self._next_forward.arm()
         else:  # lifting a mask before the first gradient is soon enough, and gradient hooks are there in sparse phases
             self._next_forward.disarm()
@@ -360,29 +361,10 @@ class Sparsifier:
 
     # Hooks
 
-    def _hook_gradients(self) -> None:
-        if not self._gradient_hooks:
-            self._gradient_hooks = [
-                weight.param.register_post_accumulate_grad_hook(self._gradient_hook(name))
-                for name, weight in self._weights.items()
-                if weight.param.requires_grad
-            ]
-
-    def _unhook_gradients(self) -> None:
-        for handle in self._gradient_hooks:
-            handle.remove()
-        self._gradient_hooks = []
-
-    def _gradient_hook(self, name: str) -> Any:
-        def mask_gradient(param: Tensor) -> None:
-            self._next_forward.release()
-            if self._due:
-                self._enter_late()
-            if self._compressed and param.grad is not None:
-                working.apply_(param.grad, self._masks[name])
-                self._masked.add(name)
-
-        return mask_gradient
+    def _on_gradient(self) -> None:
+        if self._due:
+            self._enter_late()
+        self._next_forward.release()
 
     def _enter_late(self) -> None:
         """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
@@ -397,11 +379,10 @@ class Sparsifier:
 
     def _before_optimizer_step(self, *_: Any) -> None:
         self._next_forward.release()
+        self._gradients.finish_waiting()
         if self._due:
             self._enter_due()
-            for name in self._weights if self._compressed else ():
-                if (gradient := self._weights[name].param.grad) is not None:
-                    working.apply_(gradient, self._masks[name])
+            self._gradients.mask_now()
 
     def _after_optimizer_step(self, optimizer: Optimizer, *_: Any) -> None:
         if step_was_skipped(optimizer):
@@ -415,9 +396,10 @@ class Sparsifier:
                     )
                 self._zero(self._weights)
             else:  # gradients written by hand, or a parameter unfrozen in mid-phase
-                self._zero(n for n, w in self._weights.items() if n not in self._masked and w.param.grad is not None)
+                masked = self._gradients.masked
+                self._zero(n for n, w in self._weights.items() if n not in masked and w.param.grad is not None)
         self._late = False
-        self._masked.clear()
+        self._gradients.masked.clear()
         self.step += 1
         self._watch_for_next_phase()
 

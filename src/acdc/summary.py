@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from acdc.sparsity.layers import forward_uses
+from acdc.sparsity.uses import forward_uses
 
 if TYPE_CHECKING:
     from acdc.sparsifier import Sparsifier

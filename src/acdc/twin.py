@@ -75,6 +75,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Any]) -> None:
         save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())  # safetensors makes files that only their owner can read
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -119,3 +120,9 @@ def to_cpu(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(to_cpu(item) for item in value)
     return copy.deepcopy(value)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

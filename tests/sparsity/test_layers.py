@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from acdc.sparsity.layers import Layers, find_prunable, forward_uses
+from acdc.sparsity.layers import Layers, find_prunable
+from acdc.sparsity.uses import forward_uses
 
 
 def names(layers: Layers) -> list[str]:
@@ -350,10 +351,17 @@ def test_a_lazy_norm_is_none_of_our_business() -> None:
     assert names(find_prunable(nn.Sequential(nn.Conv2d(3, 4, 3), nn.LazyBatchNorm2d()))) == ["0.weight"]
 
 
-@pytest.mark.parametrize("model", [nn.Sequential(), nn.BatchNorm2d(3), nn.LSTM(3, 3)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("model", [nn.Sequential(), nn.BatchNorm2d(3)], ids=lambda m: type(m).__name__)
 def test_nothing_prunable(model: nn.Module) -> None:
     with pytest.raises(ValueError, match=rf"nothing to prune: {type(model).__name__} has no .*include=\["):
         find_prunable(model)
+
+
+def test_unknown_layers_are_named() -> None:
+    with pytest.raises(ValueError, match=r"weight_ih_l0: of no known layer type \(name it in full in include"):
+        find_prunable(nn.LSTM(3, 3))
+    layers = find_prunable(nn.Sequential(nn.Linear(2, 2), nn.LSTM(3, 3)))
+    assert list(layers.left_dense) == ["1.weight_ih_l0", "1.weight_hh_l0"]
 
 
 def test_nothing_left_to_prune_says_why() -> None:

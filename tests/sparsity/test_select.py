@@ -334,7 +334,6 @@ def test_denormals_count_where_the_processor_flushes_them(dtype: torch.dtype) ->
     assert top_k({"w": denormals}, 3)["w"].tolist() == [0, 0, 0, 0, -1, -1, 0, -1]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 # Ties
 
 

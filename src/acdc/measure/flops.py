@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from acdc.sparsity.layers import forward_uses
+from acdc.sparsity.uses import forward_uses
 
 
 @dataclass(frozen=True)

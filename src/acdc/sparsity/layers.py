@@ -6,13 +6,12 @@ embeddings. Biases and normalisation parameters never are (paper, §3). A parame
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 Rule = str | Callable[[str, nn.Module], bool]
 """A glob over names ("fc", "layer4.*", "*.conv1.weight") or a predicate of (weight name, module that owns it)."""
@@ -80,7 +79,7 @@ def find_prunable(
         _check_rules(argument, rules)
     order = {name: i for i, (name, _) in enumerate(model.named_parameters(remove_duplicate=False))}
     found = [*all_weights(model), *_named_in_full(model, include)]
-    candidates = _merge_aliases(sorted(found, key=lambda weight: order[weight.name]))
+    candidates = merge_aliases(sorted(found, key=lambda weight: order[weight.name]))
     _refuse_rules_that_match_nothing(model, candidates, include=include, exclude=exclude)
 
     kept: list[Weight] = []
@@ -91,6 +90,10 @@ def find_prunable(
             left[weight.name] = reason
         else:
             kept.append(weight)
+    known = {id(alias.param) for aliases in candidates for alias in aliases}
+    for name, param in model.named_parameters():
+        if id(param) not in known and not _is_lazy(param) and param.ndim > 1:
+            left[name] = "of no known layer type (name it in full in include to prune it)"
     if first_and_last_dense and kept:
         for weight in {kept[0].name: kept[0], kept[-1].name: kept[-1]}.values():
             left[weight.name] = "first or last layer (first_and_last_dense)"
@@ -111,45 +114,6 @@ def _check_rules(argument: str, rules: Any) -> None:
             )
 
 
-def forward_uses(model: nn.Module, inputs: Any) -> dict[str, float]:
-    """How many times one sample uses each weight: output positions of a convolution, tokens of a linear layer.
-
-    Runs one forward pass in eval mode without gradients. 2 · non-zeros · uses is the layer's cost in FLOPs.
-    """
-    args = inputs if isinstance(inputs, tuple) else (inputs,)
-    batch = next((a.shape[0] for a in args if isinstance(a, Tensor) and a.ndim), None)
-    if batch is None:
-        raise TypeError(f"example={type(inputs).__name__}: expected a tensor, batch first, or a tuple with one in it")
-    uses: dict[str, float] = {}
-    by_module: dict[nn.Module, list[Weight]] = {}
-    for aliases in _merge_aliases(list(all_weights(model))):
-        for weight in {id(alias.module): alias for alias in aliases}.values():  # once for each module it stands in
-            by_module.setdefault(weight.module, []).append(replace(weight, name=aliases[0].name))
-            uses[aliases[0].name] = 0.0
-
-    def record(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        for weight in by_module[module]:
-            uses[weight.name] += (
-                _positions(weight, weight.name.rsplit(".", 1)[-1], module, args, kwargs, output) / batch
-            )
-
-    # Attention calls its output projection as a function, so that layer's own hook would never fire.
-    for module in [m for m in by_module if isinstance(m, nn.MultiheadAttention)]:
-        by_module[module] += by_module.pop(module.out_proj, [])
-    handles = [module.register_forward_hook(record, with_kwargs=True) for module in by_module]
-    training = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        with torch.no_grad():
-            model(*args)
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, mode in training.items():
-            module.training = mode
-    return uses
-
-
 def _weights_of(module: nn.Module) -> list[tuple[str, str]]:
     if isinstance(module, _CONV):
         return [("weight", "conv")]
@@ -166,23 +130,6 @@ def _weights_of(module: nn.Module) -> list[tuple[str, str]]:
     return []
 
 
-def _positions(weight: Weight, local: str, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> float:
-    if weight.kind == "embedding":
-        return 0.0
-    if isinstance(module, nn.MultiheadAttention):
-        query, key, value = (
-            tensor.numel() / tensor.shape[-1]
-            for tensor in (args[i] if len(args) > i else kwargs[n] for i, n in enumerate(("query", "key", "value")))
-        )
-        return {"k_proj_weight": key, "v_proj_weight": value, "in_proj_weight": (query + key + value) / 3}.get(
-            local, query
-        )
-    if weight.kind == "conv_transpose":
-        given = args[0] if args else kwargs["input"]
-        return given.numel() / module.in_channels
-    return output.numel() / weight.param.shape[weight.out_dim]
-
-
 def _named_in_full(model: nn.Module, include: Sequence[Rule]) -> Iterator[Weight]:
     """Parameters of unknown layer types that an include rule names in full."""
     globs = [rule for rule in include if isinstance(rule, str)]
@@ -196,7 +143,7 @@ def _named_in_full(model: nn.Module, include: Sequence[Rule]) -> Iterator[Weight
                 yield Weight(name, param, module, "other")
 
 
-def _merge_aliases(weights: list[Weight]) -> list[list[Weight]]:
+def merge_aliases(weights: list[Weight]) -> list[list[Weight]]:
     groups: dict[int, list[Weight]] = {}
     for weight in weights:
         group = groups.setdefault(id(weight.param), [])
@@ -220,7 +167,7 @@ def _why_dense(
     embeddings: bool,
 ) -> str | None:
     weight = aliases[0]
-    if isinstance(weight.param, nn.parameter.UninitializedParameter):
+    if _is_lazy(weight.param):
         raise ValueError(f"{weight.name} is not initialised yet (a lazy layer): run one forward pass before attaching")
     if any(matches(rule, alias) for rule in exclude for alias in aliases):
         return "excluded"
@@ -241,6 +188,10 @@ def _why_dense(
     if not weight.param.is_floating_point():
         return f"not floating point ({weight.param.dtype})"
     return None
+
+
+def _is_lazy(param: nn.Parameter) -> bool:
+    return isinstance(param, nn.parameter.UninitializedParameter)
 
 
 def _refuse_rules_that_match_nothing(
