@@ -525,27 +525,3 @@ def test_every_worker_refuses_a_k_beyond_the_whole() -> None:
     pieces = [{"w": torch.ones(3)}, {"w": torch.ones(2)}]
     answers = on_workers(pieces, lambda piece, shards: top_k(piece, 6, shards=shards))
     assert all(isinstance(answer, ValueError) and "from 0 to 5" in str(answer) for answer in answers)
-
-
-# Devices
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@some
-@given(models_and_k())
-def test_a_gpu_gives_the_same_masks(case: tuple[dict[str, Tensor], int]) -> None:
-    scores, k = case
-    masks = top_k({name: score.cuda() for name, score in scores.items()}, k)
-    assert all(mask.is_cuda for mask in masks.values())
-    assert_same({name: mask.cpu() for name, mask in masks.items()}, top_k_reference(scores, k))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_layers_on_several_devices_in_one_call() -> None:
-    scores = {f"layer{i}": make((33, 65), torch.float32, "few", i) for i in range(4)}
-    moved = {name: score.cuda() if i % 2 else score for i, (name, score) in enumerate(scores.items())}
-    for names in (list(scores), list(reversed(scores))):
-        masks = top_k({name: moved[name] for name in names}, 1234)
-        assert all(masks[name].device == moved[name].device for name in names)
-        expected = top_k_reference({name: scores[name] for name in names}, 1234)
-        assert_same({name: mask.cpu() for name, mask in masks.items()}, expected)

@@ -1,0 +1,65 @@
+"""The device under test (ACDC_TEST_DEVICE) takes the same masks as the slow reference on the CPU."""
+
+import pytest
+import torch
+
+from acdc.sparsity import select
+from acdc.sparsity.masks import apply_, pack, unpack
+from acdc.sparsity.select import top_k, top_k_reference
+from tests.conformance.harness import DEVICE
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+
+
+def scores(dtype: torch.dtype, distinct: int, seed: int) -> dict[str, torch.Tensor]:
+    """Layers of uneven sizes and layouts; few distinct values make many ties."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(3, 5), (64, 33), (16, 8, 3, 3), (1,), (0, 4), (257, 31)]
+    layers = {
+        f"layer{i}": (torch.randn(shape, generator=generator) * distinct).round().div(distinct).to(dtype)
+        for i, shape in enumerate(shapes)
+    }
+    layers["layer2"] = layers["layer2"].to(memory_format=torch.channels_last)
+    return layers
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("distinct", [2, 1000])
+@pytest.mark.parametrize("k", [0, 1, 500, 6000, 11247])
+def test_same_masks_as_the_reference(dtype, distinct, k):
+    there = {name: score.to(DEVICE) for name, score in (here := scores(dtype, distinct, k)).items()}
+    masks, expected = top_k(there, k), top_k_reference(here, k)
+    for name, mask in masks.items():
+        assert mask.device.type == DEVICE
+        assert torch.equal(mask.cpu(), expected[name])
+        assert torch.equal(unpack(pack(mask), there[name]), mask)
+        apply_(there[name], mask)
+        assert torch.equal(there[name].cpu(), here[name].where(expected[name] != 0, 0))
+
+
+def test_same_masks_when_only_deterministic_algorithms_are_allowed():
+    here = scores(torch.float32, 100, 0)
+    torch.use_deterministic_algorithms(True)
+    try:
+        masks = top_k({name: score.to(DEVICE) for name, score in here.items()}, 3000)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for name, expected in top_k_reference(here, 3000).items():
+        assert torch.equal(masks[name].cpu(), expected)
+
+
+def test_layers_on_several_devices_in_one_call():
+    here = scores(torch.float32, 50, 1)
+    there = {name: score.to(DEVICE if i % 2 else "cpu") for i, (name, score) in enumerate(here.items())}
+    for names in (list(here), list(reversed(here))):
+        masks = top_k({name: there[name] for name in names}, 2000)
+        expected = top_k_reference({name: here[name] for name in names}, 2000)
+        assert all(torch.equal(masks[name].cpu(), expected[name]) for name in names)
+
+
+def test_many_chunks(monkeypatch):
+    monkeypatch.setattr(select, "_chunk", lambda _: 1000)
+    here = scores(torch.float32, 20, 2)
+    masks = top_k({name: score.to(DEVICE) for name, score in here.items()}, 4321)
+    for name, expected in top_k_reference(here, 4321).items():
+        assert torch.equal(masks[name].cpu(), expected)
