@@ -18,22 +18,25 @@ _SMALL = 1 << 21  # elements; a larger tensor keeps the GPU busy for as long as 
 
 
 class Gradients:
-    """The gradients of some weights. `on_gradient` is called before each is looked at."""
+    """The gradients of some weights. While `alert` is set, `on_gradient` is called before each is looked at."""
 
     def __init__(self, weights: Mapping[str, Weight], on_gradient: Callable[[], None]) -> None:
+        self.alert = False
+        self.masked: set[str] = set()  # names of weights whose gradient was masked; the owner clears it
         self._weights = weights
         self._on_gradient = on_gradient
         self._handles: list[RemovableHandle] = []
         self._masks: Mapping[str, Tensor] = {}
         self._factors: dict[str, Tensor] = {}
         self._waiting: list[str] = []
-        self.masked: set[str] = set()  # names of weights whose gradient was masked; the owner clears it
 
     def watch(self) -> None:
         """Hook the gradients; until `mask` is called they are only noticed."""
         if not self._handles:
             self._handles = [
-                weight.param.register_post_accumulate_grad_hook(self._hook(name, weight.param.is_cuda))
+                weight.param.register_post_accumulate_grad_hook(
+                    self._gpu_hook(name) if weight.param.is_cuda else self._cpu_hook(name)
+                )
                 for name, weight in self._weights.items()
                 if weight.param.requires_grad
             ]
@@ -51,44 +54,52 @@ class Gradients:
     def stop(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles, self._masks, self._factors, self._waiting = [], {}, {}, []
+        self._handles, self._masks, self._factors = [], {}, {}
+        self._waiting.clear()
 
     def mask_now(self) -> None:
         """Mask the gradients there are, whether backward wrote them or the user did."""
-        self._waiting = list(self._masks)
-        self._mask_waiting()
+        self._waiting[:] = self._masks
+        self.finish_waiting()
 
-    def _hook(self, name: str, on_gpu: bool) -> Callable[[Tensor], None]:
-        def gradient_written(param: Tensor) -> None:
-            self._on_gradient()
-            if name not in self._masks or param.grad is None:
-                return
-            if on_gpu:
-                self._waiting.append(name)
-                if len(self._waiting) == 1:
-                    _when_backward_ends(self._mask_waiting)
+    def finish_waiting(self) -> None:
+        """Mask what waits for the end of a backward pass: when it has come, or when the pass broke off."""
+        small, factors = [], []
+        for name in self._waiting:
+            grad = self._weights[name].param.grad
+            if grad is None or name not in self._masks:
+                continue
+            self.masked.add(name)
+            if name in self._factors:
+                small.append(grad)
+                factors.append(self._factors[name])
             else:
+                apply_(grad, self._masks[name])
+        if small:  # 0 · ∞ is NaN: an infinite gradient of a pruned weight shows here, where an AND would hide it
+            torch._foreach_mul_(small, factors)  # pyright: ignore[reportPrivateImportUsage]
+        self._waiting.clear()
+
+    def _cpu_hook(self, name: str) -> Callable[[Tensor], None]:
+        def mask_gradient(param: Tensor) -> None:
+            if self.alert:
+                self._on_gradient()
+            if name in self._masks and param.grad is not None:
                 apply_(param.grad, self._masks[name])
                 self.masked.add(name)
 
-        return gradient_written
+        return mask_gradient
 
-    def finish_waiting(self) -> None:
-        """Only needed where a backward pass broke off."""
-        if self._waiting:
-            self._mask_waiting()
+    def _gpu_hook(self, name: str) -> Callable[[Tensor], None]:
+        waiting = self._waiting
 
-    def _mask_waiting(self) -> None:
-        waiting = {name: self._weights[name].param.grad for name in self._waiting if name in self._masks}
-        gradients = {name: grad for name, grad in waiting.items() if grad is not None}
-        small = [name for name in gradients if name in self._factors]
-        if small:  # 0 · ∞ is NaN: an infinite gradient of a pruned weight shows here, where an AND would hide it
-            factors = [self._factors[name] for name in small]
-            torch._foreach_mul_([gradients[name] for name in small], factors)  # pyright: ignore[reportPrivateImportUsage]
-        for name in gradients.keys() - self._factors.keys():
-            apply_(gradients[name], self._masks[name])
-        self.masked.update(gradients)
-        self._waiting = []
+        def let_wait(param: Tensor) -> None:
+            if self.alert:
+                self._on_gradient()
+            if not waiting:
+                _when_backward_ends(self.finish_waiting)
+            waiting.append(name)
+
+        return let_wait
 
 
 def _when_backward_ends(call: Callable[[], Any]) -> None:

@@ -339,7 +339,7 @@ class Sparsifier:
 
     def _watch_for_next_phase(self) -> None:
         upcoming = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
-        self._due = upcoming.index != self._phase.index
+        self._due = self._gradients.alert = upcoming.index != self._phase.index
         if self._due and upcoming.kind == "sparse":
             self._gradients.watch()
             self._next_forward.arm()
@@ -365,6 +365,7 @@ class Sparsifier:
         if self._due:
             self._enter_late()
         self._next_forward.release()
+        self._gradients.alert = False
 
     def _enter_late(self) -> None:
         """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
@@ -395,8 +396,8 @@ class Sparsifier:
                         "again after every step (one more pass over weights and optimizer state)"
                     )
                 self._zero(self._weights)
-            else:  # gradients written by hand, or a parameter unfrozen in mid-phase
-                masked = self._gradients.masked
+            elif len(masked := self._gradients.masked) < len(self._weights):
+                # Gradients written by hand, or a parameter unfrozen in mid-phase.
                 self._zero(n for n, w in self._weights.items() if n not in masked and w.param.grad is not None)
         self._late = False
         self._gradients.masked.clear()

@@ -27,7 +27,8 @@ def scores(dtype: torch.dtype, distinct: int, seed: int) -> dict[str, torch.Tens
 @pytest.mark.parametrize("distinct", [2, 1000])
 @pytest.mark.parametrize("k", [0, 1, 500, 6000, 11247])
 def test_same_masks_as_the_reference(dtype, distinct, k):
-    there = {name: score.to(DEVICE) for name, score in (here := scores(dtype, distinct, k)).items()}
+    here = scores(dtype, distinct, k)
+    there = {name: score.to(DEVICE) for name, score in here.items()}
     masks, expected = top_k(there, k), top_k_reference(here, k)
     for name, mask in masks.items():
         assert mask.device.type == DEVICE

@@ -44,9 +44,8 @@ def top_k(
 
     `out` gives masks to write into, one for each score. They are not touched if the scores are refused.
     """
-    digits = _digits(scores)
-    home = _home(scores)
-    histogram = shards.sum(_histogram(scores, 0, digits[0], home)).tolist()
+    digits, keys = _digits(scores), _Keys(scores, _chunk(scores))
+    histogram = shards.sum(_histogram(keys, 0, digits[0])).tolist()
     total = sum(histogram)
     if not 0 <= k <= total:
         raise ValueError(f"k={k}: expected a number of survivors from 0 to {total}, the number of scores")
@@ -60,16 +59,16 @@ def top_k(
 
     threshold, above = _pick(histogram, k)
     for digit in digits[1:]:
-        histogram = shards.sum(_histogram(scores, threshold, digit, home)).tolist()
+        histogram = shards.sum(_histogram(keys, threshold, digit)).tolist()
         low, skipped = _pick(histogram, k - above)
         threshold, above = threshold << digit.width | low, above + skipped
     places, ties = k - above, histogram[threshold & digits[-1].mask]
 
-    if places == ties:
-        _keep_from(scores, masks, threshold)
-    else:
-        _keep_from(scores, masks, threshold + 1)
-        _keep_ties(scores, masks, threshold, places, shards, home)
+    for name, mask in masks.items():
+        for part, kept in keys.with_mask(name, mask.view(torch.bool)):
+            torch.ge(part, threshold if places == ties else threshold + 1, out=kept)
+    if places < ties:
+        _keep_ties(keys, masks, threshold, places, shards)
     for mask in masks.values():
         mask.neg_()
     return masks
@@ -138,54 +137,66 @@ def _bits(scores: Scores) -> int:
     return 63 if any(score.dtype == torch.float64 for score in scores.values()) else 31
 
 
-def _home(scores: Scores) -> torch.device:
-    return next((score.device for score in scores.values()), torch.device("cpu"))
-
-
 def _chunk(scores: Scores) -> int:
     """Elements read at a time: what a CPU's cache holds; on a GPU half a byte a weight, in few launches."""
-    if _home(scores).type == "cpu":
+    if all(score.device.type == "cpu" for score in scores.values()):
         return 1 << 20
     return min(max(sum(s.numel() for s in scores.values()) // 8, 1 << 20), 1 << 26)
 
 
-def _scratch(scores: Scores, device: torch.device) -> Tensor:
-    return torch.empty(_chunk(scores), dtype=torch.int64 if _bits(scores) == 63 else torch.int32, device=device)
+class _Keys:
+    """Reads scores as integers in the order of their magnitudes: the bits of |x|, sign dropped, so −0 equals 0.
 
-
-def _read_keys(part: Tensor, scratch: Tensor) -> Tensor:
-    """The bits of |x| as integers in the order of the values, written over `scratch`; sign dropped, so −0 equals 0."""
-    keys = scratch[: part.numel()].view(part.shape)
-    wide = keys.dtype == torch.int64
-    keys.view(torch.float64 if wide else torch.float32).copy_(part)
-    return keys.bitwise_and_(0x7FFF_FFFF_FFFF_FFFF if wide else 0x7FFF_FFFF)
-
-
-def _histogram(scores: Scores, prefix: int, digit: _Digit, home: torch.device) -> Tensor:
-    """Counts of each value of `digit` among the scores whose higher digits are `prefix`."""
-    counts = torch.zeros(1 << digit.width, dtype=torch.int64, device=home)
-    for keys in _all_keys(scores):
-        # Keys of another prefix fall outside the digit's range.
-        counts += _count(keys.bitwise_right_shift_(digit.below).sub_(prefix << digit.width), digit.width).to(home)
-    return counts
-
-
-def _all_keys(scores: Scores) -> Iterator[Tensor]:
-    """The keys of all scores, flat and in no particular order, a chunk at a time; small layers share a chunk.
-
-    The tensor is overwritten when the next is asked for.
+    What it gives is scratch memory, overwritten when the next piece is read.
     """
-    scratch, filled = _scratch(scores, _home(scores)), 0
-    for score in scores.values():
-        for part in in_memory_order(score, _chunk(scores)):
-            if filled + part.numel() > len(scratch) or part.device != scratch.device:
-                yield scratch[:filled]
-                filled = 0
-                if part.device != scratch.device:
-                    scratch = _scratch(scores, part.device)
-            _read_keys(part, scratch[filled:])
-            filled += part.numel()
-    yield scratch[:filled]
+
+    def __init__(self, scores: Scores, chunk: int) -> None:
+        self.scores, self.chunk = scores, chunk
+        self.dtype = torch.int64 if _bits(scores) == 63 else torch.int32
+        self.home = next((score.device for score in scores.values()), torch.device("cpu"))
+        self._scratch: dict[torch.device, Tensor] = {}
+
+    def read(self, part: Tensor, start: int = 0) -> Tensor:
+        if part.device not in self._scratch:
+            self._scratch[part.device] = torch.empty(self.chunk, dtype=self.dtype, device=part.device)
+        keys = self._scratch[part.device][start : start + part.numel()].view(part.shape)
+        bits = 0x7FFF_FFFF_FFFF_FFFF if self.dtype == torch.int64 else 0x7FFF_FFFF
+        if part.element_size() == keys.element_size():
+            return torch.bitwise_and(part.view(self.dtype), bits, out=keys)
+        keys.view(torch.float64 if self.dtype == torch.int64 else torch.float32).copy_(part)
+        return keys.bitwise_and_(bits)
+
+    def everything(self) -> Iterator[Tensor]:
+        """All keys, flat and in no particular order, a chunk at a time; small layers share a chunk."""
+        filled, device = 0, self.home
+        for score in self.scores.values():
+            for part in in_memory_order(score, self.chunk):
+                if filled + part.numel() > self.chunk or part.device != device:
+                    yield self._scratch[device][:filled]
+                    filled, device = 0, part.device
+                self.read(part, filled)
+                filled += part.numel()
+        if filled:
+            yield self._scratch[device][:filled]
+
+    def with_mask(self, name: str, mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pieces of one layer's keys and of its mask."""
+        score = self.scores[name]
+        if score.stride() == mask.stride():
+            pieces = zip(in_memory_order(score, self.chunk), in_memory_order(mask, self.chunk), strict=True)
+        else:
+            pieces = in_index_order(self.chunk, score, mask)
+        for part, kept in pieces:
+            yield self.read(part), kept
+
+
+def _histogram(keys: _Keys, prefix: int, digit: _Digit) -> Tensor:
+    """Counts of each value of `digit` among the keys whose higher digits are `prefix`."""
+    counts = torch.zeros(1 << digit.width, dtype=torch.int64, device=keys.home)
+    for part in keys.everything():
+        # Keys of another prefix fall outside the digit's range.
+        counts += _count(part.bitwise_right_shift_(digit.below).sub_(prefix << digit.width), digit.width).to(keys.home)
+    return counts
 
 
 def _count(values: Tensor, width: int) -> Tensor:
@@ -206,39 +217,22 @@ def _pick(histogram: list[int], rank: int) -> tuple[int, int]:
     raise AssertionError("rank exceeds the number of entries")
 
 
-def _keep_from(scores: Scores, masks: dict[str, Tensor], lowest: int) -> None:
-    """Masks (as 0 and 1) of the scores with a key of `lowest` or more."""
-    for name, mask in masks.items():
-        score, flags, chunk = scores[name], mask.view(torch.bool), _chunk(scores)
-        scratch = _scratch(scores, score.device)
-        if score.stride() == mask.stride():
-            pieces = zip(in_memory_order(score, chunk), in_memory_order(flags, chunk), strict=True)
-        else:
-            pieces = in_index_order(chunk, score, flags)
-        for part, kept in pieces:
-            torch.ge(_read_keys(part, scratch), lowest, out=kept)
-
-
-def _keep_ties(
-    scores: Scores, masks: dict[str, Tensor], threshold: int, places: int, shards: Shards, home: torch.device
-) -> None:
-    """Add `places` of the scores equal to the threshold to masks that hold those above it (as 0 and 1)."""
-    counts = torch.zeros(2, len(masks), shards.count, dtype=torch.int64, device=home)
+def _keep_ties(keys: _Keys, masks: dict[str, Tensor], threshold: int, places: int, shards: Shards) -> None:
+    """Add `places` of the keys equal to the threshold to masks that hold those above it (as 0 and 1)."""
+    counts = torch.zeros(2, len(masks), shards.count, dtype=torch.int64, device=keys.home)
     for layer, (name, mask) in enumerate(masks.items()):
-        scratch = _scratch(scores, mask.device)
         counts[1, layer, shards.index] = mask.count_nonzero()
-        for part in in_memory_order(scores[name], _chunk(scores)):
-            counts[0, layer, shards.index] += (_read_keys(part, scratch) == threshold).sum().to(home)
+        for part, _ in keys.with_mask(name, mask):
+            counts[0, layer, shards.index] += (part == threshold).sum().to(keys.home)
     tied, strict = shards.sum(counts).tolist()
     shares = share_ties([sum(c) for c in tied], [sum(c) for c in strict], places)
 
     for layer, (name, mask) in enumerate(masks.items()):
-        ties, share = sum(tied[layer]), shares[layer]
+        ties, share, seen = sum(tied[layer]), shares[layer], sum(tied[layer][: shards.index])
         if not share or not tied[layer][shards.index]:
             continue
-        seen, scratch = sum(tied[layer][: shards.index]), _scratch(scores, mask.device)
-        for part, kept in in_index_order(max(1, _chunk(scores) // 8), scores[name], mask):  # ties may be many
-            at = (_read_keys(part, scratch) == threshold).flatten().nonzero().flatten()
+        for part, kept in in_index_order(max(1, keys.chunk // 8), keys.scores[name], mask):  # ties may be many
+            at = (keys.read(part) == threshold).flatten().nonzero().flatten()
             rank = torch.arange(seen, seen + len(at), device=at.device)  # among the layer's ties
             chosen = torch.zeros(part.numel(), dtype=torch.bool, device=at.device)
             chosen[at[(rank + 1) * share // ties > rank * share // ties]] = True
