@@ -3,7 +3,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 
-.PHONY: help setup demo test lint format bench matrix figures clean
+.PHONY: help setup demo test lint format bench matrix figure clean
 
 help:
 	@echo "make demo    train the default run: digits, a dense baseline and AC/DC at 90 %"
@@ -11,7 +11,7 @@ help:
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   run the CPU benchmarks and write results/"
 	@echo "make matrix  regenerate docs/compatibility.md from the tests"
-	@echo "make figures redraw docs/*.svg from results/ and a run folder"
+	@echo "make figure  train the default run and redraw docs/digits.svg from it"
 
 setup: $(STAMP)
 
@@ -36,11 +36,18 @@ format: $(STAMP)
 	$(VENV)/bin/ruff format .
 
 bench: $(STAMP)
+	$(PY) -m benchmarks.digits
 	$(PY) -m benchmarks.select
 	$(PY) -m benchmarks.overhead
+	$(PY) -m benchmarks.tables
 
 matrix: $(STAMP)
 	$(PY) -m pytest tests/conformance --numprocesses 2 --matrix docs/compatibility.md
+
+figure: $(STAMP)
+	rm -rf build/figure
+	$(VENV)/bin/acdc train --out build/figure
+	$(PY) docs/draw_run.py build/figure docs/digits.svg
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache

@@ -39,6 +39,12 @@ each round, with its quartiles. The step that compresses is not among them: what
 its own column, and so is copying the dense twin to the host, once a run. torch prune keeps the same masks through
 `torch.nn.utils.prune`. These are costs of training with masks on dense kernels: no speed-up from sparsity is meant.
 """
+_DIGITS = """
+## The default run
+
+`python -m benchmarks.digits`: `acdc train` on scikit-learn's digits for each seed; the test set is the same for all.
+Accuracy and FLOPs as mean ± standard deviation over seeds. FLOPs are theoretical, per image.
+"""
 _NONE = "\nNothing measured yet.\n"
 
 
@@ -62,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
 def page(results: Path) -> str:
     text = _INTRO
     for intro, file, key, table in (
+        (_DIGITS, "digits.jsonl", "dataset", digits_table),
         (_SELECT, "select.jsonl", "size", select_table),
         (_OVERHEAD, "overhead.jsonl", "net", overhead_table),
     ):
@@ -84,6 +91,32 @@ def markdown(table: Table) -> str:
     title, header, rows, note = table
     lines = [f"\n### {title}\n", _line(header), _line([":--", *["--:"] * (len(header) - 1)])]
     return "\n".join([*lines, *map(_line, rows), "", note, ""])
+
+
+def digits_table(rows: Sequence[Row]) -> Table:
+    first, header = rows[0], ["model", "test accuracy", "sparsity", "inference FLOPs", "of dense", "n (seeds)"]
+    cells = []
+    for name in dict.fromkeys(row["model"] for row in rows):
+        of = [row for row in rows if row["model"] == name]
+        cells.append(
+            [
+                name,
+                _mean(of, "test_accuracy", 100, "{:.2f}") + " %",
+                f"{statistics.mean(row['sparsity'] for row in of):.2%}",
+                _mean(of, "flops", 1e-6, "{:.3f}") + " M",
+                _mean(of, "flops_ratio", 1, "{:.3f}") + "x",
+                str(len(of)),
+            ]
+        )
+    seeds = sorted({row["seed"] for row in rows})
+    title = f"Digits, {first['recipe']['epochs']} epochs, seeds {', '.join(map(str, seeds))}"
+    return title, header, cells, _note(first)
+
+
+def _mean(rows: Sequence[Row], key: str, scale: float, form: str) -> str:
+    values = [row[key] * scale for row in rows]
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return form.format(statistics.mean(values)) + (f" ± {form.format(spread)}" if spread else "")
 
 
 def select_table(rows: Sequence[Row]) -> Table:
