@@ -1,6 +1,7 @@
-"""results/README.md from results/*.jsonl: the newest run of each configuration, with hardware, versions and n.
+"""results/README.md, and the measurements in the project's README, from results/*.jsonl.
 
-`python -m benchmarks.tables` writes it; with `--check` it only says whether the file is up to date.
+The newest run of each configuration, with hardware, versions and n. `python -m benchmarks.tables` writes both files;
+with `--check` it only says whether they are up to date.
 """
 
 import argparse
@@ -9,8 +10,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks import readme
 from benchmarks.console import run, say
-from benchmarks.record import RESULTS, Row, read
+from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
 
 Table = tuple[str, list[str], list[list[str]], str]
@@ -50,19 +52,22 @@ _NONE = "\nNothing measured yet.\n"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if README.md is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a README is stale")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON lines and the README.md")
     options = parser.parse_args(arguments)
-    target, wanted = options.results / "README.md", page(options.results)
-    fresh = target.exists() and target.read_text(encoding="utf-8") == wanted
-    if options.check:
-        if not fresh:
-            print(f"{target} is stale: run python -m benchmarks.tables", file=sys.stderr)
-        return 0 if fresh else 1
-    if not fresh:
-        target.write_text(wanted, encoding="utf-8")
-    say(f"{target}: {'was up to date' if fresh else 'written'}")
-    return 0
+    wanted = {options.results / "README.md": page(options.results)}
+    if options.results == RESULTS:
+        front = ROOT / "README.md"
+        wanted[front] = readme.fill(front.read_text(encoding="utf-8"), options.results)
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        if options.check:
+            print(f"{path} is stale: run python -m benchmarks.tables", file=sys.stderr)
+        else:
+            path.write_text(wanted[path], encoding="utf-8")
+    if not options.check:
+        say(f"written: {', '.join(map(str, stale)) or 'nothing, all was up to date'}")
+    return 1 if options.check and stale else 0
 
 
 def page(results: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import memory, overhead, rivals, select, tables
+from benchmarks import digits, memory, overhead, readme, rivals, select, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -62,6 +62,26 @@ def test_overhead_writes_a_line_for_each_way_to_train(tmp_path):
     page = (tmp_path / "README.md").read_text()
     assert "### gpt" in page
     assert "### resnet20" not in page, "a trial run is not a measurement"
+
+
+def test_digits_collects_the_tables_of_its_seeds(tmp_path):
+    file = tmp_path / "digits.jsonl"
+    assert digits.main(["--seeds", "0", "1", "--epochs", "4", "--results", str(file)]) == 0
+    rows = lines(file)
+    assert {(row["seed"], row["model"]) for row in rows} >= {(0, "dense baseline"), (1, "AC/DC, sparse")}
+    assert all(row["quick"] for row in rows), "a trial stays out of the tables"
+    file.write_text("".join(json.dumps({**row, "quick": False}) + "\n" for row in rows))
+
+    markers = "".join(
+        f"<!-- results:{name} -->\nold\n<!-- /results:{name} -->\n" for name in ("digits", "overhead", "select")
+    )
+    text = readme.fill(markers, tmp_path)
+    assert "old" not in text
+    assert "2 seeds" in text
+    sparse = [row["test_accuracy"] for row in rows if row["model"] == "AC/DC, sparse"]
+    assert f"{50 * sum(sparse):.2f} ±" in text
+    with pytest.raises(ValueError, match="0 blocks"):
+        readme.fill("no markers", tmp_path)
 
 
 @pytest.mark.parametrize("method", rivals.METHODS)

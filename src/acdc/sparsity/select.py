@@ -45,7 +45,7 @@ def top_k(
     `out` gives masks to write into, one for each score. They are not touched if the scores are refused.
     """
     digits, keys = _digits(scores), _Keys(scores, _chunk(scores))
-    histogram = shards.sum(_histogram(keys, 0, digits[0])).tolist()
+    histogram = shards.sum(_histogram(keys, None, digits[0])).tolist()
     total = sum(histogram)
     if not 0 <= k <= total:
         raise ValueError(f"k={k}: expected a number of survivors from 0 to {total}, the number of scores")
@@ -190,21 +190,24 @@ class _Keys:
             yield self.read(part), kept
 
 
-def _histogram(keys: _Keys, prefix: int, digit: _Digit) -> Tensor:
-    """Counts of each value of `digit` among the keys whose higher digits are `prefix`."""
+def _histogram(keys: _Keys, prefix: int | None, digit: _Digit) -> Tensor:
+    """Counts of each value of `digit` among the keys whose higher digits are `prefix`; None for the highest digit."""
     counts = torch.zeros(1 << digit.width, dtype=torch.int64, device=keys.home)
     for part in keys.everything():
-        # Keys of another prefix fall outside the digit's range.
-        counts += _count(part.bitwise_right_shift_(digit.below).sub_(prefix << digit.width), digit.width).to(keys.home)
+        if digit.below:
+            part.bitwise_right_shift_(digit.below)
+        if prefix is not None:
+            part.sub_(prefix << digit.width)  # keys of another prefix now lie outside the digit's range
+        counts += _count(part, digit.width, all_inside=prefix is None).to(keys.home)
     return counts
 
 
-def _count(values: Tensor, width: int) -> Tensor:
-    """How often each number below 2^width occurs; others are not counted."""
+def _count(values: Tensor, width: int, *, all_inside: bool) -> Tensor:
+    """How often each number from 0 to below 2^width occurs; others are not counted."""
     bins = 1 << width
     if values.is_cuda and not torch.are_deterministic_algorithms_enabled():  # counting is deterministic all the same
         return torch.histc(values, bins, 0, bins - 1)
-    return torch.bincount(values[values >> width == 0], minlength=bins)
+    return torch.bincount(values if all_inside else values[values >> width == 0], minlength=bins)
 
 
 def _pick(histogram: list[int], rank: int) -> tuple[int, int]:

@@ -1,0 +1,99 @@
+"""The few lines of measurements that the project's README shows, between markers, from results/*.jsonl."""
+
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.record import Row, read
+
+Newest = dict[tuple[str, str], list[Row]]
+
+
+def fill(text: str, results: Path) -> str:
+    """The README with each `<!-- results:NAME -->` block written anew."""
+    for name, block in {"digits": _digits(results), "overhead": _overhead(results), "select": _select(results)}.items():
+        pattern = rf"(<!-- results:{name} -->\n).*?(<!-- /results:{name} -->)"
+        text, found = re.subn(pattern, lambda match, block=block: match[1] + block + match[2], text, flags=re.S)
+        if found != 1:
+            raise ValueError(
+                f"README.md has {found} blocks <!-- results:{name} --> … <!-- /results:{name} -->; needs one"
+            )
+    return text
+
+
+def _newest(rows: Sequence[Row], key: str) -> Newest:
+    runs: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for row in rows:
+        if not row.get("quick"):
+            runs.setdefault((str(row[key]), row["device"]), {}).setdefault(row["run"], []).append(row)
+    return {configuration: by_run[max(by_run)] for configuration, by_run in runs.items()}
+
+
+def _digits(results: Path) -> str:
+    rows = next(iter(_newest(read(results / "digits.jsonl"), "dataset").values()), None)
+    if not rows:
+        return ""
+
+    def of(model: str, key: str = "test_accuracy") -> list[float]:
+        return [row[key] for row in rows if row["model"] == model]
+
+    def accuracy(model: str) -> str:
+        values = of(model)
+        return f"{100 * statistics.mean(values):.2f} ± {100 * statistics.stdev(values):.2f} %"
+
+    seeds, first = len({row["seed"] for row in rows}), rows[0]
+    sparsity = statistics.mean(of("AC/DC, sparse", "sparsity"))
+    return (
+        "| digits, small ResNet | dense baseline | AC/DC, sparse | AC/DC, dense twin | zeros | FLOPs |\n"
+        "|---|---|---|---|---|---|\n"
+        f"| test accuracy, {seeds} seeds | {accuracy('dense baseline')} | {accuracy('AC/DC, sparse')} "
+        f"| {accuracy('AC/DC, dense twin')} | {sparsity:.0%} "
+        f"| {statistics.mean(of('AC/DC, sparse', 'flops_ratio')):.2f}x |\n\n"
+        f"<sub>{first['cpu']}, torch {first['torch']}, {first['recipe']['epochs']} epochs; one test image is 0.25 %. "
+        "Theoretical FLOPs of the sparse model.</sub>\n"
+    )
+
+
+def _overhead(results: Path) -> str:
+    newest = _newest(read(results / "overhead.jsonl"), "net")
+    if not newest:
+        return ""
+    lines = [
+        "| a training step against plain dense training | dense phase | compressed phase | `torch.nn.utils.prune` |",
+        "|---|---|---|---|",
+    ]
+    for (net, _), rows in sorted(newest.items(), key=lambda item: (item[0][1], item[0][0])):
+        ratio = {row["method"]: f"{row['median']:.3f}" for row in rows}
+        first = rows[0]
+        lines.append(
+            f"| {net} ({first['parameters'] / 1e6:.1f}M), {first['device_name']}, {first['precision']}, "
+            f"{first['batch']}, n = {first['n']} | {ratio['acdc, dense phase']} | {ratio['acdc, compressed phase']} "
+            f"| {ratio['torch prune']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _select(results: Path) -> str:
+    newest = _newest(read(results / "select.jsonl"), "size")
+    if not newest:
+        return ""
+    lines = [
+        "| exact top-10 % masks | ours | numpy.partition | torch.kthvalue | torch.topk | `global_unstructured` |",
+        "|---|---|---|---|---|---|",
+    ]
+    order = ("acdc top_k", "numpy.partition", "torch.kthvalue", "torch.topk", "prune.global_unstructured")
+    for (size, device), rows in sorted(newest.items(), key=lambda item: (item[0][1], int(item[0][0]))):
+        by_name = {row["method"]: row for row in rows}
+        cells = [_cell(by_name.get(name)) for name in order]
+        lines.append(f"| {int(size) / 1e6:,.0f}M weights, {rows[0]['device_name'] if device == 'cuda' else 'CPU'} | "
+                     + " | ".join(cells) + " |")  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Row | None) -> str:
+    if row is None or "median" not in row:
+        return "–"
+    seconds = row["median"]
+    time = f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+    return f"{time}, {row['peak_beyond_mask']:.1f} B" if row.get("peak_beyond_mask") is not None else time
