@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.sparsity.layers import Layers
+
+_KEYS = {"version", "method", "config", "layers", "steps_per_epoch"}
+_KEYS |= {"step", "phase", "late", "masks", "history", "best_metric", "twin"}
 
 
 def check_types(model: Any, optimizer: Any, method: Any) -> None:
@@ -51,7 +54,7 @@ def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
 
 
 def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    if not isinstance(state, Mapping) or not {"version", "method", "config", "layers", "step"} <= set(state):
+    if not isinstance(state, Mapping) or not state.keys() >= _KEYS:
         raise ValueError("this is not a sparsifier's state dict: pass what sparsifier.state_dict() returned")
     if state["version"] != 1:
         raise ValueError(f"this state dict has version {state['version']}; this release of acdc reads version 1")
@@ -76,3 +79,23 @@ def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
                 f"this state dict was saved with {knob}={saved!r}, and {knob}={value!r} is attached; "
                 f"a run resumes with the settings it began with: set {knob} back"
             )
+
+
+def check_still_sparse(layers: Layers, masks: Mapping[str, Tensor]) -> None:
+    broken = [w.name for w in layers.weights if w.param.detach()[masks[w.name] == 0].any()]
+    if broken:
+        raise RuntimeError(
+            f"finish(): {len(broken)} layers have pruned weights that are not 0, first {broken[0]}: something other "
+            "than the optimizer wrote them (another checkpoint loaded, weights averaged). To prune them again by the "
+            "same masks call sparsifier.apply_masks(model) first"
+        )
+
+
+def check_same_parameters(model: nn.Module, layers: Layers) -> None:
+    now = dict(model.named_parameters(remove_duplicate=False))
+    replaced = [w.name for w in layers.weights if now.get(w.name) is not w.param]
+    if replaced:
+        raise RuntimeError(
+            f"{replaced[0]} is no longer the parameter it was when the sparsifier was attached (load_state_dict with "
+            "assign=True, or a layer replaced): detach() the sparsifier, build the optimizer anew and attach again"
+        )

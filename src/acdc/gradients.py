@@ -1,9 +1,11 @@
 """Masking gradients as backward writes them, so that clipping, accumulation and the optimizer see zeros.
 
 On a CPU each gradient is masked at once, while it is in the cache. On a GPU launching a kernel for each would cost more
-than the work itself, so they wait for the end of the backward pass and the small ones are masked together.
+than the work itself, so all wait for the end of the backward pass, and the small ones are masked together. Before the
+optimizer's step, gradients that were changed since (clipped, unscaled, noised) or written by hand are masked again.
 """
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,21 +24,19 @@ class Gradients:
 
     def __init__(self, weights: Mapping[str, Weight], on_gradient: Callable[[], None]) -> None:
         self.alert = False
-        self.masked: set[str] = set()  # names of weights whose gradient was masked; the owner clears it
         self._weights = weights
         self._on_gradient = on_gradient
         self._handles: list[RemovableHandle] = []
         self._masks: Mapping[str, Tensor] = {}
         self._factors: dict[str, Tensor] = {}
-        self._waiting: list[str] = []
+        self._masked: dict[str, tuple[int, int]] = {}  # the gradient, and its version, as masking left it
+        self._backward = -1  # the pass at whose end the GPU's gradients will be masked
 
     def watch(self) -> None:
         """Hook the gradients; until `mask` is called they are only noticed."""
         if not self._handles:
             self._handles = [
-                weight.param.register_post_accumulate_grad_hook(
-                    self._gpu_hook(name) if weight.param.is_cuda else self._cpu_hook(name)
-                )
+                weight.param.register_post_accumulate_grad_hook(_hook(weakref.ref(self), name))
                 for name, weight in self._weights.items()
                 if weight.param.requires_grad
             ]
@@ -45,6 +45,7 @@ class Gradients:
         """Mask every gradient from now on. Small ones on a GPU get the mask as factors 0 and 1 of their own type."""
         self.watch()
         self._masks = masks
+        self._masked.clear()
         self._factors = {
             name: mask.neg().to(self._weights[name].param.dtype)
             for name, mask in masks.items()
@@ -55,51 +56,56 @@ class Gradients:
         for handle in self._handles:
             handle.remove()
         self._handles, self._masks, self._factors = [], {}, {}
-        self._waiting.clear()
+
+    def unmasked(self) -> list[str]:
+        """Weights whose gradient is not as masking left it: written by hand, or changed since, if only by clipping."""
+        return [
+            name
+            for name in self._masks
+            if (grad := self._weights[name].param.grad) is not None
+            and self._masked.get(name) != (id(grad), grad._version)
+        ]
 
     def mask_now(self) -> None:
-        """Mask the gradients there are, whether backward wrote them or the user did."""
-        self._waiting[:] = self._masks
-        self.finish_waiting()
-
-    def finish_waiting(self) -> None:
-        """Mask what waits for the end of a backward pass: when it has come, or when the pass broke off."""
-        small, factors = [], []
-        for name in self._waiting:
+        """Mask every gradient there is that is not masked, whoever wrote it."""
+        small, factors, names = [], [], self.unmasked()
+        for name in names:
             grad = self._weights[name].param.grad
-            if grad is None or name not in self._masks:
-                continue
-            self.masked.add(name)
             if name in self._factors:
                 small.append(grad)
                 factors.append(self._factors[name])
-            else:
+            elif grad is not None:
                 apply_(grad, self._masks[name])
         if small:  # 0 · ∞ is NaN: an infinite gradient of a pruned weight shows here, where an AND would hide it
             torch._foreach_mul_(small, factors)  # pyright: ignore[reportPrivateImportUsage]
-        self._waiting.clear()
+        for name in names:
+            self._remember(name)
 
-    def _cpu_hook(self, name: str) -> Callable[[Tensor], None]:
-        def mask_gradient(param: Tensor) -> None:
-            if self.alert:
-                self._on_gradient()
-            if name in self._masks and param.grad is not None:
-                apply_(param.grad, self._masks[name])
-                self.masked.add(name)
+    def _remember(self, name: str) -> None:
+        if (grad := self._weights[name].param.grad) is not None:
+            self._masked[name] = (id(grad), grad._version)
 
-        return mask_gradient
+    def _written(self, name: str, param: Tensor) -> None:
+        if self.alert:
+            self._on_gradient()
+        if param.is_cuda:
+            backward = torch._C._current_graph_task_id()
+            if backward != self._backward:
+                self._backward = backward
+                _when_backward_ends(self.mask_now)
+        elif name in self._masks and param.grad is not None:
+            apply_(param.grad, self._masks[name])
+            self._remember(name)
 
-    def _gpu_hook(self, name: str) -> Callable[[Tensor], None]:
-        waiting = self._waiting
 
-        def let_wait(param: Tensor) -> None:
-            if self.alert:
-                self._on_gradient()
-            if not waiting:
-                _when_backward_ends(self.finish_waiting)
-            waiting.append(name)
+def _hook(gradients: "weakref.ref[Gradients]", name: str) -> Callable[[Tensor], None]:
+    """A weak reference, because Python's garbage collector does not look into the hooks of a tensor."""
 
-        return let_wait
+    def gradient_written(param: Tensor) -> None:
+        if (owner := gradients()) is not None:
+            owner._written(name, param)
+
+    return gradient_written
 
 
 def _when_backward_ends(call: Callable[[], Any]) -> None:

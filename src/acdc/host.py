@@ -51,3 +51,8 @@ def step_was_skipped(optimizer: Optimizer) -> bool:
     """A fused optimizer under GradScaler skips the update inside step(), and its hooks run all the same."""
     found_inf = getattr(optimizer, "found_inf", None)
     return found_inf is not None and bool(found_inf.item())
+
+
+def has_closure(args: tuple, kwargs: dict) -> bool:
+    """Whether optimizer.step was called with a closure; torch passes hooks the optimizer among `args`."""
+    return any(callable(value) and not isinstance(value, Optimizer) for value in (*args, *kwargs.values()))

@@ -38,7 +38,7 @@ class Phase:
         """The paper's word for it."""
         if self.kind == "sparse":
             return "final compressed" if self.final else "compressed"
-        return "warm-up" if self.index == 0 else "decompressed"
+        return {-1: "untrained", 0: "warm-up"}.get(self.index, "decompressed")
 
 
 Length = str | Duration
@@ -297,6 +297,11 @@ class Schedule:
 
     def total_steps(self, steps_per_epoch: int | None = None) -> int:
         return self.boundaries(steps_per_epoch)[-1]
+
+    @property
+    def untrained(self) -> Phase:
+        """The dense model before the first step, for schedules that start compressed."""
+        return Phase("dense", Duration(Fraction(0), self.phases[0].length.unit), index=-1, final=False)
 
     def phase_at(self, step: int, steps_per_epoch: int | None = None) -> Phase:
         """The phase of the training step about to run, counted from 0; past the end, the final phase."""

@@ -1,8 +1,8 @@
 """The sparsifier: attaches a method to a model and its optimizer, holds the masks, counts the steps.
 
 It works through the hooks torch offers and changes nothing of the model: parameters stay plain tensors under their own
-names, and masks live here. In a compressed phase each masked gradient is masked in place as soon as backward has
-written it, so clipping, accumulation and the optimizer see zeros. The weights and the optimizer's state were zeroed
+names, and masks live here. In a compressed phase gradients are masked in place during backward (gradients.py), so that
+clipping, accumulation and the optimizer see zeros. The weights and the optimizer's state were zeroed
 once, at the compression; an optimizer that maps zero weight, gradient and state to zero then keeps them at exactly 0
 without another pass. Optimizers not known to do so get that pass after every step. In dense phases nothing is hooked
 but the end of the optimizer's step, where the steps are counted.
@@ -21,9 +21,24 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from acdc.checks import check_identity, check_not_sharded, check_optimizer_holds, check_types
+from acdc.checks import (
+    check_identity,
+    check_not_sharded,
+    check_optimizer_holds,
+    check_same_parameters,
+    check_still_sparse,
+    check_types,
+)
 from acdc.gradients import Gradients
-from acdc.host import FIRST_MOMENTS, is_momentum_free, keeps_zeros, plain_model, plain_optimizer, step_was_skipped
+from acdc.host import (
+    FIRST_MOMENTS,
+    has_closure,
+    is_momentum_free,
+    keeps_zeros,
+    plain_model,
+    plain_optimizer,
+    step_was_skipped,
+)
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget
@@ -35,7 +50,8 @@ from acdc.twin import Result, StateDict, Twin, to_cpu
 
 log = logging.getLogger("acdc")
 
-_attached: "weakref.WeakKeyDictionary[nn.Module | Optimizer, Sparsifier]" = weakref.WeakKeyDictionary()
+# The optimizer's hooks keep a sparsifier alive; this only finds it.
+_attached: "weakref.WeakKeyDictionary[nn.Module | Optimizer, weakref.ref[Sparsifier]]" = weakref.WeakKeyDictionary()
 
 
 class Method(Protocol):
@@ -85,7 +101,8 @@ def attach(
 
 def attached_to(target: nn.Module | Optimizer) -> "Sparsifier | None":
     """The sparsifier attached to this model or optimizer, if any."""
-    return _attached.get(plain_model(target) if isinstance(target, nn.Module) else target)
+    found = _attached.get(plain_model(target) if isinstance(target, nn.Module) else plain_optimizer(target))
+    return found() if found is not None else None
 
 
 class Sparsifier:
@@ -106,7 +123,7 @@ class Sparsifier:
         self.optimizer = plain_optimizer(optimizer)
         self.scheduler = scheduler
         self.steps_per_epoch = steps_per_epoch
-        self.step = 0
+        self._step = 0
         self.history: list[dict[str, Any]] = []
         self.twin: Twin | None = None
         self.best_metric: float | None = None
@@ -136,13 +153,21 @@ class Sparsifier:
             self.optimizer.register_step_pre_hook(self._before_optimizer_step),
             self.optimizer.register_step_post_hook(self._after_optimizer_step),
         ]
-        _attached[self.model] = _attached[self.optimizer] = self
+        _attached[self.model] = _attached[self.optimizer] = weakref.ref(self)
+        self._attached = True
 
-        self._phase = method.schedule.phase_at(0, steps_per_epoch)
-        if self._phase.kind == "sparse":  # no step precedes it, so there is no dense model to leave untouched
-            self._enter(self._phase)
+        first = method.schedule.phase_at(0, steps_per_epoch)
+        self._phase = first if first.kind == "dense" else method.schedule.untrained
+        if first.kind == "dense":
+            self._record(first)
+        self._watch_for_next_phase()
 
     # What it shows
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps seen: the number of the next one, counted from 0."""
+        return self._step
 
     @property
     def phase(self) -> Phase:
@@ -178,18 +203,27 @@ class Sparsifier:
 
     def begin_step(self) -> None:
         """A training step begins. Only loops that hooks cannot see into (CUDA graph replays) need to call this."""
-        if self._due:
+        self._refuse_if_detached("begin_step")
+        if self._late:
+            self._zero(self._weights)
+            self._late = False
+            self._next_forward.disarm()
+        elif self._due:
             self._enter_due()
 
     def set_step(self, step: int) -> None:
         """For hosts that know better how many optimizer steps have run."""
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"set_step({step!r}): expected the number of optimizer steps run so far, 0 or more")
-        self.step = step
+        self._refuse_if_detached("set_step")
+        self._step = step
         self._watch_for_next_phase()
 
     def report(self, metric: float) -> None:
-        """Tell the quality of the model as it is now, higher is better. With twin="best" the best dense one is kept."""
+        """Tell the quality of the model as it is now, higher is better. With twin="best" the best dense one is kept.
+
+        Call it after the learning-rate scheduler's step, so that the twin is kept with the rate it goes on with.
+        """
         value = float(metric)
         if not math.isfinite(value):
             raise ValueError(f"report({metric!r}): expected a finite number, higher is better (negate a loss)")
@@ -212,12 +246,18 @@ class Sparsifier:
     # What a method does with it
 
     @torch.no_grad()
-    def compress(self) -> None:
-        """Take masks from the weights as they are, and zero the rest: weights and optimizer state."""
+    def compress(self, *, keep_twin: bool = False) -> None:
+        """Take masks from the weights as they are, keep those as the dense twin if asked, and zero the rest.
+
+        Scores that are not finite are refused before anything changes.
+        """
+        check_same_parameters(self.model, self.layers)
         scores = {name: weight.param.detach() for name, weight in self._weights.items()}
         if not self._masks:
             self._masks = {name: working.new_mask(score) for name, score in scores.items()}
         self.method.pattern.write_masks(self.layers.weights, scores, self.budgets, out=self._masks)
+        if keep_twin:
+            self.keep_twin()
         self._compressed = True
         self._gradients.mask(self._masks)
         if not self._late:
@@ -252,6 +292,7 @@ class Sparsifier:
 
     def finish(self, *, early: bool = False) -> Result:
         """The sparse model as it is and its dense twin. `early=True` accepts a run stopped in its final phase."""
+        self._refuse_if_detached("finish")
         schedule = self.method.schedule
         if not (self.phase.final and self._compressed):
             raise RuntimeError(
@@ -270,6 +311,7 @@ class Sparsifier:
                 )
             # A gradient scaler skips a step at every overflow: a loop of the right length then counts a few too few.
             warnings.warn(f"{shortfall}; a GradScaler that skipped as many explains it", RuntimeWarning, stacklevel=2)
+        check_still_sparse(self.layers, self._masks)
         return Result(
             sparse=to_cpu(self.model.state_dict()),
             dense=self.twin.model if self.twin else None,
@@ -280,7 +322,8 @@ class Sparsifier:
         )
 
     def detach(self) -> None:
-        """Take every hook away. The weights stay as they are; nothing keeps them sparse any more."""
+        """Take every hook away, for good. The weights stay as they are; nothing keeps them sparse any more."""
+        self._attached = False
         for handle in self._step_hooks:
             handle.remove()
         self._step_hooks = []
@@ -297,11 +340,13 @@ class Sparsifier:
 
     def state_dict(self) -> StateDict:
         """Plain data and tensors: torch.save it beside the model's and the optimizer's, load with weights_only=True."""
+        self._refuse_if_detached("state_dict")
         return {
             "version": 1,
             **self._identity(),
             "step": self.step,
             "phase": self.phase.index,
+            "late": self._late,
             "masks": {n: working.pack(m).cpu() for n, m in self._masks.items()} if self._compressed else {},
             "history": [dict(event) for event in self.history],
             "best_metric": self.best_metric,
@@ -310,18 +355,20 @@ class Sparsifier:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state` was saved. Model and optimizer load their own state, before or after this."""
+        self._refuse_if_detached("load_state_dict")
         check_identity(state, self._identity())
         masks = {name: working.unpack(bits, self._weights[name].param) for name, bits in state["masks"].items()}
         self._next_forward.disarm()
         self._next_forward.release()
         self._compressed = False
         self._gradients.stop()
-        self.step = state["step"]
-        self._phase = self.method.schedule.phases[state["phase"]]
+        schedule, phase = self.method.schedule, state["phase"]
+        self._step = state["step"]
+        self._phase = schedule.phases[phase] if phase >= 0 else schedule.untrained
         self.history = [dict(event) for event in state["history"]]
         self.best_metric = state["best_metric"]
         self.twin = Twin(**state["twin"]) if state["twin"] else None
-        self._due = self._late = False
+        self._due, self._late = False, state["late"]
         if masks:
             self._masks, self._compressed = masks, True
             self._gradients.mask(masks)
@@ -343,18 +390,25 @@ class Sparsifier:
         if self._due and upcoming.kind == "sparse":
             self._gradients.watch()
             self._next_forward.arm()
-        else:  # lifting a mask before the first gradient is soon enough, and gradient hooks are there in sparse phases
+            return
+        # Lifting a mask before the first gradient is soon enough, and in sparse phases gradients are hooked.
+        if self._late:
+            self._next_forward.arm()
+        else:
             self._next_forward.disarm()
-            self._next_forward.release()
+        self._next_forward.release()
+        if not self._compressed:
+            self._gradients.stop()
 
     def _enter_due(self) -> None:
+        phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
+        self.method.enter(self, phase)  # may refuse: the phase is then still due
         self._due = False
         self._next_forward.disarm()
-        self._enter(self.method.schedule.phase_at(self.step, self.steps_per_epoch))
-
-    def _enter(self, phase: Phase) -> None:
-        self.method.enter(self, phase)
         self._phase = phase
+        self._record(phase)
+
+    def _record(self, phase: Phase) -> None:
         kept = sum(working.count_kept(mask) for mask in self._masks.values()) if self._compressed else self.layers.size
         event = {"step": self.step, "phase": phase.name, "kind": phase.kind, "sparsity": 1 - kept / self.layers.size}
         self.history.append(event)
@@ -369,39 +423,44 @@ class Sparsifier:
 
     def _enter_late(self) -> None:
         """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
-        self._late = self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "sparse"
-        if self._late:
-            self._say_once(
-                "the start of a compressed phase was noticed only at backward, after a forward pass with dense "
-                "weights: its first gradient is taken there. Call sparsifier.begin_step() at the top of each "
-                "training step to make it exact"
-            )
-        self._enter_due()
+        if self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "dense":
+            self._enter_due()
+            return
+        self._late = True
+        try:
+            self._enter_due()
+        except Exception:
+            self._late = False
+            raise
+        self._next_forward.arm()  # whatever comes first, the next forward pass or the end of the step, zeroes them
+        self._say_once(
+            "the start of a compressed phase was noticed only at backward, after a forward pass with dense weights: "
+            "its first gradient is taken there. Call sparsifier.begin_step() at the top of each training step to make "
+            "it exact"
+        )
 
     def _before_optimizer_step(self, *_: Any) -> None:
         self._next_forward.release()
-        self._gradients.finish_waiting()
         if self._due:
             self._enter_due()
+        if self._compressed:
             self._gradients.mask_now()
 
-    def _after_optimizer_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _after_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         if step_was_skipped(optimizer):
             return
         if self._compressed:
+            if not self._keeps_zeros:
+                self._say_once(
+                    f"{type(optimizer).__name__} is not known to keep zero weights at zero: masks are applied "
+                    "again after every step (one more pass over weights and optimizer state)"
+                )
             if self._late or not self._keeps_zeros:
-                if not self._keeps_zeros:
-                    self._say_once(
-                        f"{type(optimizer).__name__} is not known to keep zero weights at zero: masks are applied "
-                        "again after every step (one more pass over weights and optimizer state)"
-                    )
                 self._zero(self._weights)
-            elif len(masked := self._gradients.masked) < len(self._weights):
-                # Gradients written by hand, or a parameter unfrozen in mid-phase.
-                self._zero(n for n, w in self._weights.items() if n not in masked and w.param.grad is not None)
+            elif has_closure(args, kwargs):  # gradients changed inside it were not seen before the step
+                self._zero(self._gradients.unmasked())
         self._late = False
-        self._gradients.masked.clear()
-        self.step += 1
+        self._step += 1
         self._watch_for_next_phase()
 
     @torch.no_grad()
@@ -413,6 +472,13 @@ class Sparsifier:
             for value in self.optimizer.state.get(param, {}).values():
                 if isinstance(value, Tensor) and value.shape == param.shape and value.is_floating_point():
                     working.apply_(value, mask)
+
+    def _refuse_if_detached(self, verb: str) -> None:
+        if not self._attached:
+            raise RuntimeError(f"{verb}() after detach(): this sparsifier is done; attach a new one, or {verb}() first")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a sparsifier holds hooks and cannot be copied or pickled; save its state_dict() instead")
 
     def _say_once(self, message: str) -> None:
         if message not in self._said:

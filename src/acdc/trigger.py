@@ -15,7 +15,7 @@ due, and only then, three things watch for it; the first to see a training step 
 The sparsifier owns 2 and 3, which it needs for other reasons; this module is 1.
 """
 
-import sys
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
@@ -29,18 +29,16 @@ class _EagerForward:
     """Compiled models run eagerly while anyone holds this. The stance is the process's, so holders are counted."""
 
     def __init__(self) -> None:
-        self._holders: set[int] = set()
+        self._holders: set[object] = set()
         self._stance = ExitStack()
 
-    def hold(self, holder: object) -> None:
-        if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
-            return
+    def hold(self, token: object) -> None:
         if not self._holders:
             self._stance.enter_context(torch.compiler.set_stance("force_eager"))
-        self._holders.add(id(holder))
+        self._holders.add(token)
 
-    def release(self, holder: object) -> None:
-        self._holders.discard(id(holder))
+    def release(self, token: object) -> None:
+        self._holders.discard(token)
         if not self._holders:
             self._stance.close()
 
@@ -55,7 +53,9 @@ class NextForward:
         self._modules = list(dict.fromkeys(modules))
         self._begin = begin
         self._handles: list[RemovableHandle] = []
+        self._token = object()
         self._eager = False
+        weakref.finalize(self, _eager_forward.release, self._token)  # a run dropped here must not leave all eager
 
     def arm(self) -> None:
         if self._handles:
@@ -63,7 +63,7 @@ class NextForward:
         hook = _PreHook(self._begin)
         self._handles = [module.register_forward_pre_hook(hook) for module in self._modules]
         self._eager = True
-        _eager_forward.hold(self)
+        _eager_forward.hold(self._token)
 
     def disarm(self) -> None:
         """Stop watching. Compiled code stays off until `release`: the pass that is running must end as it began."""
@@ -75,7 +75,7 @@ class NextForward:
         """Let torch.compile compile again."""
         if self._eager:
             self._eager = False
-            _eager_forward.release(self)
+            _eager_forward.release(self._token)
 
 
 class _PreHook:

@@ -11,6 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from acdc.host import plain_model, plain_optimizer
+
 StateDict = dict[str, Any]
 
 
@@ -60,25 +62,30 @@ class Result:
         existing = [f"{name}.safetensors" for name in named if (folder / f"{name}.safetensors").exists()]
         if existing:
             raise FileExistsError(f"{folder} already holds {', '.join(existing)}; give Result.save a new folder")
-        for name, tensors in named.items():
-            if tensors is not None:
-                write_safetensors(folder / f"{name}.safetensors", tensors)
+        write_safetensors({folder / f"{name}.safetensors": named[name] for name in named if named[name] is not None})
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, Any]) -> None:
-    """All or nothing: under a temporary name first, then renamed."""
-    other = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
-    if other:
-        raise TypeError(f"{path.name} cannot hold {', '.join(other)}: safetensors keeps tensors only; use torch.save")
-    temporary = path.with_name(f".{path.name}.tmp")
+def write_safetensors(files: Mapping[Path, Any]) -> None:
+    """All of these state dicts or none: each under a temporary name first, renamed when the last is complete."""
+    temporaries = {path: path.with_name(f".{path.name}.tmp") for path in files}
     try:
-        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())  # safetensors makes files that only their owner can read
-        temporary.replace(path)
+        for path, tensors in files.items():
+            _write(temporaries[path], path.name, tensors)
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
+
+
+def _write(path: Path, name: str, tensors: Mapping[str, Any]) -> None:
+    other = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
+    if other:
+        raise TypeError(f"{name} cannot hold {', '.join(other)}: safetensors keeps tensors only; use torch.save")
+    save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+    path.chmod(0o666 & ~_umask())  # safetensors makes files that only their owner can read
 
 
 def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, scheduler: Any | None = None) -> range:
@@ -104,8 +111,8 @@ def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, sched
             "scheduler given, but its state at the twin's step was not kept; attach with "
             "acdc.attach(..., scheduler=scheduler), or rewind it yourself to step result.dense_step"
         )
-    model.load_state_dict(result.twin.model)
-    optimizer.load_state_dict(copy.deepcopy(result.twin.optimizer))
+    plain_model(model).load_state_dict(result.twin.model)
+    plain_optimizer(optimizer).load_state_dict(copy.deepcopy(result.twin.optimizer))
     if scheduler is not None:
         scheduler.load_state_dict(copy.deepcopy(result.twin.scheduler))
     return range(result.twin.step, result.total_steps)
@@ -118,7 +125,8 @@ def to_cpu(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: to_cpu(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(to_cpu(item) for item in value)
+        items = [to_cpu(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return copy.deepcopy(value)
 
 

@@ -53,7 +53,10 @@ class ACDC:
     name: ClassVar[str] = "acdc"
 
     def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.schedule is None):
+        derived = self.epochs is not None and self.schedule == Schedule.for_epochs(
+            self.epochs
+        )  # by dataclasses.replace
+        if (self.epochs is None) == (self.schedule is None) and not derived:
             raise ValueError(
                 f"epochs={self.epochs!r}, schedule={'None' if self.schedule is None else 'given'}: ACDC needs exactly "
                 "one of them; write ACDC(sparsity=0.9, epochs=100) or schedule=acdc.Schedule.alternating(...)"
@@ -93,8 +96,6 @@ class ACDC:
             raise ValueError(
                 "sparsity is not set: give the fraction of zeros, for example ACDC(sparsity=0.9, epochs=100)"
             )
-        elif self.sparsity is not None:
-            check_sparsity("sparsity", self.sparsity)
 
     def layers(self, model: nn.Module) -> Layers:
         found = find_prunable(
@@ -122,9 +123,8 @@ class ACDC:
         if phase.kind == "dense":
             sparsifier.decompress(reset=self.reset)
             return
-        if phase.final and phase.index > 0 and (self.twin == "last" or sparsifier.best_metric is None):
-            sparsifier.keep_twin()
-        sparsifier.compress()
+        ends_dense = phase.final and sparsifier.phase.kind == "dense" and phase.index > 0
+        sparsifier.compress(keep_twin=ends_dense and (self.twin == "last" or sparsifier.best_metric is None))
 
     def keeps_best_twin(self) -> bool:
         return self.twin == "best"

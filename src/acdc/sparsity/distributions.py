@@ -47,7 +47,7 @@ def budgets(distribution: Distribution, weights: Sequence[Weight], sparsity: flo
     """The budgets that bring `weights` to `sparsity`."""
     if isinstance(distribution, Mapping):
         return [
-            Budget((w.name,), _kept(w.param.numel(), s))
+            Budget((w.name,), max(_kept(w.param.numel(), s), min(1, w.param.numel())))
             for w, s in zip(weights, _per_layer(distribution, weights, sparsity), strict=True)
         ]
     assert sparsity is not None
@@ -110,6 +110,11 @@ def _round_to_total(shares: Sequence[Fraction], total: int) -> list[int]:
     by_remainder = sorted(range(len(shares)), key=lambda i: (whole[i] - shares[i], i))
     for i in by_remainder[: total - sum(whole)]:
         whole[i] += 1
+    for i, share in enumerate(shares):  # no layer is rounded away while another can spare a weight
+        richest = max(range(len(whole)), key=whole.__getitem__)
+        if share and not whole[i] and whole[richest] > 1:
+            whole[richest] -= 1
+            whole[i] = 1
     return whole
 
 

@@ -80,7 +80,7 @@ def find_prunable(
     order = {name: i for i, (name, _) in enumerate(model.named_parameters(remove_duplicate=False))}
     found = [*all_weights(model), *_named_in_full(model, include)]
     candidates = merge_aliases(sorted(found, key=lambda weight: order[weight.name]))
-    _refuse_rules_that_match_nothing(model, candidates, include=include, exclude=exclude)
+    _refuse_rules_that_match_nothing(candidates, include=include, exclude=exclude)
 
     kept: list[Weight] = []
     left: dict[str, str] = {}
@@ -121,8 +121,6 @@ def _weights_of(module: nn.Module) -> list[tuple[str, str]]:
         return [("weight", "conv_transpose")]
     if isinstance(module, nn.Linear):
         return [("weight", "linear")]
-    if isinstance(module, nn.Bilinear):
-        return []
     if isinstance(module, nn.Embedding):
         return [("weight", "embedding")]
     if isinstance(module, nn.MultiheadAttention):
@@ -194,9 +192,7 @@ def _is_lazy(param: nn.Parameter) -> bool:
     return isinstance(param, nn.parameter.UninitializedParameter)
 
 
-def _refuse_rules_that_match_nothing(
-    model: nn.Module, candidates: list[list[Weight]], **arguments: Sequence[Rule]
-) -> None:
+def _refuse_rules_that_match_nothing(candidates: list[list[Weight]], **arguments: Sequence[Rule]) -> None:
     names = [alias.name for aliases in candidates for alias in aliases]
     for argument, rules in arguments.items():
         for rule in rules:

@@ -105,7 +105,7 @@ def _outcomes(
     model = new_model().to(device)
     log(train("dense", model, make_optimizer(recipe, model), data, recipe))
     baseline = to_cpu(model.state_dict())
-    write_safetensors(out / "baseline.safetensors", baseline)
+    write_safetensors({out / "baseline.safetensors": baseline})
     yield measured(TITLES["dense"], "baseline.safetensors", baseline)
 
     model = new_model().to(device)
@@ -123,7 +123,7 @@ def _outcomes(
     epochs = range(steps.start // each, steps.stop // each)
     log(train("finetune", model, optimizer, data, recipe, epochs=epochs))
     finetuned = to_cpu(model.state_dict())
-    write_safetensors(out / "finetuned.safetensors", finetuned)
+    write_safetensors({out / "finetuned.safetensors": finetuned})
     yield measured("dense twin, fine-tuned", "finetuned.safetensors", finetuned)
 
 
