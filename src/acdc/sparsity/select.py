@@ -222,11 +222,12 @@ def _pick(histogram: list[int], rank: int) -> tuple[int, int]:
 
 def _keep_ties(keys: _Keys, masks: dict[str, Tensor], threshold: int, places: int, shards: Shards) -> None:
     """Add `places` of the keys equal to the threshold to masks that hold those above it (as 0 and 1)."""
+    chunk = max(1, keys.chunk // 8)  # torch counts in 8 bytes an element, and ties may be many
     counts = torch.zeros(2, len(masks), shards.count, dtype=torch.int64, device=keys.home)
     for layer, (name, mask) in enumerate(masks.items()):
-        counts[1, layer, shards.index] = mask.count_nonzero()
-        for part, _ in keys.with_mask(name, mask):
-            counts[0, layer, shards.index] += (part == threshold).sum().to(keys.home)
+        for part, kept in in_index_order(chunk, keys.scores[name], mask):
+            counts[0, layer, shards.index] += (keys.read(part) == threshold).count_nonzero().to(keys.home)
+            counts[1, layer, shards.index] += kept.count_nonzero().to(keys.home)
     tied, strict = shards.sum(counts).tolist()
     shares = share_ties([sum(c) for c in tied], [sum(c) for c in strict], places)
 
@@ -234,7 +235,7 @@ def _keep_ties(keys: _Keys, masks: dict[str, Tensor], threshold: int, places: in
         ties, share, seen = sum(tied[layer]), shares[layer], sum(tied[layer][: shards.index])
         if not share or not tied[layer][shards.index]:
             continue
-        for part, kept in in_index_order(max(1, keys.chunk // 8), keys.scores[name], mask):  # ties may be many
+        for part, kept in in_index_order(chunk, keys.scores[name], mask):
             at = (keys.read(part) == threshold).flatten().nonzero().flatten()
             rank = torch.arange(seen, seen + len(at), device=at.device)  # among the layer's ties
             chosen = torch.zeros(part.numel(), dtype=torch.bool, device=at.device)
