@@ -42,7 +42,7 @@ bench: $(STAMP)
 	$(PY) -m benchmarks.tables
 
 matrix: $(STAMP)
-	$(PY) -m pytest tests/conformance --numprocesses 2 --matrix docs/compatibility.md
+	$(PY) -m pytest tests/conformance/test_optimizers.py --numprocesses 2 --matrix docs/compatibility.md
 
 figure: $(STAMP)
 	rm -rf build/figure

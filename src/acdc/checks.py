@@ -1,5 +1,6 @@
 """What a sparsifier refuses, and what it says then."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,6 +80,20 @@ def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
                 f"this state dict was saved with {knob}={saved!r}, and {knob}={value!r} is attached; "
                 f"a run resumes with the settings it began with: set {knob} back"
             )
+
+
+def check_finished(step: int, total: int) -> None:
+    """Refuse a run that is short of steps; forgive 1 %, since a gradient scaler skips a step at every overflow."""
+    missing = total - step
+    if missing <= 0:
+        return
+    shortfall = f"finish() at step {step} of {total}: {missing} steps are missing from the final phase"
+    if missing > total // 100:
+        raise RuntimeError(
+            f"{shortfall}. Train on; if the run is really over, call finish(early=True), or set_step({total}) if some "
+            "steps were taken without this optimizer"
+        )
+    warnings.warn(f"{shortfall}; a GradScaler that skipped as many explains it", RuntimeWarning, stacklevel=3)
 
 
 def check_still_sparse(layers: Layers, masks: Mapping[str, Tensor]) -> None:

@@ -17,6 +17,8 @@ _KEEPS_ZEROS = (
 )
 FIRST_MOMENTS = ("momentum_buffer", "exp_avg", "momentum", "m", "mu")
 
+_WITHOUT_MOMENTUM = (torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta)  # or off
+
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.swa_utils.AveragedModel)
 
 
@@ -41,10 +43,20 @@ def keeps_zeros(optimizer: Optimizer) -> bool:
     return type(optimizer) in _KEEPS_ZEROS or getattr(optimizer, "keeps_zeros", False)
 
 
-def is_momentum_free(optimizer: Optimizer) -> bool:
-    return all(group.get("momentum", None) == 0 for group in optimizer.param_groups) or isinstance(
-        optimizer, torch.optim.Adagrad | torch.optim.Adadelta | torch.optim.RMSprop
-    )
+def forget(optimizer: Optimizer, what: str) -> bool:
+    """Reset "all" of the optimizer's state, its "momentum" or "nothing". False if it has one we do not know by name.
+
+    Zeroed in place: replayed CUDA graphs go on reading the same memory.
+    """
+    if what == "all":
+        optimizer.state.clear()
+    if what != "momentum" or not optimizer.state:
+        return True
+    moments = [state[key] for state in optimizer.state.values() for key in FIRST_MOMENTS if key in state]
+    for moment in moments:
+        if isinstance(moment, torch.Tensor):
+            moment.zero_()
+    return bool(moments) or isinstance(optimizer, _WITHOUT_MOMENTUM)
 
 
 def step_was_skipped(optimizer: Optimizer) -> bool:

@@ -12,7 +12,6 @@ When a phase changes: see trigger.py.
 
 import logging
 import math
-import warnings
 import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.checks import (
+    check_finished,
     check_identity,
     check_not_sharded,
     check_optimizer_holds,
@@ -30,15 +30,7 @@ from acdc.checks import (
     check_types,
 )
 from acdc.gradients import Gradients
-from acdc.host import (
-    FIRST_MOMENTS,
-    has_closure,
-    is_momentum_free,
-    keeps_zeros,
-    plain_model,
-    plain_optimizer,
-    step_was_skipped,
-)
+from acdc.host import forget, has_closure, keeps_zeros, plain_model, plain_optimizer, step_was_skipped
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget
@@ -268,21 +260,11 @@ class Sparsifier:
         """Lift the masks. `reset` is what the optimizer forgets: "momentum", "all" or "nothing"."""
         self._compressed = False
         self._gradients.stop()
-        if reset == "all":
-            self.optimizer.state.clear()
-        elif reset == "momentum":
-            found = False
-            for state in self.optimizer.state.values():
-                for key in FIRST_MOMENTS:
-                    if isinstance(state.get(key), Tensor):
-                        state[key].zero_()
-                        found = True
-            if self.optimizer.state and not found and not is_momentum_free(self.optimizer):
-                self._say_once(
-                    f"{type(self.optimizer).__name__} keeps no first-moment state under a known name "
-                    f"({', '.join(FIRST_MOMENTS)}): nothing was reset at decompression. "
-                    'Use reset="all" to start its state anew'
-                )
+        if not forget(self.optimizer, reset):
+            self._say_once(
+                f"{type(self.optimizer).__name__} keeps no first-moment state under a known name: nothing was reset at "
+                'decompression. Use reset="all" to start its state anew'
+            )
 
     def keep_twin(self) -> None:
         """Keep a copy of model, optimizer and scheduler as they are now as the dense twin."""
@@ -293,24 +275,13 @@ class Sparsifier:
     def finish(self, *, early: bool = False) -> Result:
         """The sparse model as it is and its dense twin. `early=True` accepts a run stopped in its final phase."""
         self._refuse_if_detached("finish")
-        schedule = self.method.schedule
         if not (self.phase.final and self._compressed):
             raise RuntimeError(
                 f"finish() at step {self.step} of {self.total_steps}, in a {self.phase.name} phase: the sparse model "
-                f"exists only in the final compressed phase. Train on, or use a shorter schedule:\n{schedule}"
+                f"exists only in the final compressed phase. Train on, or use a shorter schedule:\n{self.method.schedule}"
             )
-        missing = self.total_steps - self.step
-        if missing > 0 and not early:
-            shortfall = (
-                f"finish() at step {self.step} of {self.total_steps}: {missing} steps are missing from the final phase"
-            )
-            if missing > self.total_steps // 100:
-                raise RuntimeError(
-                    f"{shortfall}. Train on; if the run is really over, call finish(early=True), or "
-                    f"set_step({self.total_steps}) if some steps were taken without this optimizer"
-                )
-            # A gradient scaler skips a step at every overflow: a loop of the right length then counts a few too few.
-            warnings.warn(f"{shortfall}; a GradScaler that skipped as many explains it", RuntimeWarning, stacklevel=2)
+        if not early:
+            check_finished(self.step, self.total_steps)
         check_still_sparse(self.layers, self._masks)
         return Result(
             sparse=to_cpu(self.model.state_dict()),
