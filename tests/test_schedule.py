@@ -404,7 +404,7 @@ def test_for_epochs_sums_alternates_and_ends_compressed(epochs):
 def test_for_epochs_refuses(epochs, error):
     message = (
         f"epochs={epochs}: it is a whole number, 4 or more: AC/DC needs a warm-up, a compressed, a decompressed "
-        "and a final compressed epoch, so write Schedule.for_epochs(4)"
+        "and a final compressed epoch, so write epochs=4 or more"
     )
     with pytest.raises(error, match=re.escape(message)):
         Schedule.for_epochs(epochs)

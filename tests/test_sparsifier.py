@@ -624,11 +624,45 @@ def test_wrong_types(arguments, message):
         ({"distribution": "layerwise"}, "expected one of 'global', 'uniform', 'erk'"),
         ({"reset": "yes"}, "reset='yes': expected one of"),
         ({"twin": "first"}, "twin='first': expected one of"),
+        ({"epochs": 2}, "so write epochs=4 or more"),
     ],
 )
 def test_bad_methods(knobs, message):
     with pytest.raises(ValueError, match=message):
         acdc.ACDC(**{"sparsity": 0.9, "epochs": 4, **knobs})
+
+
+def test_pattern_by_a_name():
+    with pytest.raises(TypeError, match=r"pattern='2:4': expected .*acdc\.NM\(2, 4\)"):
+        acdc.ACDC(pattern="2:4", epochs=4)
+
+
+def test_a_layer_pruned_whole_is_named(caplog):
+    run = train(Run.make(SGD), last=STEPS_PER_EPOCH)
+    with torch.no_grad():
+        run.model.fc.weight.mul_(1e-6)
+    with caplog.at_level(logging.WARNING, logger="acdc"):
+        run.train_step(STEPS_PER_EPOCH)
+    assert any("all weights of fc.weight are pruned" in r.message for r in caplog.records)
+
+
+def test_reporting_to_a_method_that_does_not_listen(caplog):
+    run = Run.make(SGD)
+    with caplog.at_level(logging.WARNING, logger="acdc"):
+        run.sparsifier.report(0.5)
+    assert 'set twin="best"' in caplog.text
+    assert run.sparsifier.twin is None
+
+
+def test_a_result_prints_short():
+    assert len(repr(train(Run.make(SGD)).sparsifier.finish())) < 200
+
+
+def test_errors_do_not_print_the_data():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match=r"steps_per_epoch=<list>: .*len\(loader\)"):
+        acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.9, epochs=4), steps_per_epoch=[torch.randn(8, 8)] * 9)
 
 
 def test_pattern_that_fits_no_layer():
@@ -668,6 +702,10 @@ class Wider(Net):
         ),
         (lambda sd: {**sd, "steps_per_epoch": 5}, "saved with steps_per_epoch=5, and steps_per_epoch=4 is attached"),
         (lambda sd: {**sd, "config": {**sd["config"], "sparsity": 0.5}}, "saved with sparsity=0.5"),
+        (
+            lambda sd: {**sd, "config": {**sd["config"], "schedule": acdc.Schedule.for_epochs(9).to_dict()}},
+            r"schedule=<\d+ phases, 9ep>, and schedule=<6 phases, 6ep> is attached",
+        ),
     ],
 )
 def test_state_dicts_of_something_else(change, message):

@@ -77,7 +77,7 @@ def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
         saved = state["steps_per_epoch"] if knob == "steps_per_epoch" else state["config"].get(knob)
         if saved != value:
             raise ValueError(
-                f"this state dict was saved with {knob}={saved!r}, and {knob}={value!r} is attached; "
+                f"this state dict was saved with {knob}={_short(saved)}, and {knob}={_short(value)} is attached; "
                 f"a run resumes with the settings it began with: set {knob} back"
             )
 
@@ -114,3 +114,10 @@ def check_same_parameters(model: nn.Module, layers: Layers) -> None:
             f"{replaced[0]} is no longer the parameter it was when the sparsifier was attached (load_state_dict with "
             "assign=True, or a layer replaced): detach() the sparsifier, build the optimizer anew and attach again"
         )
+
+
+def _short(value: Any) -> str:
+    """A schedule by its total and number of phases, anything else as it is."""
+    if isinstance(value, Mapping) and {"phases", "total"} == set(value):
+        return f"<{len(value['phases'])} phases, {value['total']}>"
+    return repr(value)

@@ -19,8 +19,10 @@ def wrong(
     argument: str, received: object, allowed: str, instead: str, error: type[Exception] = ValueError
 ) -> Exception:
     """An error in four parts: what was set, what was received, what is allowed, what to type instead."""
-    shown = str(received) if isinstance(received, Duration) else received
-    return error(f"{argument}={shown!r}: {allowed}: {instead}")
+    shown = repr(str(received) if isinstance(received, Duration) else received)
+    if len(shown) > 200:  # a data loader full of tensors, say
+        shown = f"<{type(received).__name__}>"
+    return error(f"{argument}={shown}: {allowed}: {instead}")
 
 
 def check_whole(argument: str, value: object, least: int, instead: str) -> None:

@@ -196,7 +196,7 @@ class Schedule:
     def for_epochs(cls, epochs: int) -> "Schedule":
         """The ImageNet proportions in whole epochs: 10 % warm-up, 5 % phases, last dense 10 %, final 15 %."""
         needs = "AC/DC needs a warm-up, a compressed, a decompressed and a final compressed epoch"
-        check_whole("epochs", epochs, 4, f"{needs}, so write Schedule.for_epochs(4)")
+        check_whole("epochs", epochs, 4, f"{needs}, so write epochs=4 or more")
         tenth, final = (max(1, round_half_up(Fraction(percent * epochs, 100))) for percent in (10, 15))
         middle = epochs - tenth - tenth - final
         count = min(13, middle - 1 + middle % 2)  # 13 phases of 5 %, or fewer, from compressed to compressed

@@ -219,14 +219,20 @@ class Sparsifier:
         value = float(metric)
         if not math.isfinite(value):
             raise ValueError(f"report({metric!r}): expected a finite number, higher is better (negate a loss)")
-        if self.phase.kind != "dense" or not self.method.keeps_best_twin():
+        if not self.method.keeps_best_twin():
+            self._say_once('report() changes nothing: the method keeps the last dense model; set twin="best" there')
+            return
+        if self.phase.kind != "dense":
             return
         if self.best_metric is None or value > self.best_metric:
             self.keep_twin()
             self.best_metric = value
 
     def apply_masks(self, model: nn.Module) -> None:
-        """Zero the pruned weights of another model of the same kind, such as an average of this one's weights."""
+        """Zero the pruned weights of a model of the same kind, such as an average of this one's weights.
+
+        In a dense phase nothing is pruned, and nothing happens.
+        """
         parameters = dict(plain_model(model).named_parameters(remove_duplicate=False))
         missing = [name for name in self._masks if name not in parameters]
         if missing:
@@ -278,7 +284,9 @@ class Sparsifier:
         if not (self.phase.final and self._compressed):
             raise RuntimeError(
                 f"finish() at step {self.step} of {self.total_steps}, in a {self.phase.name} phase: the sparse model "
-                f"exists only in the final compressed phase. Train on, or use a shorter schedule:\n{self.method.schedule}"
+                "exists only in the final compressed phase. Train on, or use a shorter schedule. If your loop is over: "
+                "steps_per_epoch counts optimizer steps (len(loader) // accumulation), steps of another optimizer are "
+                f"not seen, and a resumed run needs sparsifier.load_state_dict\n{self.method.schedule}"
             )
         if not early:
             check_finished(self.step, self.total_steps)
@@ -380,9 +388,15 @@ class Sparsifier:
         self._record(phase)
 
     def _record(self, phase: Phase) -> None:
-        kept = sum(working.count_kept(mask) for mask in self._masks.values()) if self._compressed else self.layers.size
-        event = {"step": self.step, "phase": phase.name, "kind": phase.kind, "sparsity": 1 - kept / self.layers.size}
-        self.history.append(event)
+        kept = {name: working.count_kept(mask) for name, mask in self._masks.items()} if self._compressed else {}
+        if empty := [name for name, count in kept.items() if not count]:
+            self._say_once(
+                f"all weights of {', '.join(empty)} are pruned: the output is constant, and two such layers in a row "
+                "get no gradient to recover by. Train longer before compressing, lower the sparsity, or use "
+                'distribution="erk"'
+            )
+        pruned = 1 - sum(kept.values()) / self.layers.size if self._compressed else 0.0
+        self.history.append({"step": self.step, "phase": phase.name, "kind": phase.kind, "sparsity": pruned})
 
     # Hooks
 
@@ -446,7 +460,7 @@ class Sparsifier:
 
     def _refuse_if_detached(self, verb: str) -> None:
         if not self._attached:
-            raise RuntimeError(f"{verb}() after detach(): this sparsifier is done; attach a new one, or {verb}() first")
+            raise RuntimeError(f"{verb}() after detach(): masks and steps are gone by then; call {verb}() before it")
 
     def __reduce__(self) -> Any:
         raise TypeError("a sparsifier holds hooks and cannot be copied or pickled; save its state_dict() instead")

@@ -39,13 +39,15 @@ class Twin:
 class Result:
     """What one run gives: two plain state dicts, each loadable into the plain model.
 
-    `dense` is None where the method has no dense phase. `masks` are boolean, True where a weight was kept.
+    `dense` is the twin as it was before step `dense_step`, in the middle of the learning-rate schedule: fine-tuning it
+    (`finetune_dense`) is what the paper does. It is None where the method has no dense phase. `masks` are boolean,
+    True where a weight was kept.
     """
 
-    sparse: StateDict
-    dense: StateDict | None
+    sparse: StateDict = field(repr=False)
+    dense: StateDict | None = field(repr=False)
     dense_step: int | None
-    masks: dict[str, Tensor]
+    masks: dict[str, Tensor] = field(repr=False)
     total_steps: int
     twin: Twin | None = field(repr=False)
 

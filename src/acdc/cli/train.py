@@ -184,7 +184,7 @@ def _device(text: str) -> tuple[torch.device, str]:
 def _out(text: str) -> Path:
     out = Path(text)
     if reason := folder.why_not(out):
-        raise ValueError(f"{reason}; type another folder, or leave --out out for the next free runs/digits-0001")
+        raise ValueError(f"{reason}; type another folder, or leave --out out for the next free runs/digits-NNNN")
     return out
 
 

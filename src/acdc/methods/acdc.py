@@ -67,6 +67,11 @@ class ACDC:
             raise TypeError(
                 f"schedule={self.schedule!r}: expected an acdc.Schedule, for example acdc.Schedule.for_epochs(100)"
             )
+        if not callable(getattr(self.pattern, "write_masks", None)):
+            raise TypeError(
+                f"pattern={self.pattern!r}: expected acdc.Unstructured(), acdc.NM(2, 4), acdc.Block(4, 4) or "
+                "acdc.Channel()"
+            )
         check_distribution(self.distribution)
         self._check_sparsity()
         for knob, value, allowed in (
