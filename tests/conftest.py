@@ -1,6 +1,8 @@
 """Set-up shared by all tests; records which (optimizer, feature) pairs pass, for docs/compatibility.md."""
 
+import gc
 import re
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -20,6 +22,15 @@ state are exactly 0. "enforced" means the optimizer is not known to keep zeros, 
 step.
 
 """
+
+
+@pytest.fixture(autouse=True)
+def _runs_dropped_between_phases_are_collected():
+    """A sparsifier dropped while a compression is due holds compiled code back until it is garbage-collected."""
+    yield
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None and dynamo._stance.stance != "default":
+        gc.collect()
 
 
 def pytest_addoption(parser):

@@ -33,7 +33,7 @@ def test_select_writes_a_line_for_each_method(tmp_path):
     for row in rows.values():
         assert set(row) >= COMMON | {"size", "k", "kept", "ties", "median", "seconds", "peak_bytes"}
         assert row["n"] == len(row["seconds"]) == 2
-        assert row["peak_bytes"] is None or row["peak_bytes"] > 0
+        assert row["peak_bytes"] is None or row["peak_bytes"] >= 0  # so little may fit in memory held already
     ours = rows[rivals.OURS]
     assert ours["kept"] == ours["k"]
     assert ours["ties"]["kept"] == ours["ties"]["k"]

@@ -324,7 +324,13 @@ def test_a_diverging_run_says_so_and_keeps_its_metrics(tmp_path: Path, capsys) -
 def test_ctrl_c_stops_with_130_and_keeps_the_metrics(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "acdc", "train", "--epochs", "2000", "--out", "run"]
     process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
     )
     try:
         file, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120

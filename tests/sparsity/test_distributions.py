@@ -60,7 +60,9 @@ def test_uniform_is_uniform_to_the_rounding(shapes: list[tuple[int, ...]], spars
     assume(round(sparsity * total) < total)
     shares = budgets("uniform", layers, sparsity)
     density = Fraction(sum(b.keep for b in shares), total)
-    assert all(abs(b.keep - density * w.param.numel()) < 1 for b, w in zip(shares, layers, strict=True))
+    rescued = sum(density * w.param.numel() < 1 for w in layers)  # they may take a weight each from larger ones
+    assert all(abs(b.keep - density * w.param.numel()) < 1 + rescued for b, w in zip(shares, layers, strict=True))
+    assert rescued or all(b.keep >= 1 for b in shares)
 
 
 @many
