@@ -390,8 +390,9 @@ class Sparsifier:
     def _record(self, phase: Phase) -> None:
         kept = {name: working.count_kept(mask) for name, mask in self._masks.items()} if self._compressed else {}
         if empty := [name for name, count in kept.items() if not count]:
+            named = ", ".join(empty[:3]) + (f" and {len(empty) - 3} more layers" if len(empty) > 3 else "")
             self._say_once(
-                f"all weights of {', '.join(empty)} are pruned: the output is constant, and two such layers in a row "
+                f"all weights of {named} are pruned: the output is constant, and two such layers in a row "
                 "get no gradient to recover by. Train longer before compressing, lower the sparsity, or use "
                 'distribution="erk"'
             )
