@@ -192,6 +192,7 @@ def test_gradients_written_by_hand():
         for p, g in zip(run.model.parameters(), grads, strict=True):
             p.grad = g
         run.optimizer.step()
+    assert run.sparsifier.finish().sparsity == pytest.approx(0.8, abs=1e-3)
 
 
 def test_infinite_gradients_of_pruned_weights_do_no_harm():
@@ -297,6 +298,7 @@ def test_gradients_changed_after_backward_are_masked_again():
         for p in run.model.parameters():
             p.grad.add_(0.1 * torch.randn_like(p))
         run.optimizer.step()
+    assert run.sparsifier.finish().sparsity == pytest.approx(0.8, abs=1e-3)
 
 
 def test_gradients_changed_inside_a_closure():
@@ -312,6 +314,7 @@ def test_gradients_changed_inside_a_closure():
             return loss
 
         run.optimizer.step(closure)
+    assert run.sparsifier.finish().sparsity == pytest.approx(0.8, abs=1e-3)
 
 
 def test_a_refused_compression_is_still_due():
