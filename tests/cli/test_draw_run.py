@@ -10,7 +10,6 @@ from acdc.train.loop import Row
 from tests.train.test_folder import ROW
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "draw_run.py"
-pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="docs/ is not in this copy of the sources")
 
 
 @pytest.fixture
