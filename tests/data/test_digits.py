@@ -5,21 +5,28 @@ import sys
 
 import pytest
 import torch
+from torch import Tensor
 
 from acdc.data.digits import CLASSES, TEST, TRAIN, load_digits
+from acdc.data.images import ImageData, Images, InMemory
+
+
+def normalised(data: ImageData, part: Images) -> Tensor:
+    ((images, _),) = InMemory(part, data, batch_size=len(part)).batches(0)
+    return images
 
 
 def test_sizes_and_types() -> None:
     data = load_digits()
-    assert data.images.shape == (TRAIN, 1, 8, 8)
-    assert data.test_images.shape == (TEST, 1, 8, 8)
-    assert (len(data.labels), len(data.test_labels), TRAIN + TEST) == (1397, 400, 1797)
-    assert (data.images.dtype, data.labels.dtype) == (torch.float32, torch.int64)
+    assert (len(data.train), len(data.test), TRAIN + TEST) == (1397, 400, 1797)
+    assert (data.name, data.classes, data.shape) == ("digits", CLASSES, (1, 8, 8))
+    assert (data.train.pixels.dtype, data.train.labels.dtype) == (torch.uint8, torch.int64)
+    assert (data.train.pixels.min(), data.train.pixels.max(), data.scale) == (0, 16, 16)
 
 
 def test_every_class_has_its_share_of_the_test_set() -> None:
     data = load_digits()
-    train, test = (labels.bincount(minlength=CLASSES) for labels in (data.labels, data.test_labels))
+    train, test = (part.labels.bincount(minlength=CLASSES) for part in (data.train, data.test))
     assert ((train + test) * TEST / (TRAIN + TEST) - test).abs().max() <= 1
 
 
@@ -29,24 +36,31 @@ def test_the_two_parts_are_the_whole_and_labels_belong_to_their_images() -> None
     pixels, classes = read(return_X_y=True)
     whole = {(tuple(image), label) for image, label in zip(pixels.astype(int).tolist(), classes.tolist(), strict=True)}
     data = load_digits()
-    images, labels = torch.cat([data.images, data.test_images]).flatten(1), torch.cat([data.labels, data.test_labels])
-    blank = images.min()  # pixel value 0; the largest is 16
-    counts = ((images - blank) * 16 / (images.max() - blank)).round().int()
-    found = [(tuple(image), label) for image, label in zip(counts.tolist(), labels.tolist(), strict=True)]
+    images = torch.cat([data.train.pixels, data.test.pixels]).flatten(1)
+    labels = torch.cat([data.train.labels, data.test.labels])
+    found = [(tuple(image), label) for image, label in zip(images.tolist(), labels.tolist(), strict=True)]
     assert len(found) == len(whole)
     assert set(found) == whole
 
 
 def test_training_images_are_standardised() -> None:
-    images = load_digits().images
+    data = load_digits()
+    images = normalised(data, data.train)
     assert images.mean().item() == pytest.approx(0, abs=1e-5)
     assert images.std().item() == pytest.approx(1, abs=1e-5)
 
 
+def test_test_images_are_standardised_by_the_training_images() -> None:
+    data = load_digits()
+    train, test = data.train.pixels.double(), data.test.pixels.double()
+    expected = (test - train.mean()) / train.std()
+    torch.testing.assert_close(normalised(data, data.test).double(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_the_split_is_a_function_of_its_seed() -> None:
     first, again, other = load_digits(), load_digits(), load_digits(split_seed=1)
-    assert torch.equal(first.test_images, again.test_images)
-    assert not torch.equal(first.test_labels, other.test_labels)
+    assert torch.equal(first.test.pixels, again.test.pixels)
+    assert not torch.equal(first.test.labels, other.test.labels)
 
 
 def test_missing_scikit_learn_is_named_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:

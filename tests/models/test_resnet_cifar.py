@@ -38,6 +38,7 @@ def test_depth_width_channels_and_classes() -> None:
     model = ResNet(blocks=(1, 2), widths=(4, 8), in_channels=2, classes=7)
     assert [len(stage) for stage in model.stages] == [1, 2]
     assert model(torch.zeros(3, 2, 8, 8)).shape == (3, 7)
+    assert digits_net(in_channels=2, classes=7)(torch.zeros(3, 2, 8, 8)).shape == (3, 7)
 
 
 def test_a_seed_fixes_every_weight_whatever_was_drawn_before() -> None:
@@ -59,6 +60,25 @@ def test_without_a_seed_weights_come_from_the_global_generator() -> None:
     assert not torch.equal(first, digits_net().conv1.weight)
     torch.manual_seed(0)
     assert torch.equal(first, digits_net().conv1.weight)
+
+
+def test_initial_weights_are_torch_s_kaiming_normal() -> None:
+    model, generator = digits_net(seed=5), torch.Generator().manual_seed(5)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            expected = torch.empty_like(module.weight)
+            how = ("fan_out", "relu") if isinstance(module, nn.Conv2d) else ("fan_in", "linear")
+            nn.init.kaiming_normal_(expected, mode=how[0], nonlinearity=how[1], generator=generator)
+            assert torch.equal(module.weight, expected)
+    assert not model.fc.bias.any()
+
+
+def test_on_the_meta_device_nothing_is_drawn() -> None:
+    before = torch.get_rng_state()
+    with torch.device("meta"):
+        assert resnet20(seed=0).fc.weight.is_meta
+        assert resnet20().fc.weight.is_meta
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_initial_weights_have_he_s_variance() -> None:

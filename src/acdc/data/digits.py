@@ -1,26 +1,16 @@
 """scikit-learn's digits: 1,797 grey images of 8 x 8 pixels, ten classes. No download."""
 
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor
+
+from acdc.data.images import ImageData, Images
 
 CLASSES = 10
 TRAIN, TEST = 1397, 400
+WHITE = 16  # pixels are counts of 0 to 16
 
 
-@dataclass(frozen=True)
-class Split:
-    """Images (N, channels, height, width) and labels (N), for training and for the test."""
-
-    images: Tensor
-    labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
-
-
-def load_digits(device: torch.device | str = "cpu", *, split_seed: int = 0) -> Split:
-    """The digits, standardised by the training images, on `device`.
+def load_digits(device: torch.device | str = "cpu", *, split_seed: int = 0) -> ImageData:
+    """The digits, with mean and deviation of the training images, on `device`.
 
     Each class has the same share in both parts. The split has its own seed, so runs with other seeds share a test set.
     """
@@ -35,12 +25,18 @@ def load_digits(device: torch.device | str = "cpu", *, split_seed: int = 0) -> S
             name=error.name,
         ) from error
     pixels, classes = read(return_X_y=True)
-    images = torch.as_tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8)
-    labels = torch.as_tensor(classes, dtype=torch.int64)
-    parts = train_test_split(range(len(labels)), test_size=TEST, stratify=classes, random_state=split_seed)
+    parts = train_test_split(range(len(classes)), test_size=TEST, stratify=classes, random_state=split_seed)
     train, test = (torch.tensor(part) for part in parts)
-    mean, std = images[train].mean(), images[train].std()
-    images = ((images - mean) / std).to(device)
-    labels = labels.to(device)
-    train, test = train.to(device), test.to(device)
-    return Split(images[train], labels[train], images[test], labels[test])
+    whole = Images(
+        torch.as_tensor(pixels, dtype=torch.uint8).view(-1, 1, 8, 8), torch.as_tensor(classes, dtype=torch.int64)
+    )
+    seen = whole.pixels[train].float() / WHITE
+    return ImageData(
+        name="digits",
+        classes=CLASSES,
+        train=whole.take(train).to(device),
+        test=whole.take(test).to(device),
+        mean=(seen.mean().item(),),
+        std=(seen.std().item(),),
+        scale=WHITE,
+    )

@@ -1,1 +1,81 @@
-"""Models of the paper's experiments, and a small one for the default run."""
+"""Models of the paper's experiments, and a small one for the default run, built by name.
+
+    model = acdc.models.build("wrn28_10", classes=100, seed=0)
+
+A model's module is imported when the model is built.
+"""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from inspect import Parameter, signature
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+# Where each model is made, and one line about it.
+_MODELS = {
+    "digits_net": ("resnet_cifar.digits_net", "two residual blocks for 8 x 8 grey digits: 19,706 parameters"),
+    "resnet20": ("resnet_cifar.resnet20", "ResNet20 for CIFAR-10 (memorization): 272,474 parameters"),
+    "wrn28_10": ("wide_resnet.wrn28_10", "WRN-28-10 for CIFAR-100, as published: 36,546,980 parameters"),
+    "wide_resnet": ("wide_resnet.WideResNet", "WRN of any depth and width, WRN-28-10 if none is given"),
+    "resnet18": ("resnet.resnet18", "ResNet18 for ImageNet: 11,689,512 parameters"),
+    "resnet34": ("resnet.resnet34", "ResNet34 for ImageNet: 21,797,672 parameters"),
+    "resnet50": ("resnet.resnet50", "ResNet50 v1.5 for ImageNet: 25,557,032 parameters"),
+    "resnet101": ("resnet.resnet101", "ResNet101 v1.5 for ImageNet: 44,549,160 parameters"),
+    "mobilenet_v1": ("mobilenet.mobilenet_v1", "MobileNetV1 for ImageNet: 4,231,976 parameters"),
+}
+_KINDS = {int: (Integral, "a whole number"), float: (Real, "a number"), str: (str, "text")}
+
+
+def names() -> tuple[str, ...]:
+    """Every name `build` knows."""
+    return tuple(_MODELS)
+
+
+def describe(name: str) -> str:
+    """One line about a model, with its size for the classes of the data set it is meant for."""
+    _check_name(name)
+    return _MODELS[name][1]
+
+
+def build(name: str, *, classes: int, in_channels: int = 3, seed: int | None = None, **options: Any) -> "nn.Module":
+    """The model of that name; `options` are its own, such as wrn28_10's `dropout` and `variant`.
+
+    `seed` makes the initial weights a function of it alone; without one they come from torch's global generator.
+    """
+    _check_name(name)
+    module, function = _MODELS[name][0].split(".")
+    make = getattr(import_module(f"{__name__}.{module}"), function)
+    _check_options(name, {"classes": classes, "in_channels": in_channels, **options}, signature(make).parameters)
+    return make(classes=classes, in_channels=in_channels, seed=seed, **options)
+
+
+def _check_name(name: str) -> None:
+    if name not in _MODELS:
+        close = _closest(name, _MODELS)
+        advice = f"did you mean {close!r}?" if close else "for the default run's model write 'digits_net'"
+        raise ValueError(f"name={name!r}: expected one of {', '.join(map(repr, _MODELS))}; {advice}")
+
+
+def _check_options(name: str, given: Mapping[str, Any], known: Mapping[str, Parameter]) -> None:
+    own = [option for option in known if option not in ("classes", "in_channels", "seed")]
+    for option, value in given.items():
+        if option not in known:
+            close = _closest(option, own)
+            allowed = f"{name} has the options {', '.join(own)}" if own else f"{name} has no options"
+            advice = f"did you mean {close!r}?" if close else f"leave {option} out"
+            raise ValueError(f"{option}={value!r}: {allowed} besides classes, in_channels and seed; {advice}")
+        default = known[option].default
+        kind, words = _KINDS[type(default)]
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise ValueError(f"{option}={value!r}: expected {words}; write for example {option}={default!r}")
+
+
+def _closest(word: str, words: Iterable[str]) -> str | None:
+    folded = {known.replace("_", ""): known for known in words}
+    close = get_close_matches(str(word).lower().replace("-", "").replace("_", ""), folded, n=1)
+    return folded[close[0]] if close else None

@@ -4,7 +4,8 @@ A 3 x 3 convolution, stages of basic blocks (the first block of every stage but 
 average pooling, one linear layer. Three stages of three blocks make ResNet20.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -74,20 +75,39 @@ def resnet20(*, in_channels: int = 3, classes: int = 10, seed: int | None = None
     return ResNet(blocks=(3, 3, 3), widths=(16, 32, 64), in_channels=in_channels, classes=classes, seed=seed)
 
 
-def digits_net(*, seed: int | None = None) -> ResNet:
+def digits_net(*, in_channels: int = 1, classes: int = 10, seed: int | None = None) -> ResNet:
     """A small one for the 8 x 8 grey images of the digits: two stages of one block, 19,408 prunable weights."""
-    return ResNet(blocks=(1, 1), widths=(16, 32), in_channels=1, seed=seed)
+    return ResNet(blocks=(1, 1), widths=(16, 32), in_channels=in_channels, classes=classes, seed=seed)
 
 
 def initialise(model: nn.Module, seed: int | None) -> None:
-    """He et al. 2015: normal weights of variance 2 / fan-out, and 1 / fan-in for the linear layer at the end."""
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    """He et al. 2015: normal weights of variance 2 / fan-out, and 1 / fan-in for the linear layer at the end.
+
+    An input of a grouped convolution meets the outputs of its own group only: those alone count as its fan-out.
+    """
+    generator = generator_of(seed)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
+            fan_out = module.out_channels // module.groups * math.prod(module.kernel_size)
+            std = math.sqrt(2) / math.sqrt(fan_out)
         elif isinstance(module, nn.Linear):
-            nn.init.kaiming_normal_(module.weight, nonlinearity="linear", generator=generator)
+            std = 1 / math.sqrt(module.in_features)
+        else:
+            continue
+        fill(module.weight, lambda weight, std=std: weight.normal_(0, std, generator=generator))
+        if module.bias is not None:
             nn.init.zeros_(module.bias)
+
+
+def generator_of(seed: int | None) -> torch.Generator | None:
+    return None if seed is None else torch.Generator("cpu").manual_seed(seed)
+
+
+@torch.no_grad()
+def fill(param: Tensor, draw: Callable[[Tensor], Tensor]) -> None:
+    """Draws on the CPU whatever the parameter's device, so that a seed gives the same weights on each."""
+    if not param.is_meta:
+        param.copy_(draw(torch.empty(param.shape, dtype=param.dtype, device="cpu")))
 
 
 def _conv(in_channels: int, channels: int, size: int, stride: int) -> nn.Conv2d:

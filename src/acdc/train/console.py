@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from acdc.train.loop import Live as Moment
 from acdc.train.loop import Row
 
 
@@ -34,22 +35,25 @@ class Console(Protocol):
     def __exit__(self, *_: object) -> None: ...
     def say(self, text: str) -> None: ...
     def epoch(self, row: Row) -> None: ...
+    def watch(self, moment: Moment) -> None: ...
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
 
 
-def open_console(plan: Plan) -> Console:
-    """Live where stdout is a terminal that can move its cursor and NO_COLOR is not set."""
+def open_console(plan: Plan, done: int = 0, shown: bool = True) -> Console:
+    """Live where stdout is a terminal that can move its cursor and NO_COLOR is not set. `done` epochs ran before."""
+    if not shown:
+        return Silent()
     terminal = Terminal()
     if sys.stdout.isatty() and not terminal.is_dumb_terminal and not os.environ.get("NO_COLOR"):
-        return LiveConsole(plan, terminal)
-    return PlainConsole(plan)
+        return LiveConsole(plan, terminal, done)
+    return PlainConsole(plan, done)
 
 
 class Clock:
     """How long the epochs still to run will take, from the ones that ran."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._left = sum(len(planned.kinds) for planned in plan.values())
+    def __init__(self, plan: Plan, done: int = 0) -> None:
+        self._left = sum(len(planned.kinds) for planned in plan.values()) - done
         self._done = 0
         self._start = self._last = time.monotonic()
 
@@ -65,9 +69,31 @@ class Clock:
         return f"{seconds // 60}:{seconds % 60:02}"
 
 
+class Silent:
+    """Of the ranks that are not the first."""
+
+    def __enter__(self) -> "Silent":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+    def epoch(self, row: Row) -> None:
+        pass
+
+    def watch(self, moment: Moment) -> None:
+        pass
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        pass
+
+
 class PlainConsole:
-    def __init__(self, plan: Plan) -> None:
-        self._plan, self._clock = plan, Clock(plan)
+    def __init__(self, plan: Plan, done: int = 0) -> None:
+        self._plan, self._clock = plan, Clock(plan, done)
         self._titles = max(len(planned.title) for planned in plan.values())
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a log in ASCII is no reason to stop
@@ -90,6 +116,9 @@ class PlainConsole:
             f"test {row.test_accuracy:7.2%}  {self._clock} left"
         )
 
+    def watch(self, moment: Moment) -> None:
+        pass  # a line an epoch is enough for a log
+
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
         lines = [header, ["-" * width for width in widths], *rows]
@@ -100,9 +129,10 @@ class PlainConsole:
 
 
 class LiveConsole:
-    def __init__(self, plan: Plan, terminal: Terminal) -> None:
-        self._plan, self._terminal, self._clock = plan, terminal, Clock(plan)
+    def __init__(self, plan: Plan, terminal: Terminal, done: int = 0) -> None:
+        self._plan, self._terminal, self._clock = plan, terminal, Clock(plan, done)
         self._rows: dict[str, Row] = {}
+        self._moment: Moment | None = None
         self._live = Live(get_renderable=self._progress, console=terminal, refresh_per_second=4)
 
     def __enter__(self) -> "LiveConsole":
@@ -118,6 +148,10 @@ class LiveConsole:
     def epoch(self, row: Row) -> None:
         self._clock.tick()
         self._rows[row.run] = row
+        self._moment = None
+
+    def watch(self, moment: Moment) -> None:
+        self._moment = moment
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         self._live.stop()
@@ -131,6 +165,12 @@ class LiveConsole:
     def _progress(self) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left")
         table.caption = Text.assemble(("━ dense ", _COLOURS["dense"]), ("━ compressed", _COLOURS["sparse"]))
+        if moment := self._moment:
+            table.caption.append(
+                f"   epoch {moment.epoch + 1}: {moment.share:4.0%}, loss {moment.loss:.4f}, "
+                f"{moment.images_per_second:,.0f} images/s",
+                style="default",
+            )
         table.caption.append(f"   {self._clock} left", style="default")
         wide = {name: width for name, width, _ in _COLUMNS}
         titles = max(len(planned.title) for planned in self._plan.values())

@@ -1,25 +1,29 @@
-"""The default run: a dense baseline, AC/DC by the same recipe from the same weights, and AC/DC's dense twin."""
+"""A run: its stages one after the other, the folder they fill, and the table at the end.
+
+dense      a dense baseline, if the recipe asks for one, or all there is if its method is "dense"
+acdc       the method, from the same initial weights
+finetune   the dense twin, trained on over the epochs of the final compressed phase
+"""
 
 import contextlib
 import datetime
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from acdc.data.digits import Split
 from acdc.measure.flops import inference_flops
-from acdc.methods.acdc import ACDC
-from acdc.sparsifier import attach
+from acdc.sparsity.layers import find_prunable
 from acdc.train import environment, folder
+from acdc.train.checkpoint import Found
 from acdc.train.console import Console, Plan, Planned
-from acdc.train.loop import Row, accuracy, sparsity, steps_per_epoch, train
-from acdc.train.recipe import Recipe, make_optimizer
-from acdc.twin import StateDict, finetune_dense, to_cpu, write_safetensors
+from acdc.train.loading import Problem
+from acdc.train.loop import Setting, Stage, evaluate, sparsity
+from acdc.train.recipe import Recipe
+from acdc.twin import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 
 TITLES = {"dense": "dense baseline", "acdc": "AC/DC", "finetune": "twin, fine-tuned"}
 
@@ -31,114 +35,213 @@ class Outcome:
     model: str
     file: str
     test_accuracy: float
-    sparsity: float
+    test_loss: float
+    sparsity: float  # zeros / prunable weights
+    reported_sparsity: float  # zeros / (prunable weights + norm parameters), as the paper counts
     flops: int
     dense_flops: int
     flops_ratio: float
+    best: dict[str, Any] | None = None  # the best epoch of the final phase, and the images that chose it
 
 
-def plan(recipe: Recipe, method: ACDC) -> Plan:
+def plan(recipe: Recipe) -> Plan:
     """What will run. Fine-tuning the twin replaces the final compressed phase, so it takes as many epochs."""
-    phases = method.schedule.phases
-    kinds = tuple(phase.kind for phase in phases for _ in range(int(phase.length.value)))
-    final = int(phases[-1].length.value)
-    return {
-        "dense": Planned(TITLES["dense"], 0, ("dense",) * recipe.epochs),
-        "acdc": Planned(TITLES["acdc"], 0, kinds),
-        "finetune": Planned(TITLES["finetune"], recipe.epochs - final, ("dense",) * final),
-    }
+    epochs, schedule = recipe.epochs, recipe.schedule()
+    dense = Planned(TITLES["dense"] if schedule else "dense", 0, ("dense",) * epochs)
+    if schedule is None:
+        return {"dense": dense}
+    kinds = tuple(schedule.phase_at(epoch, 1).kind for epoch in range(epochs))
+    final = epochs - schedule.boundaries(1)[-1] if len(schedule.phases) > 1 else epochs
+    stages = {"dense": dense} if recipe.run.baseline else {}
+    stages["acdc"] = Planned(TITLES["acdc"], 0, kinds)
+    if recipe.run.finetune:
+        stages["finetune"] = Planned(TITLES["finetune"], epochs - final, ("dense",) * final)
+    return stages
 
 
 def run(
-    new_model: Callable[[], nn.Module],
-    data: Split,
     recipe: Recipe,
-    method: ACDC,
+    problem: Problem,
+    setting: Setting,
     out: Path,
     console: Console,
+    *,
+    resume: Found | None = None,
     settings: dict[str, Any],
 ) -> list[Outcome]:
-    """Train all three and write the folder `out`. `new_model` gives the same initial weights at each call."""
-    start, device = time.perf_counter(), data.images.device
-    with reproducible(device):
-        config = {
-            **settings,
-            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "recipe": asdict(recipe),
-            "method": {"name": method.name, **method.config()},
-            "steps_per_epoch": steps_per_epoch(data, recipe),
-            "data": {"train": len(data.labels), "test": len(data.test_labels)},
-            **environment.describe(device),
-        }
-        folder.write_json(out / "config.json", config)
-        outcomes = list(_outcomes(new_model, data, recipe, method, out, console))
-    rows = [asdict(outcome) for outcome in outcomes]
-    folder.write_json(out / "result.json", {"models": rows, "seconds": time.perf_counter() - start})
+    """Run every stage that is left, and write the folder `out`."""
+    start = time.perf_counter()
+    _write_config(recipe, problem, setting, out, resume, settings)
+    before = resume.state["extra"]["seconds"] if resume else 0.0
+    outcomes = [Outcome(**row) for row in resume.state["extra"]["outcomes"]] if resume else []
+    with reproducible(recipe, setting.device):
+        for outcome in _stages(recipe, problem, setting, out, console, resume, outcomes, start - before):
+            outcomes.append(outcome)
+    if setting.world.first:
+        rows = [asdict(outcome) for outcome in outcomes]
+        folder.write_json(out / "result.json", {"models": rows, "seconds": time.perf_counter() - start + before})
     return outcomes
 
 
-def _outcomes(
-    new_model: Callable[[], nn.Module], data: Split, recipe: Recipe, method: ACDC, out: Path, console: Console
+def _stages(
+    recipe: Recipe,
+    problem: Problem,
+    setting: Setting,
+    out: Path,
+    console: Console,
+    resume: Found | None,
+    outcomes: list[Outcome],
+    began: float,
 ) -> Iterator[Outcome]:
-    device = data.images.device
+    first, result = setting.world.first, None
+    for index, name in enumerate(plan(recipe)):
+        if resume and index < resume.state["stage"]:
+            continue
+        method = recipe.build_method() if name == "acdc" else None
+        torch.manual_seed(recipe.run.seeds[0] + setting.world.rank * 7919)  # dropout differs between ranks
+        model = problem.new_model(recipe).to(setting.device)
+        if recipe.train.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        stage = Stage(index, name, model, problem.loaders, recipe, setting, method=method)
 
-    def log(rows: Iterator[Row]) -> None:
-        for row in rows:
-            folder.append_metrics(out, row)
-            console.epoch(row)
+        def note(stage: Stage = stage) -> None:
+            stage.extra = {
+                "recipe": recipe.to_dict(),
+                "outcomes": [asdict(outcome) for outcome in outcomes],
+                "seconds": time.perf_counter() - began,
+                "world": setting.world.size,
+            }
 
-    def measured(name: str, file: str, weights: StateDict) -> Outcome:
-        """Of the weights as they are saved, in a plain new model."""
-        model = new_model().to(device)
-        model.load_state_dict(weights)
-        flops = inference_flops(model, data.test_images[:1])
-        return Outcome(
-            model=name,
-            file=file,
-            test_accuracy=accuracy(model, data.test_images, data.test_labels),
-            sparsity=sparsity(model),
-            flops=flops.actual,
-            dense_flops=flops.dense,
-            flops_ratio=flops.ratio,
-        )
+        note()
+        if resume and index == resume.state["stage"]:
+            stage.load_state_dict(resume.state)
+            stage.saved = resume.path
+        elif name == "finetune":
+            assert result is not None, "the method's stage has just ended, or a checkpoint of this one was loaded"
+            steps = finetune_dense(result, model, stage.optimizer)
+            stage.epoch = steps.start // problem.loaders.train.steps
+            stage.save()
+        for row in stage.run():
+            note()
+            if first:
+                folder.append_metrics(out, row)
+                console.epoch(row)
+        result = _finish(stage)
+        for title, file, weights in _models(stage, result):
+            outcome = _measured(title, file, weights, stage, problem, setting)
+            if first:
+                write_safetensors({out / file: weights})
+            yield outcome
+        if result and first:
+            write_safetensors({out / "masks.safetensors": result.masks})
 
-    model = new_model().to(device)
-    log(train("dense", model, make_optimizer(recipe, model), data, recipe))
-    baseline = to_cpu(model.state_dict())
-    write_safetensors({out / "baseline.safetensors": baseline})
-    yield measured(TITLES["dense"], "baseline.safetensors", baseline)
 
-    model = new_model().to(device)
-    optimizer = make_optimizer(recipe, model)
-    sparsifier = attach(model, optimizer, method, steps_per_epoch=steps_per_epoch(data, recipe))
-    log(train("acdc", model, optimizer, data, recipe, sparsifier=sparsifier))
-    result = sparsifier.finish()
-    sparsifier.detach()
-    result.save(out)
-    yield measured("AC/DC, sparse", "sparse.safetensors", result.sparse)
-    assert result.dense is not None, "AC/DC warms up densely, so there is a twin"
-    yield measured("AC/DC, dense twin", "dense.safetensors", result.dense)
+def _finish(stage: Stage) -> Result | None:
+    if stage.sparsifier is None:
+        return None
+    result = stage.sparsifier.finish()
+    stage.sparsifier.detach()
+    return result
 
-    steps, each = finetune_dense(result, model, optimizer), steps_per_epoch(data, recipe)
-    epochs = range(steps.start // each, steps.stop // each)
-    log(train("finetune", model, optimizer, data, recipe, epochs=epochs))
-    finetuned = to_cpu(model.state_dict())
-    write_safetensors({out / "finetuned.safetensors": finetuned})
-    yield measured("dense twin, fine-tuned", "finetuned.safetensors", finetuned)
+
+def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, StateDict]]:
+    """Title, file and weights of what a stage leaves."""
+    if result is None:
+        title, file = {
+            "dense": (TITLES["dense"], "baseline"),
+            "finetune": ("dense twin, fine-tuned", "finetuned"),
+        }[stage.name]
+        yield title, f"{file}.safetensors", to_cpu(stage.model.state_dict())
+    else:
+        title, file = "AC/DC, sparse", "sparse"
+        yield title, "sparse.safetensors", result.sparse
+    if stage.best_weights is not None:
+        yield f"{title}, best", f"{file}-best.safetensors", stage.best_weights
+    if stage.ema is not None:
+        yield f"{title}, average", f"{file}-ema.safetensors", to_cpu(stage.ema.module.state_dict())
+    if result is not None and result.dense is not None:
+        yield "AC/DC, dense twin", "dense.safetensors", result.dense
+
+
+def _measured(
+    title: str, file: str, weights: StateDict, stage: Stage, problem: Problem, setting: Setting
+) -> Outcome:
+    """Of the weights as they are saved, in a plain new model."""
+    model = problem.new_model(stage.recipe).to(setting.device)
+    model.load_state_dict(weights)
+    flops = inference_flops(model.eval(), problem.example(setting.device))
+    score = evaluate(model, problem.loaders.test, stage.recipe, setting)
+    layers = find_prunable(model)
+    zeros = sparsity(layers)
+    norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
+    final = file.endswith(("baseline.safetensors", "sparse.safetensors", "finetuned.safetensors"))
+    return Outcome(
+        model=title,
+        file=file,
+        test_accuracy=score.accuracy,
+        test_loss=score.loss,
+        sparsity=zeros,
+        reported_sparsity=zeros * layers.size / (layers.size + norms),
+        flops=flops.actual,
+        dense_flops=flops.dense,
+        flops_ratio=flops.ratio,
+        best=stage.best if final else None,
+    )
+
+
+def _biases(model: torch.nn.Module) -> int:
+    """Of convolutions and linear layers: the paper's count leaves them out."""
+    kinds = (torch.nn.Conv2d, torch.nn.Linear)
+    return sum(m.bias.numel() for m in model.modules() if isinstance(m, kinds) and m.bias is not None)
+
+
+def _write_config(
+    recipe: Recipe, problem: Problem, setting: Setting, out: Path, resume: Found | None, settings: dict[str, Any]
+) -> None:
+    if not setting.world.first:
+        return
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    where = environment.describe(setting.device)
+    if resume:
+        config = folder.read_json(out / "config.json")
+        config.setdefault("resumed", []).append({"at": now, "from": resume.path.name, **where})
+    else:
+        loaders, method = problem.loaders, recipe.build_method()
+        config = {
+            **settings,
+            "started": now,
+            "recipe": recipe.to_dict(),
+            "method": {"name": method.name, **method.config()} if method else {"name": "dense"},
+            "steps_per_epoch": loaders.train.steps,
+            "data": {"train": loaders.train.samples, "test": loaders.test.samples}
+            | ({"validation": loaders.validation.samples} if loaders.validation else {}),
+            "notes": list(problem.notes),
+            "execution": list(setting.execution.why),
+            "processes": setting.world.size,
+            **where,
+        }
+    folder.write_json(out / "config.json", config)
 
 
 @contextlib.contextmanager
-def reproducible(device: torch.device) -> Iterator[None]:
-    """One CPU thread, and only deterministic convolutions on a GPU, for as long as this lasts.
+def reproducible(recipe: Recipe, device: torch.device) -> Iterator[None]:
+    """Threads, cuDNN and TF32 as the recipe says, for as long as this lasts.
 
-    Images of 8 x 8 leave nothing to share between threads, which on a busy machine wait for each other; and sums then
-    add up in the same order whatever the number of cores.
+    fp32 means fp32: torch's own default lets convolutions use TF32. On a GPU everything runs on a stream of its own,
+    as capturing a CUDA graph wants.
     """
-    threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        with cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True):
-            yield
-    finally:
-        torch.set_num_threads(threads)
+    threads, cudnn, tf32 = torch.get_num_threads(), torch.backends.cudnn, recipe.train.precision != "fp32"
+    matmul = torch.get_float32_matmul_precision()
+    fixed = recipe.train.deterministic
+    with contextlib.ExitStack() as stack:
+        if device.type == "cpu" and recipe.train.threads:
+            torch.set_num_threads(recipe.train.threads)
+            stack.callback(torch.set_num_threads, threads)
+        if device.type == "cuda":
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+            stack.callback(torch.set_float32_matmul_precision, matmul)
+            stack.enter_context(
+                cudnn.flags(enabled=cudnn.enabled, benchmark=not fixed, deterministic=fixed, allow_tf32=tf32)
+            )
+            stack.enter_context(torch.cuda.stream(torch.cuda.Stream(device)))
+        yield

@@ -2,12 +2,14 @@
 
 config.json        what was run, on what
 metrics.jsonl      one line for each epoch and run, written as it ends: the source of every figure
+checkpoints/       the state of the run, to go on from
 *.safetensors      the models
 result.json        the final table; there once the run is complete
 """
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -50,16 +52,40 @@ def claim(out: Path | None, name: str) -> Path:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
     """All or nothing: under a temporary name first, then renamed."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def trim_metrics(folder: Path, stages: Sequence[str], stage: int, step: int) -> None:
+    """Drop the epochs that a checkpoint at `step` of stage number `stage` does not know of: they will run again."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:  # cut short by a crash
+            continue
+        if (stages.index(row["run"]), row["step"]) <= (stage, step):
+            kept.append(line)
+    write_text(path, "".join(f"{line}\n" for line in kept))
 
 
 def append_metrics(folder: Path, row: Row) -> None:

@@ -1,23 +1,44 @@
-"""The training loop, as plain as the one a user would write: nothing in it knows about sparsity but the log.
+"""The training loop, one for all methods: nothing in it knows about sparsity but the log.
 
-for row in train("acdc", model, optimizer, data, recipe, sparsifier=acdc.attach(model, optimizer, method, ...)):
-    print(row)
+for epoch                             order, crops and flips are a function of seed and epoch
+    for batch
+        learning rate                 a function of the step
+        sparsifier.begin_step()       masks change here, where a phase begins
+        forward, backward             step.py: eager, compiled or a CUDA graph
+        clip, optimizer, average
+        checkpoint                    every so often, and when asked to stop
+    evaluate                          the model of the phase just trained
+    a Row                             written to metrics.jsonl by whoever runs the loop
+    checkpoint                        where a phase ends
 """
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from acdc.data.digits import Split
-from acdc.sparsifier import Sparsifier
-from acdc.sparsity.layers import find_prunable
-from acdc.train.recipe import Recipe, learning_rate
+from acdc.data.images import Batches
+from acdc.duration import Duration
+from acdc.methods.acdc import ACDC
+from acdc.sparsifier import Sparsifier, attach
+from acdc.sparsity.layers import Layers, find_prunable
+from acdc.train import checkpoint, optim
+from acdc.train.distributed import World
+from acdc.train.rates import Rates
+from acdc.train.recipe import Recipe
+from acdc.train.step import Execution, Step, Totals, autocast
+from acdc.train.stopping import Stopped, StopRequest
+from acdc.twin import StateDict, to_cpu
+
+_ASK_OTHERS = 20  # steps between two times that ranks tell each other whether one was asked to stop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,85 +52,332 @@ class Row:
     kind: str
     loss: float  # training loss and accuracy: over the epoch's batches, each as it was when trained on
     train_accuracy: float
-    test_accuracy: float  # after the epoch's last step
-    sparsity: float  # zeros / prunable weights, after the epoch's last step
+    test_accuracy: float  # after the epoch's last step, as all that follows
+    test_loss: float
+    sparsity: float  # zeros / prunable weights
     lr: float
-    seconds: float
+    seconds: float  # of the whole epoch
+    eval_seconds: float
+    validation_accuracy: float | None = None
+    ema_accuracy: float | None = None
+    skipped_images: int = 0
+
+
+@dataclass(frozen=True)
+class Live:
+    """How far an epoch has come, for whoever watches."""
+
+    run: str
+    epoch: int
+    share: float
+    loss: float
+    images_per_second: float
 
 
 class DivergedError(ArithmeticError):
     """The loss or a weight is no longer a finite number."""
 
 
-def steps_per_epoch(data: Split, recipe: Recipe) -> int:
-    return -(-len(data.labels) // recipe.batch_size)
+@dataclass(frozen=True, kw_only=True)
+class Loaders:
+    train: Batches
+    test: Batches
+    validation: Batches | None = None
 
 
-def batches(data: Split, recipe: Recipe, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The training set once, in an order that depends on seed and epoch alone."""
-    generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + epoch)
-    order = torch.randperm(len(data.labels), generator=generator).to(data.labels.device)
-    for chosen in order.split(recipe.batch_size):
-        yield data.images[chosen], data.labels[chosen]
+@dataclass(kw_only=True)
+class Setting:
+    """Where and how a stage runs, as against what it computes."""
+
+    device: torch.device
+    execution: Execution
+    checkpoints: Path
+    world: World = field(default_factory=World)
+    stop: StopRequest = field(default_factory=StopRequest)
+    watch: Callable[[Live], None] = lambda live: None
 
 
-def train(
-    run: str,
-    model: nn.Module,
-    optimizer: Optimizer,
-    data: Split,
-    recipe: Recipe,
-    *,
-    epochs: range | None = None,
-    sparsifier: Sparsifier | None = None,
-) -> Iterator[Row]:
-    """Train, and give one row after each epoch. `epochs` takes a run up at a later epoch than its first."""
-    for epoch in range(recipe.epochs) if epochs is None else epochs:
-        start = time.perf_counter()
-        lr = learning_rate(recipe, epoch)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
+class Stage:
+    """One model trained from its first epoch to its last: a dense baseline, the method, or the twin's fine-tuning."""
 
-        model.train()
-        losses = correct = torch.zeros((), device=data.labels.device)
-        for images, labels in batches(data, recipe, epoch):
-            logits = model(images)
-            loss = F.cross_entropy(logits, labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses = losses + loss.detach() * len(labels)
-            correct = correct + (logits.argmax(1) == labels).sum()
-
-        mean_loss = losses.item() / len(data.labels)
-        if not math.isfinite(mean_loss):
-            raise DivergedError(f"{run}: the loss of epoch {epoch + 1} is {mean_loss}, with learning rate {lr:g}")
-        if not all(bool(param.isfinite().all()) for param in model.parameters()):
-            raise DivergedError(f"{run}: weights of epoch {epoch + 1} are not finite, with learning rate {lr:g}")
-        # The next phase begins with the next training step, so this is still the model of the phase just trained.
-        yield Row(
-            run=run,
-            epoch=epoch,
-            step=(epoch + 1) * steps_per_epoch(data, recipe),
-            phase=sparsifier.phase.name if sparsifier else "dense",
-            kind=sparsifier.phase.kind if sparsifier else "dense",
-            loss=mean_loss,
-            train_accuracy=correct.item() / len(data.labels),
-            test_accuracy=accuracy(model, data.test_images, data.test_labels),
-            sparsity=sparsity(model),
-            lr=lr,
-            seconds=time.perf_counter() - start,
+    def __init__(
+        self,
+        index: int,
+        name: str,
+        model: nn.Module,
+        loaders: Loaders,
+        recipe: Recipe,
+        setting: Setting,
+        *,
+        method: ACDC | None = None,
+        first_epoch: int = 0,
+    ) -> None:
+        self.index, self.name, self.recipe, self.loaders, self.setting = index, name, recipe, loaders, setting
+        self.model, self.epochs, self.epoch, self.batch = model, recipe.epochs, first_epoch, 0
+        self.optimizer = optim.build(recipe.optimizer, model, setting.device)
+        each = loaders.train.steps
+        self.sparsifier: Sparsifier | None = (
+            attach(model, self.optimizer, method, steps_per_epoch=each) if method else None
         )
+        self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each)
+        self.scaler = torch.amp.GradScaler("cuda") if recipe.train.precision == "fp16" else None
+        self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
+        self.totals = Totals(setting.device)
+        self.best: dict[str, Any] | None = None  # of the final phase
+        self.best_weights: StateDict | None = None
+        self.seconds = 0.0  # of the epoch under way, before a checkpoint it was taken up from
+        self.extra: dict[str, Any] = {}  # kept with every checkpoint, by whoever runs the stages
+        self.saved: Path | None = None
+        self._layers: Layers = find_prunable(model)
+        self._wrapped = setting.world.wrap(model, setting.device)
+        self._step = Step(
+            self._wrapped,
+            recipe.train,
+            setting.execution,
+            self.totals,
+            device=setting.device,
+            scale=self.scaler.scale if self.scaler else None,
+            no_sync=getattr(self._wrapped, "no_sync", nullcontext),
+            share=self._share,
+        )
+        self._boundaries = frozenset(method.schedule.boundaries(each)) if method else frozenset()
+        every = Duration.parse(recipe.run.checkpoint_every)
+        self._every = max(1, int(every.value * (each if every.unit == "ep" else 1)))
+
+    @property
+    def step(self) -> int:
+        return self.epoch * self.loaders.train.steps + self.batch
+
+    def run(self) -> Iterator[Row]:
+        """Train to the end, and give a row after each epoch."""
+        while self.epoch < self.epochs:
+            start = time.perf_counter() - self.seconds
+            if self.batch == 0:
+                self.totals.reset()
+            self._train_epoch(start)
+            trained = time.perf_counter()
+            row = self._row(start, trained)
+            self.epoch, self.batch, self.seconds = self.epoch + 1, 0, 0.0
+            yield row
+            if self.step in self._boundaries or self._due(self.step) or self.epoch == self.epochs:
+                self.save()
+
+    def _train_epoch(self, start: float) -> None:
+        self.model.train()
+        watch = _Watch(self, self.setting)
+        each, clip = self.loaders.train.steps, self.recipe.train.clip_norm
+        for images, labels in self.loaders.train.batches(self.epoch, self.batch):
+            lr = self.rates.at(self.step)
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+            if self.sparsifier:
+                self.sparsifier.begin_step()
+            self._step(images, labels, self.sparsifier.phase.index if self.sparsifier else None)
+            if self.scaler and clip is not None:
+                self.scaler.unscale_(self.optimizer)
+            if clip is not None:
+                nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+            if self.scaler:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()
+            if self.ema is not None:
+                self.ema.update_parameters(self.model)
+            self.batch += 1
+            self.seconds = time.perf_counter() - start
+            watch.look()
+            if self._asked_to_stop():
+                self.save()
+                raise Stopped(self.setting.stop.signum or 15)
+            if self.batch < each and self._due(self.step):
+                self.save()
+
+    def _row(self, start: float, trained: float) -> Row:
+        sums = self.setting.world.sum(self.totals.values.double()).tolist()
+        self._check_finite()
+        test = evaluate(self.model, self.loaders.test, self.recipe, self.setting)
+        held = self.loaders.validation
+        validation = evaluate(self.model, held, self.recipe, self.setting) if held else None
+        average = None
+        if self.ema is not None:
+            if self.sparsifier:
+                self.sparsifier.apply_masks(self.ema.module)
+            average = evaluate(self.ema.module, self.loaders.test, self.recipe, self.setting)
+        phase = self.sparsifier.phase if self.sparsifier else None
+        self._note_best(validation or test, "validation" if validation else "test", phase is None or phase.final)
+        if self.sparsifier and self.sparsifier.method.keeps_best_twin():
+            self.sparsifier.report((validation or test).accuracy)
+        now = time.perf_counter()
+        return Row(
+            run=self.name,
+            epoch=self.epoch,
+            step=(self.epoch + 1) * self.loaders.train.steps,
+            phase=phase.name if phase else "dense",
+            kind=phase.kind if phase else "dense",
+            loss=sums[0] / sums[2],
+            train_accuracy=sums[1] / sums[2],
+            test_accuracy=test.accuracy,
+            test_loss=test.loss,
+            sparsity=sparsity(self._layers),
+            lr=self.rates.at(self.step - 1),
+            seconds=now - start,
+            eval_seconds=now - trained,
+            validation_accuracy=validation.accuracy if validation else None,
+            ema_accuracy=average.accuracy if average else None,
+            skipped_images=len(getattr(self.loaders.train, "skipped", ())),
+        )
+
+    def _note_best(self, score: "Score", chosen_on: str, counts: bool) -> None:
+        if counts and (self.best is None or score.accuracy > self.best["accuracy"]):
+            self.best = {"epoch": self.epoch, "accuracy": score.accuracy, "chosen_on": chosen_on}
+            if chosen_on == "validation":
+                self.best_weights = to_cpu(self.model.state_dict())
+
+    def _due(self, step: int) -> bool:
+        return step % self._every == 0
+
+    def _share(self, samples: int) -> float:
+        """What this rank's mean gradient weighs, so that the mean over ranks is the mean over the batch."""
+        world, train = self.setting.world, self.loaders.train
+        if world.size == 1:
+            return 1.0
+        batch = min(train.batch_size, train.samples - self.batch * train.batch_size)
+        return samples * world.size / batch
+
+    def _asked_to_stop(self) -> bool:
+        world = self.setting.world
+        if world.size == 1:
+            return bool(self.setting.stop)
+        return self.batch % _ASK_OTHERS == 0 and world.any(bool(self.setting.stop), self.setting.device)
+
+    def _check_finite(self) -> None:
+        if self.scaler:  # GradScaler has skipped such steps
+            if self.scaler.get_scale() < 1e-6:
+                raise DivergedError(f"{self.name}: fp16's loss scale fell to {self.scaler.get_scale():g}; {self._last()}")
+            return
+        alive, steps = self.totals.values[3:].tolist()
+        if not alive:
+            bad = self.epoch * self.loaders.train.steps + round(steps)
+            raise DivergedError(
+                f"{self.name}: the loss of step {bad} (epoch {self.epoch + 1}) is not finite, with learning rate "
+                f"{self.rates.at(bad):g}; {self._last()}"
+            )
+        finite = torch.stack([param.detach().isfinite().all() for param in self.model.parameters()])
+        if not bool(finite.all()):
+            raise DivergedError(f"{self.name}: weights of epoch {self.epoch + 1} are not finite; {self._last()}")
+
+    def _last(self) -> str:
+        return f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint yet"
+
+    # Checkpoints
+
+    def save(self) -> None:
+        """Refuses what is not finite: the last checkpoint is always a good one."""
+        self._check_finite()
+        rng = self.setting.world.gather(checkpoint.rng_state())
+        if self.setting.world.first:
+            folder, keep = self.setting.checkpoints, self.recipe.run.keep
+            state = {**self.state_dict(), "rng": rng, "extra": self.extra}
+            self.saved = checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
+        self.setting.world.wait()
+
+    def state_dict(self) -> StateDict:
+        return {
+            "stage": self.index,
+            "name": self.name,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "steps_per_epoch": self.loaders.train.steps,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sparsifier": self.sparsifier.state_dict() if self.sparsifier else None,
+            "scaler": self.scaler.state_dict() if self.scaler else None,
+            "ema": self.ema.state_dict() if self.ema is not None else None,
+            "totals": self.totals.values,
+            "best": self.best,
+            "best_weights": self.best_weights,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.sparsifier:
+            self.sparsifier.load_state_dict(state["sparsifier"])
+        if self.scaler:
+            self.scaler.load_state_dict(state["scaler"])
+        if self.ema is not None:
+            self.ema.load_state_dict(state["ema"])
+        self.totals.values.copy_(state["totals"])
+        self.best, self.best_weights = state["best"], state["best_weights"]
+        self.seconds = state["seconds"]
+        rng = state["rng"]
+        checkpoint.set_rng_state(rng[min(self.setting.world.rank, len(rng) - 1)])
+
+
+@dataclass(frozen=True)
+class Score:
+    accuracy: float
+    loss: float
+    samples: int
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Share of images classified right, in evaluation mode."""
+def evaluate(model: nn.Module, batches: Batches, recipe: Recipe, setting: Setting) -> Score:
+    """Over all images, in evaluation mode, and in the precision of training; ranks share the work."""
+    training = model.training
     model.eval()
-    return (model(images).argmax(1) == labels).sum().item() / len(labels)
+    sums = torch.zeros(3, dtype=torch.float64, device=setting.device)
+    for images, labels in batches.batches(0):
+        with autocast(recipe.train.precision, setting.device):
+            logits = model(images)
+        known = labels >= 0  # an unreadable image has no label
+        loss = F.cross_entropy(logits.float(), labels, ignore_index=-1, reduction="sum")
+        sums += torch.stack((loss, ((logits.argmax(1) == labels) & known).sum(), known.sum())).double()
+    model.train(training)
+    loss, correct, count = setting.world.sum(sums).tolist()
+    return Score(correct / max(1, count), loss / max(1, count), round(count))
 
 
-def sparsity(model: nn.Module) -> float:
+def sparsity(layers: Layers) -> float:
     """Zeros / prunable weights of the whole model, also those a pattern leaves dense."""
-    layers = find_prunable(model)
-    return 1 - sum(int(weight.param.count_nonzero()) for weight in layers.weights) / layers.size
+    kept = torch.stack([weight.param.detach().count_nonzero() for weight in layers.weights]).sum()
+    return 1 - int(kept) / layers.size
+
+
+class _Watch:
+    """Reads the running loss about once a second, without making the device wait: what is shown is a moment old."""
+
+    def __init__(self, stage: Stage, setting: Setting) -> None:
+        self._stage, self._setting = stage, setting
+        self._cuda = setting.device.type == "cuda"
+        self._copy = torch.zeros(5, pin_memory=self._cuda)
+        self._event = torch.cuda.Event() if self._cuda else None
+        self._asked = False
+        self._start, self._first, self._next = time.monotonic(), stage.batch, time.monotonic() + 0.5
+
+    def look(self) -> None:
+        if self._asked and (self._event is None or self._event.query()):
+            self._asked = False
+            self._show()
+        if not self._asked and time.monotonic() >= self._next:
+            self._next = time.monotonic() + 0.5
+            self._copy.copy_(self._stage.totals.values, non_blocking=True)
+            if self._event is not None:
+                self._event.record()
+            self._asked = True
+
+    def _show(self) -> None:
+        stage, train = self._stage, self._stage.loaders.train
+        loss, _, samples, alive, _ = self._copy.tolist()
+        if not alive and stage.scaler is None:
+            stage._check_finite()
+        done = (stage.batch - self._first) * train.batch_size / max(1e-9, time.monotonic() - self._start)
+        mean = loss / samples if samples else math.nan
+        self._setting.watch(Live(stage.name, stage.epoch, stage.batch / train.steps, mean, done))
+
+
+def _average(model: nn.Module, decay: float) -> AveragedModel:
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)

@@ -1,4 +1,6 @@
-"""LAMB: Adam's step for each weight, scaled layer by layer to the norm of the layer's weights.
+"""The recipe's optimizer, and LAMB.
+
+LAMB is Adam's step for each weight, scaled layer by layer to the norm of the layer's weights.
 
 You et al. 2020, Large Batch Optimization for Deep Learning, Algorithm 2. With m and v as in Adam,
 
@@ -13,8 +15,25 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from acdc.train import recipe
+
+
+def build(said: recipe.Optimizer, model: nn.Module, device: torch.device) -> Optimizer:
+    """Weight decay is on all parameters, as in the paper. On a GPU torch's fused versions are used."""
+    shared: dict[str, Any] = {"lr": said.lr, "weight_decay": said.weight_decay}
+    if said.name == "sgd":
+        fused = device.type == "cuda"
+        return torch.optim.SGD(
+            model.parameters(), momentum=said.momentum, nesterov=said.nesterov, fused=fused or None, **shared
+        )
+    shared |= {"betas": said.betas} | ({"eps": said.eps} if said.eps is not None else {})
+    if said.name == "lamb":
+        return Lamb(model.parameters(), **shared)
+    kind = torch.optim.AdamW if said.name == "adamw" else torch.optim.Adam
+    return kind(model.parameters(), fused=device.type == "cuda" or None, **shared)
 
 
 class Lamb(Optimizer):

@@ -1,41 +1,206 @@
-"""How to train, apart from the sparsity: the same for a dense baseline and for the method compared with it."""
+"""A recipe: everything that decides what a run computes, and nothing of where it runs.
 
-import math
-from dataclasses import dataclass
+A TOML file with one table for each class below; recipes/ holds those of the paper, reading.py reads them.
+"""
 
-import torch
-from torch import nn
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from acdc.methods.acdc import ACDC
+from acdc.schedule import Schedule
+from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)  # every other key of the table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    name: str
+    crop: int = 0  # pixels of padding, then a random window of the images' own size
+    flip: bool = False
+    validation: int = 0  # training images set aside, for choosing without the test set
+    corrupt: int = 0  # training images that get a random label
+    corrupt_kind: Literal["always-wrong", "uniform"] = "always-wrong"
+    bad_limit: int = 50  # unreadable image files after which a run stops
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    name: Literal["sgd", "adam", "adamw", "lamb"] = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float | None = None  # the optimizer's own
+    weight_decay: float = 0.0  # on all parameters, as in the paper
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """The learning rate over time; see rates.py."""
+
+    shape: Literal["constant", "step", "cosine", "linear"] = "constant"
+    per: Literal["epoch", "step"] = "epoch"
+    warmup: float = 0  # epochs
+    milestones: tuple[float, ...] = ()  # epochs at which "step" multiplies by gamma
+    gamma: float = 0.1
+    final: float = 0.0  # where "cosine" and "linear" end, as a fraction of lr
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    epochs: int | None = None  # as many as the method's schedule has, if it is given by name
+    batch_size: int = 128  # over all ranks
+    accumulate: int = 1  # parts a batch is trained in; batch norm sees one part at a time
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    label_smoothing: float = 0.0
+    clip_norm: float | None = None
+    ema: float | None = None  # decay of an average of the weights, evaluated and kept beside the model
+    channels_last: bool = False
+    threads: int = 0  # on a CPU; 0 leaves it to torch
+    deterministic: bool = False  # on a GPU: slower, the same bits in every run
+    compile: Literal["auto", "on", "off"] = "auto"
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """AC/DC's knobs as a file can say them; see acdc.ACDC."""
+
+    name: Literal["acdc", "dense"] = "acdc"
+    sparsity: float | None = None
+    schedule: str | Mapping[str, Any] | None = None  # a name of the paper, or the knobs of Schedule.alternating
+    pattern: str = "unstructured"  # or "2:4", "block 4x4", "channel"
+    distribution: str | Mapping[str, float] = "global"
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    first_and_last_dense: bool = False
+    depthwise_dense: bool = False
+    reset: Literal["momentum", "all", "nothing"] = "momentum"
+    twin: Literal["last", "best"] = "last"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    seeds: tuple[int, ...] = (0,)
+    baseline: bool = False  # a dense model by the same recipe, before the method
+    finetune: bool = False  # the dense twin, over the epochs of the final compressed phase
+    checkpoint_every: str = "10ep"  # and at every phase's end
+    keep: int = 2  # checkpoints
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRow:
+    """What the paper reports for this recipe with these settings: accuracies in %, costs as fractions of dense."""
+
+    set: Mapping[str, Any] = field(default_factory=dict)
+    sparse: float | None = None
+    std: float | None = None
+    dense: float | None = None
+    twin: float | None = None
+    finetuned: float | None = None
+    inference: float | None = None
+    training: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """SGD with Nesterov momentum; weight decay on all parameters, as in the paper."""
+    name: str
+    about: str = ""
+    model: Model
+    data: Data
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    rate: Rate = field(default_factory=Rate)
+    train: Training = field(default_factory=Training)
+    method: Method = field(default_factory=Method)
+    run: Run = field(default_factory=Run)
+    paper: tuple[PaperRow, ...] = ()
 
-    epochs: int = 40
-    batch_size: int = 64
-    lr: float = 0.1
-    warmup_epochs: int = 2
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    seed: int = 0
+    @property
+    def epochs(self) -> int:
+        if self.train.epochs is not None:
+            return self.train.epochs
+        schedule = self.schedule()
+        if schedule is None:
+            raise ValueError("train.epochs is not set: say how long to train, for example train.epochs = 100")
+        return schedule.total_steps(1)
+
+    def schedule(self) -> Schedule | None:
+        """The method's phases. None for dense training."""
+        said = self.method.schedule
+        if self.method.name == "dense":
+            return None
+        if said is None:
+            if self.train.epochs is None:
+                raise ValueError(
+                    "neither train.epochs nor method.schedule is set: say how long to train, for example "
+                    'train.epochs = 100, or method.schedule = "cifar100_20"'
+                )
+            return Schedule.for_epochs(self.train.epochs)
+        if isinstance(said, str):
+            named = Schedule.named()
+            if said not in named:
+                raise ValueError(
+                    f'method.schedule = "{said}": expected one of {", ".join(named)}, or a table such as '
+                    '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }'
+                )
+            return named[said]()
+        knobs = {"total": f"{self.train.epochs}ep", **said} if self.train.epochs else dict(said)
+        return Schedule.alternating(**knobs)
+
+    def build_method(self) -> ACDC | None:
+        """None for dense training."""
+        schedule, said = self.schedule(), self.method
+        if schedule is None:
+            return None
+        if self.train.epochs is not None and schedule.total_steps(1) != self.train.epochs:
+            raise ValueError(
+                f"train.epochs = {self.train.epochs}: method.schedule lasts {schedule.total_steps(1)} epochs; leave "
+                "train.epochs out, or method.schedule, for the paper's proportions over any number of epochs"
+            )
+        return ACDC(
+            sparsity=said.sparsity,
+            schedule=schedule,
+            pattern=read_pattern(said.pattern),
+            distribution=said.distribution,  # type: ignore[arg-type]  # checked by ACDC
+            include=said.include,
+            exclude=said.exclude,
+            first_and_last_dense=said.first_and_last_dense,
+            depthwise_dense=said.depthwise_dense,
+            reset=said.reset,
+            twin=said.twin,
+        )
+
+    def with_seed(self, seed: int) -> "Recipe":
+        return replace(self, run=replace(self.run, seeds=(seed,)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: what config.json holds, and what a checkpoint is compared with."""
+        return asdict(self)
 
 
-def learning_rate(recipe: Recipe, epoch: int) -> float:
-    """Constant within an epoch: linear warm-up lr·(e+1)/w for e < w, then ½·lr·(1 + cos π(e−w)/(E−w)).
-
-    A pure function of the epoch, so that training on from any epoch is passing a number.
-    """
-    warmup = min(recipe.warmup_epochs, recipe.epochs - 1)
-    if epoch < warmup:
-        return recipe.lr * (epoch + 1) / warmup
-    return recipe.lr * (1 + math.cos(math.pi * (epoch - warmup) / (recipe.epochs - warmup))) / 2
-
-
-def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.SGD:
-    return torch.optim.SGD(
-        model.parameters(),
-        lr=recipe.lr,
-        momentum=recipe.momentum,
-        nesterov=recipe.momentum > 0,
-        weight_decay=recipe.weight_decay,
-    )
+def read_pattern(text: str) -> Pattern:
+    """ "unstructured", "2:4", "block 4x4" or "channel"."""
+    kind, _, size = text.strip().partition(" ")
+    try:
+        if kind == "unstructured":
+            return Unstructured()
+        if kind == "channel":
+            return Channel()
+        if kind == "block":
+            rows, columns = (int(part) for part in size.split("x"))
+            return Block(rows, columns)
+        n, m = (int(part) for part in text.split(":"))
+        return NM(n, m)
+    except ValueError as error:
+        said = f" ({error})" if ":" in text or size else ""
+        raise ValueError(
+            f'method.pattern = "{text}": expected "unstructured", "2:4", "block 4x4" or "channel"{said}'
+        ) from None

@@ -1,0 +1,76 @@
+"""What several verbs share: options that say where to run, and reading a recipe with settings on top."""
+
+import argparse
+import os
+from typing import Any
+
+import torch
+
+from acdc.cli.errors import UsageError
+from acdc.train import reading
+from acdc.train.recipe import Recipe
+
+DEVICES = ("auto", "cpu", "cuda")
+# Options that are short for a setting.
+SHORTCUTS = {"sparsity": "method.sparsity", "epochs": "train.epochs", "lr": "optimizer.lr"}
+
+
+def add_recipe(parser: Any, *, default: str | None = None) -> None:
+    said = f" (default {default})" if default else ""
+    parser.add_argument(
+        "recipe", nargs="?" if default else None, default=default, help=f"a name from `acdc ls`, or a file{said}"
+    )
+    add_settings(parser)
+
+
+def add_settings(parser: Any) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="a.b=VALUE", help="change a setting of the recipe; repeatable"
+    )
+    for option, key in SHORTCUTS.items():
+        parser.add_argument(f"--{option}", metavar="X", help=f"short for --set {key}=X")
+    parser.add_argument("--seed", "--seeds", dest="seeds", metavar="N,N", help="short for --set run.seeds=[N,N]")
+
+
+def add_place(parser: Any) -> None:
+    parser.add_argument("--device", default="auto", help=f"{', '.join(DEVICES)} (default %(default)s)")
+    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default $ACDC_DATA, or ./data)")
+    parser.add_argument("--workers", metavar="N", help="processes that decode images (default: one for each core)")
+
+
+def settings(args: argparse.Namespace) -> list[str]:
+    """Everything said on top of the recipe, as `a.b=value`."""
+    said = [f"{key}={getattr(args, option)}" for option, key in SHORTCUTS.items() if getattr(args, option) is not None]
+    if args.seeds is not None:
+        said.append(f"run.seeds=[{args.seeds}]")
+    return [*args.set, *said]
+
+
+def read_recipe(args: argparse.Namespace) -> Recipe:
+    try:
+        return reading.read(args.recipe, settings(args))
+    except reading.RecipeError as error:
+        raise UsageError([str(error)]) from None
+
+
+def read_device(text: str) -> tuple[torch.device, str]:
+    """The device, and why this one."""
+    if text not in DEVICES:
+        raise UsageError([f"--device {text}: expected one of {', '.join(DEVICES)}; type --device auto"])
+    available = torch.cuda.is_available()
+    if text == "cuda" and not available:
+        raise UsageError(["--device cuda: expected a GPU that torch can use, and it sees none; type --device cpu"])
+    if text == "auto":
+        found = "a GPU was found" if available else "torch sees no GPU"
+        return _device("cuda" if available else "cpu"), f"chosen because {found}"
+    return _device(text), "as asked"
+
+
+def read_workers(text: str | None) -> int | None:
+    if text is None or (text.isdigit() and len(text) < 5):
+        return None if text is None else int(text)
+    raise UsageError([f"--workers {text}: expected a whole number, 0 or more; type --workers {os.cpu_count()}"])
+
+
+def _device(kind: str) -> torch.device:
+    return torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)

@@ -1,0 +1,86 @@
+"""A tree of images, root/train/CLASS/* and root/val/CLASS/*: its classes and files, and what is refused."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+SPLITS = ("train", "val")
+SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+_EXPECTED = "expected root/train/CLASS/*.JPEG and root/val/CLASS/*.JPEG"
+
+
+def list_classes(root: Path, count: int | None) -> list[str]:
+    """Names of the classes, sorted: the same in both splits, and `count` of them if given."""
+    if not root.is_dir():
+        raise FileNotFoundError(
+            f"root={str(root)!r}: no such folder; {_EXPECTED}. Pass the folder that holds train and val, "
+            "such as root='/data/imagenet'"
+        )
+    missing = [split for split in SPLITS if not (root / split).is_dir()]
+    if missing:
+        raise FileNotFoundError(
+            f"root={str(root)!r}: holds {_some(sorted(os.listdir(root)))} and no folder {' or '.join(missing)}; "
+            f"{_EXPECTED}. Name the two folders so (a link will do), or pass the folder that holds them"
+        )
+    train, val = (_folders(root, split) for split in SPLITS)
+    if train != val:
+        differences = [
+            (a, sorted({*x} - {*y}), b) for a, x, b, y in (("train", train, "val", val), ("val", val, "train", train))
+        ]
+        found = "; ".join(
+            f"{a} has {len(names)} that {b} has not: {_some(names)}" for a, names, b in differences if names
+        )
+        raise ValueError(
+            f"root={str(root)!r}: train holds {len(train)} classes and val {len(val)}, and they differ; {found}. "
+            "Both must have the same class folders: unpack the missing ones, or remove the others"
+        )
+    if count is not None and len(train) != count:
+        raise ValueError(
+            f"classes={count}: {str(root)!r} holds {len(train)} class folders; expected as many as the recipe says. "
+            f"Complete the folders, or set classes={len(train)} for the model too"
+        )
+    return train
+
+
+def list_files(root: Path, split: str, classes: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Names relative to the split's folder, by class and then sorted, and the label of each."""
+    names: list[str] = []
+    labels: list[int] = []
+    empty: list[str] = []
+    for label, folder in enumerate(classes):
+        with os.scandir(root / split / folder) as entries:
+            files = sorted(entry.name for entry in entries if _is_image(entry))
+        if not files:
+            empty.append(folder)
+        names += [f"{folder}/{file}" for file in files]
+        labels += [label] * len(files)
+    if empty:
+        raise ValueError(
+            f"root={str(root)!r}: {len(empty)} of the {len(classes)} class folders of {split} hold no image: "
+            f"{_some(empty)}; every class needs one at least ({', '.join(SUFFIXES)}). Unpack these classes again, "
+            "or remove their folders from train and val"
+        )
+    return names, labels
+
+
+def _folders(root: Path, split: str) -> list[str]:
+    with os.scandir(root / split) as entries:
+        found = [(entry.name, entry.is_dir(), _is_image(entry)) for entry in entries]
+    folders = sorted(name for name, is_folder, _ in found if is_folder and name[0] != ".")
+    if not folders:
+        images = sum(is_image for _, _, is_image in found)
+        raise ValueError(
+            f"root={str(root)!r}: {split} holds {images} images and no class folder; {_EXPECTED}. Move each image into "
+            "a folder named after its class (for ImageNet's val: the valprep.sh that PyTorch's examples name)"
+        )
+    return folders
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    """By name; hidden files, such as the ._NAME.JPEG of macOS archives, are none."""
+    return entry.name[0] != "." and entry.name.lower().endswith(SUFFIXES) and entry.is_file()
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3]) or "nothing"
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")

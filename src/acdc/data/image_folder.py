@@ -1,0 +1,254 @@
+"""Folders of images in the layout of ImageNet, decoded and cropped in worker processes, finished on the device.
+
+A worker returns a whole batch of uint8 images; the device mirrors and normalises it. Which files a batch holds, and how
+each is cropped and mirrored, follow from (seed, epoch, position in the epoch) alone: not from the number of workers or
+of ranks, nor from where an epoch was resumed.
+"""
+
+import logging
+import multiprocessing
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from acdc.data import folders
+from acdc.data.jpeg import Bad, Read, Reader, Request, check_installed, generator
+
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+_AHEAD = 2  # batches each worker is ahead; this rank's share of them waits in shared memory (/dev/shm)
+
+log = logging.getLogger("acdc")
+
+
+class ImageFolder:
+    """One split of a tree of images, in batches.
+
+    With `train`: shuffled, RandomResizedCrop and mirroring. Without: in order, the shorter side resized to `resize`,
+    the centre cropped. A file that cannot be read is logged and its name kept in `skipped`. In training another image,
+    drawn by the same rule, takes its place; in evaluation its row is left out, so accuracy is over the images that
+    were read. More than `bad_limit` such files, as seen by this rank, stop the run.
+
+    `classes` is the number of classes to insist on.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str,
+        *,
+        batch_size: int,
+        device: torch.device | str,
+        seed: int,
+        train: bool,
+        workers: int,
+        rank: int = 0,
+        world: int = 1,
+        channels_last: bool = True,
+        size: int = 224,
+        resize: int = 256,
+        bad_limit: int,
+        classes: int | None = None,
+    ) -> None:
+        check_installed()
+        _check(split, batch_size, workers, rank, world, size, resize, bad_limit)
+        self.root, self.split = Path(root).expanduser(), split
+        self.batch_size, self.rank, self.world = batch_size, rank, world
+        self.device, self.seed, self.train, self.workers = torch.device(device), seed, train, workers
+        self.channels_last, self.bad_limit = channels_last, bad_limit
+        self.class_names = folders.list_classes(self.root, classes)
+        self._names, labels = folders.list_files(self.root, split, self.class_names)
+        self._labels = torch.tensor(labels)
+        self.samples = len(self._names)
+        self.skipped: list[str] = []
+        self._reader = Reader(folder=self.root / split, seed=seed, train=train, size=size, resize=resize)
+        self._requests = _Requests()
+        self._loader: DataLoader | None = None
+        self._reads: Iterator[Read] = iter(())
+        self._turn = 0
+
+    @property
+    def steps(self) -> int:
+        return -(-self.samples // self.batch_size)
+
+    def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's share of batches first, first + 1, … of an epoch: normalised float32 images, int64 labels.
+
+        The share is torch.tensor_split(batch, world)[rank], so empty where the last batch is smaller than the world.
+        One iterator at a time: calling this again ends the one before.
+        """
+        if not 0 <= first <= self.steps:
+            raise ValueError(
+                f"first={first}: expected a batch of 0 to {self.steps}, the number of batches an epoch has"
+            )
+        self._turn += 1
+        return self._finish(self._copied(self._whole(epoch, first, self._turn)))
+
+    def close(self) -> None:
+        """End the workers. They start again with the next batches()."""
+        self._turn += 1
+        self._reads, self._loader = iter(()), None  # the last references: the loader joins its workers on deletion
+
+    # What to read
+
+    def _order(self, epoch: int) -> Tensor:
+        if not self.train:
+            return torch.arange(self.samples)
+        shuffle = torch.Generator().manual_seed(generator(self.seed, epoch).getrandbits(63))
+        return torch.randperm(self.samples, generator=shuffle)
+
+    def _plan(self, epoch: int, first: int) -> Iterator[Request]:
+        order = self._order(epoch)
+        for step in range(first, self.steps):
+            start = step * self.batch_size
+            each, more = divmod(min(self.batch_size, self.samples - start), self.world)
+            start += self.rank * each + min(self.rank, more)
+            share = order[start : start + each + (self.rank < more)]
+            yield Request(epoch, start, [self._names[index] for index in share.tolist()], self._labels[share].tolist())
+
+    # What was read
+
+    def _open(self) -> DataLoader:
+        processes = {}
+        if self.workers:
+            # Not fork: it copies CUDA's state and the locks of threads that do not exist in the copy. The server is a
+            # clean process; it imports what a worker needs once, and workers share it.
+            method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+            if method == "forkserver":
+                multiprocessing.set_forkserver_preload(["__main__", "acdc.data.jpeg"])
+            processes = {"multiprocessing_context": method, "persistent_workers": True, "prefetch_factor": _AHEAD}
+        return DataLoader(
+            self._reader,
+            batch_size=None,  # the reader makes batches itself
+            sampler=self._requests,
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # the loader draws a seed every epoch; not from the run's generator
+            **processes,
+        )
+
+    def _whole(self, epoch: int, first: int, turn: int) -> Iterator[Read]:
+        """What the workers read, with unreadable files replaced or left out."""
+        if turn == self._turn:
+            if self._loader is None:
+                self._loader = self._open()
+            self._requests.next = self._plan(epoch, first)
+            self._reads = iter(self._loader)
+        for _ in range(first, self.steps):
+            if turn != self._turn:
+                raise RuntimeError(
+                    f"these batches of epoch {epoch} ended when batches() or close() was called on the same data; "
+                    "use one iterator at a time, or a second ImageFolder"
+                )
+            read = next(self._reads)
+            for bad in read.bad:
+                self._skip(bad)
+            if not read.bad:
+                yield read
+            elif self.train:
+                yield self._replaced(read, epoch)
+            else:
+                unread = {bad.place for bad in read.bad}
+                keep = [place for place in range(len(read.labels)) if place not in unread]
+                yield read._replace(images=read.images[keep], flips=read.flips[keep], labels=read.labels[keep])
+
+    def _replaced(self, read: Read, epoch: int) -> Read:
+        """Other images in the rows of unreadable ones, read here: they are few."""
+        for bad in read.bad:
+            position, attempt, again = read.first + bad.place, 0, [bad]
+            while again:
+                attempt += 1
+                index = int(generator(self.seed, epoch, position, -attempt).random() * self.samples)
+                request = Request(epoch, position, [self._names[index]], [int(self._labels[index])], attempt)
+                images, flips, labels, again, _ = self._reader[request]
+                for worse in again:
+                    self._skip(worse)
+                read.images[bad.place], read.flips[bad.place], read.labels[bad.place] = images[0], flips[0], labels[0]
+        return read
+
+    def _skip(self, bad: Bad) -> None:
+        if bad.name in self.skipped:
+            return
+        self.skipped.append(bad.name)
+        log.warning("skipped %s: %s", self.root / self.split / bad.name, bad.reason)
+        count, shown = len(self.skipped), ", ".join(self.skipped[:3])
+        if count > self.bad_limit or count == self.samples:
+            raise RuntimeError(
+                f"bad_limit={self.bad_limit}: {count} of the {self.samples} images of {self.root / self.split} cannot "
+                f"be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. Copy "
+                f"these files again from their archive, or set bad_limit={2 * count} to go on without them"
+            )
+
+    # On the device
+
+    def _copied(self, reads: Iterator[Read]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """On the device. On a GPU one batch ahead and on a stream of its own, so that copying overlaps a step."""
+        if self.device.type != "cuda":
+            for read in reads:
+                yield read.images.to(self.device), read.flips.to(self.device), read.labels.to(self.device)
+            return
+        stream = torch.cuda.Stream(self.device)
+        waiting = None
+        for read in reads:
+            with torch.cuda.stream(stream):
+                images, flips, labels = (
+                    x.to(self.device, non_blocking=True) for x in (read.images, read.flips, read.labels)
+                )
+            copies = (images, flips, labels), stream.record_event()
+            if waiting:
+                yield _arrived(*waiting)
+            waiting = copies
+        if waiting:
+            yield _arrived(*waiting)
+
+    def _finish(self, copied: Iterator[tuple[Tensor, Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        mean, std = (torch.tensor(x, device=self.device).mul_(255).view(3, 1, 1) for x in (MEAN, STD))
+        for pixels, flips, labels in copied:
+            images = pixels.permute(0, 3, 1, 2)  # channels last in memory, as they were decoded
+            if self.train:
+                images = torch.where(flips.view(-1, 1, 1, 1), images.flip(3), images)
+            images = images.to(torch.float32).sub_(mean).div_(std)
+            layout = torch.channels_last if self.channels_last else torch.contiguous_format
+            yield images.contiguous(memory_format=layout), labels
+
+
+class _Requests:
+    """The loader's sampler: one object for all epochs, so that the loader and its workers can stay."""
+
+    next: Iterator[Request] = iter(())
+
+    def __iter__(self) -> Iterator[Request]:
+        return self.next
+
+
+def _arrived(tensors: tuple[Tensor, Tensor, Tensor], copied: torch.Event) -> tuple[Tensor, Tensor, Tensor]:
+    """The copies, for use on the current stream."""
+    stream = torch.cuda.current_stream(tensors[0].device)
+    stream.wait_event(copied)
+    for tensor in tensors:
+        tensor.record_stream(stream)
+    return tensors
+
+
+def _check(
+    split: str, batch_size: int, workers: int, rank: int, world: int, size: int, resize: int, bad_limit: int
+) -> None:
+    wrong = []
+    if split not in folders.SPLITS:
+        wrong.append(f"split={split!r}: expected one of {', '.join(folders.SPLITS)}")
+    if world < 1 or not 0 <= rank < world:
+        wrong.append(f"rank={rank}, world={world}: expected a rank of 0 to world - 1")
+    if batch_size < max(world, 1):
+        wrong.append(f"batch_size={batch_size}: expected {max(world, 1)} or more, an image for every rank")
+    if not 1 <= size <= resize:
+        wrong.append(f"size={size}, resize={resize}: expected 1 ≤ size ≤ resize, such as size=224, resize=256")
+    wrong += [
+        f"{name}={value}: expected 0 or more"
+        for name, value in (("workers", workers), ("bad_limit", bad_limit))
+        if value < 0
+    ]
+    if wrong:
+        raise ValueError("; ".join(wrong))

@@ -1,0 +1,175 @@
+"""Images of one size, held on the device as uint8 and augmented there, a batch at a time. No worker processes.
+
+An epoch is a pure function of seed and epoch: its order, crops and flips are drawn at once, on the CPU, whatever the
+device. So a run that is taken up inside an epoch, or shared between ranks, sees the same images as one that is not.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+
+class Batches(Protocol):
+    """What the training loop asks of data."""
+
+    samples: int  # in an epoch, over all ranks
+    batch_size: int  # over all ranks
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch; the last may be smaller."""
+        ...
+
+    def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """This rank's share of batch `first` of the epoch and of those after it: normalised images, and labels."""
+        ...
+
+
+@dataclass(frozen=True)
+class Images:
+    """(N, channels, height, width) of uint8, and N labels."""
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> "Images":
+        return Images(self.pixels.to(device), self.labels.to(device))
+
+    def take(self, chosen: Tensor) -> "Images":
+        chosen = chosen.to(self.labels.device)
+        return Images(self.pixels[chosen], self.labels[chosen])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageData:
+    """A data set. `mean` and `std` are of the pixels, one for each channel, in units of `scale`."""
+
+    name: str
+    classes: int
+    train: Images
+    test: Images
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scale: float = 255.0
+    validation: Images | None = None
+    notes: tuple[str, ...] = ()  # what a reader of the run should know: labels corrupted, and how many
+    corrupted: dict[str, Tensor] = field(default_factory=dict)  # of the training set: index, given, true
+    corruption: tuple[str, int] | None = None  # kind and seed of the corrupted labels
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.train.pixels.shape[1:]
+        return channels, height, width
+
+    def to(self, device: torch.device | str) -> "ImageData":
+        held = self.validation.to(device) if self.validation else None
+        return replace(self, train=self.train.to(device), test=self.test.to(device), validation=held)
+
+
+def hold_out(data: ImageData, count: int, *, seed: int = 0) -> ImageData:
+    """Set `count` training images aside, for choosing between models without looking at the test set.
+
+    The split has a seed of its own, so that runs of different seeds choose on the same images.
+    """
+    total = len(data.train)
+    if not 0 < count < total:
+        raise ValueError(
+            f"validation = {count}: {data.name} has {total:,} training images; set aside from 1 to {total - 1}"
+        )
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+    kept, held = order[count:].sort().values, order[:count].sort().values
+    corrupted, notes = data.corrupted, data.notes
+    if corrupted:
+        place = torch.full((total,), -1)
+        place[kept] = torch.arange(total - count)
+        index = place[corrupted["index"]]
+        stays = index >= 0
+        corrupted = {key: value[stays] for key, value in corrupted.items()} | {"index": index[stays]}
+        notes += (f"{int((~stays).sum()):,} of the random labels were set aside with the validation images",)
+    return replace(
+        data, train=data.train.take(kept), validation=data.train.take(held), corrupted=corrupted, notes=notes
+    )
+
+
+def share(start: int, stop: int, rank: int, world: int) -> slice:
+    """The part of range(start, stop) that a rank takes: in order of rank, the first ones larger by one at most."""
+    each, rest = divmod(stop - start, world)
+    begin = start + rank * each + min(rank, rest)
+    return slice(begin, begin + each + (rank < rest))
+
+
+class InMemory:
+    """Batches of `images`, shuffled and augmented where `train` is set.
+
+    `crop` pads with that many black pixels on each side and cuts a window of the images' own size; `flip` mirrors half
+    of them. With several ranks each takes its part of every batch.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        data: ImageData,
+        *,
+        batch_size: int,
+        train: bool = False,
+        seed: int = 0,
+        crop: int = 0,
+        flip: bool = False,
+        channels_last: bool = False,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.samples, self.batch_size = len(images), batch_size
+        self._labels, self._train, self._seed = images.labels, train, seed
+        self._crop, self._flip = (crop, flip) if train else (0, False)
+        self._pixels = F.pad(images.pixels, (self._crop,) * 4) if self._crop else images.pixels
+        self._height, self._width = images.pixels.shape[2:]
+        self._rank, self._world = rank, world
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        device = images.pixels.device
+        self._device = device
+        mean, std = (torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (data.mean, data.std))
+        self._shift, self._factor = mean / std, 1 / (std * data.scale)
+        self._channel = torch.arange(images.pixels.shape[1], device=device).view(1, -1, 1, 1)
+        self._rows = torch.arange(self._height, device=device).view(1, 1, -1, 1)
+        self._columns = torch.arange(self._width, device=device).view(1, 1, 1, -1)
+
+    @property
+    def steps(self) -> int:
+        return -(-self.samples // self.batch_size)
+
+    def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        chosen, down, right, mirror = self._draw(epoch)
+        for start in range(first * self.batch_size, self.samples, self.batch_size):
+            here = share(start, min(start + self.batch_size, self.samples), self._rank, self._world)
+            index = chosen[here]
+            if self._crop or self._flip:
+                columns = torch.where(mirror[here], self._width - 1 - self._columns, self._columns) + right[here]
+                pixels = self._pixels[index.view(-1, 1, 1, 1), self._channel, self._rows + down[here], columns]
+            else:
+                pixels = self._pixels[index]
+            images = pixels.to(torch.float32, memory_format=self._format).mul_(self._factor).sub_(self._shift)
+            yield images, self._labels[index]
+
+    def _draw(self, epoch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """For every image of the epoch, in order: which it is, how far down and right its crop lies, if mirrored."""
+        shape = (self.samples, 1, 1, 1)
+        if not self._train:
+            nothing = torch.zeros(shape, dtype=torch.int64, device=self._device)
+            return torch.arange(self.samples, device=self._device), nothing, nothing, nothing.bool()
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+        drawn = (
+            torch.randperm(self.samples, generator=generator),
+            torch.randint(2 * self._crop + 1, shape, generator=generator),
+            torch.randint(2 * self._crop + 1, shape, generator=generator),
+            torch.rand(shape, generator=generator) < (0.5 if self._flip else 0.0),
+        )
+        order, down, right, mirror = (values.to(self._device) for values in drawn)
+        return order, down, right, mirror

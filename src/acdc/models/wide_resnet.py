@@ -1,0 +1,145 @@
+"""Wide residual networks (Zagoruyko and Komodakis 2016, arXiv:1605.07146), in two variants.
+
+Pre-activation blocks in three stages of 16, 32 and 64 times `width` channels; WRN-28-10 is the paper's CIFAR-100 model.
+
+"published" is the network of the AC/DC experiments: convolutions with biases, the stride on a block's second
+convolution, dropout right after its first one, shortcuts of the block's raw input, momentum .9 in the last batch norm
+and torch's default initial weights. "usual" is the original: no biases, the stride on the first convolution, dropout
+after the second ReLU, shortcuts of the pre-activated input where the shape changes, momentum .1, He's weights.
+"""
+
+import math
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from acdc.models.norm import SplitBatchNorm2d
+from acdc.models.resnet_cifar import fill, generator_of, initialise
+
+Variant = Literal["published", "usual"]
+
+
+class Block(nn.Module):
+    """x + conv(relu(bn(conv(relu(bn(x)))))), dropout between the convolutions, a 1 x 1 convolution as the shortcut
+    where the shape changes."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int, dropout: float, published: bool, splits: int) -> None:
+        super().__init__()
+        strides = (1, stride) if published else (stride, 1)
+        self.published = published
+        self.bn1 = SplitBatchNorm2d(in_channels, splits=splits)
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, strides[0], padding=1, bias=published)
+        self.dropout = nn.Dropout(dropout)
+        self.bn2 = SplitBatchNorm2d(channels, splits=splits)
+        self.conv2 = nn.Conv2d(channels, channels, 3, strides[1], padding=1, bias=published)
+        self.shortcut = None
+        if stride != 1 or in_channels != channels:
+            self.shortcut = nn.Conv2d(in_channels, channels, 1, stride, bias=published)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = F.relu(self.bn1(x), inplace=True)
+        out = self.conv1(active)
+        if self.published:
+            out = F.relu(self.bn2(self.dropout(out)), inplace=True)
+        else:
+            out = self.dropout(F.relu(self.bn2(out), inplace=True))
+        if self.shortcut is not None:
+            x = self.shortcut(x if self.published else active)
+        return self.conv2(out) + x
+
+
+class WideResNet(nn.Module):
+    """`depth` is 6 n + 4 for n blocks in each stage; `bn_splits` parts of a batch are normalised on their own.
+
+    `seed` makes the initial weights a function of it alone; without one they come from torch's global generator.
+    """
+
+    def __init__(
+        self,
+        depth: int = 28,
+        width: int = 10,
+        classes: int = 100,
+        dropout: float = 0.3,
+        in_channels: int = 3,
+        variant: Variant = "published",
+        bn_splits: int = 1,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        _check(depth, width, classes, dropout, in_channels, variant, bn_splits)
+        published = variant == "published"
+        self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=published)
+        stages, channels = [], 16
+        for stage_width, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
+            blocks = []
+            for index in range((depth - 4) // 6):
+                first = stride if index == 0 else 1
+                blocks.append(Block(channels, stage_width, first, dropout, published, bn_splits))
+                channels = stage_width
+            stages.append(nn.Sequential(*blocks))
+        self.stages = nn.Sequential(*stages)
+        self.bn = SplitBatchNorm2d(channels, splits=bn_splits, momentum=0.9 if published else 0.1)
+        self.fc = nn.Linear(channels, classes)
+        if published:
+            initialise_as_torch(self, seed)
+        else:
+            initialise(self, seed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn(self.stages(self.conv1(x))), inplace=True)
+        return self.fc(out.mean(dim=(2, 3)))
+
+
+def wrn28_10(
+    *,
+    classes: int = 100,
+    dropout: float = 0.3,
+    in_channels: int = 3,
+    variant: Variant = "published",
+    bn_splits: int = 1,
+    seed: int | None = None,
+) -> WideResNet:
+    """WRN-28-10: 36,546,980 parameters for CIFAR-100 as published, 36,536,884 as usual."""
+    return WideResNet(28, 10, classes, dropout, in_channels, variant, bn_splits, seed)
+
+
+def initialise_as_torch(model: nn.Module, seed: int | None) -> None:
+    """The weights torch.manual_seed(seed) would have given: uniform within ± 1 / sqrt(fan-in), biases too."""
+    generator = generator_of(seed)
+    if generator is None:  # torch's constructors have drawn them already
+        return
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            bound = 1 / math.sqrt(module.weight[0].numel())
+
+            def draw(param: Tensor, bound: float = bound) -> Tensor:
+                return param.uniform_(-bound, bound, generator=generator)
+
+            fill(module.weight, draw)
+            if module.bias is not None:
+                fill(module.bias, draw)
+
+
+def _check(depth: int, width: int, classes: int, dropout: float, in_channels: int, variant: str, splits: int) -> None:
+    if splits < 1:
+        raise ValueError(f"bn_splits={splits}: expected the number of parts, 1 or more; write bn_splits=2 as published")
+    if depth < 10 or (depth - 4) % 6:
+        near = max(10, 6 * round((depth - 4) / 6) + 4)
+        raise ValueError(
+            f"depth={depth}: expected 6 n + 4 for n blocks in each stage (10, 16, 22, 28, …); write depth={near}"
+        )
+    if min(width, classes, in_channels) < 1:
+        raise ValueError(
+            f"width={width}, classes={classes}, in_channels={in_channels}: expected whole numbers above 0; for "
+            "WRN-28-10 write WideResNet(depth=28, width=10, classes=100)"
+        )
+    if not 0 <= dropout < 1:
+        raise ValueError(
+            f"dropout={dropout}: expected a fraction from 0 to below 1; write dropout=0.3 as published, 0 for none"
+        )
+    if variant not in ("published", "usual"):
+        raise ValueError(
+            f"variant={variant!r}: expected 'published' (the AC/DC paper's network) or 'usual' (Zagoruyko and "
+            "Komodakis's); write variant='published'"
+        )

@@ -1,0 +1,129 @@
+"""Checkpoints: the whole state of a run in one file, written whole or not at all.
+
+RUN/checkpoints/1-acdc-00012345.pt is the state of stage 1, "acdc", after 12,345 steps. A file is written under a
+temporary name, synced and renamed, so a file of this name is complete unless something damaged it later; finding the
+newest one checks that too (the zip's checksums), and says which were passed over.
+"""
+
+import os
+import random
+import re
+import sys
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FORMAT = 1
+_NAME = re.compile(r"(\d+)-(\w+)-(\d{8,})\.pt")
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be written, or none that can be read."""
+
+
+@dataclass(frozen=True)
+class Found:
+    path: Path
+    state: dict[str, Any]
+    skipped: tuple[str, ...]  # newer ones, and why
+
+
+def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any], *, keep: int) -> Path:
+    """Write one, then remove all but the newest `keep`."""
+    path = folder / f"{stage}-{name}-{step:08}.pt"
+    temporary = folder / f".{path.name}.tmp"
+    try:
+        folder.mkdir(exist_ok=True)
+        with temporary.open("wb") as file:
+            torch.save({"format": FORMAT, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync(folder)
+    except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError
+        temporary.unlink(missing_ok=True)
+        newest = next(iter(_newest_first(folder)), None) if folder.is_dir() else None
+        left = f"the newest one left is {newest}" if newest else "there is none before it"
+        raise CheckpointError(f"{path} could not be written ({_reason(error)}); {left}") from error
+    for old in _newest_first(folder)[keep:]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def newest(folder: Path) -> Found:
+    """The newest whole checkpoint of a run."""
+    skipped = []
+    for path in _newest_first(folder) if folder.is_dir() else []:
+        try:
+            return Found(path, load(path), tuple(skipped))
+        except CheckpointError as error:
+            skipped.append(str(error))
+    reasons = "".join(f"\n  {reason}" for reason in skipped)
+    raise CheckpointError(f"{folder} holds no whole checkpoint to go on from{reasons}")
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Tensors and plain data only: nothing in a checkpoint is executed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged:
+            raise CheckpointError(f"{path}: damaged ({damaged} does not match its checksum)")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file") from None
+    except CheckpointError:
+        raise
+    except Exception as error:  # zipfile, pickle and torch each have their own for a file cut short
+        raise CheckpointError(f"{path}: cut short or not a checkpoint ({_reason(error)})") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise CheckpointError(f"{path}: format {found!r}, and this version of acdc reads format {FORMAT}")
+    return state
+
+
+def rng_state() -> dict[str, Any]:
+    """Of every random generator a training step may draw from."""
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    if "numpy" in sys.modules:
+        kind, keys, position, has_gauss, gauss = sys.modules["numpy"].random.get_state()
+        state["numpy"] = [kind, keys.tolist(), int(position), int(has_gauss), float(gauss)]
+    return state
+
+
+def set_rng_state(state: Mapping[str, Any]) -> None:
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+    if "numpy" in state:
+        import numpy
+
+        kind, keys, position, has_gauss, gauss = state["numpy"]
+        numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, gauss))
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    named = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(named, key=lambda pair: (int(pair[0][1]), int(pair[0][3])), reverse=True)]
+
+
+def _sync(folder: Path) -> None:
+    """The rename itself, too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,0 +1,53 @@
+"""Being asked to stop: SIGTERM (schedulers) and SIGINT (Ctrl-C) let the step end and a checkpoint be written."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Stopped(Exception):  # noqa: N818  # nothing went wrong
+    """The run was asked to stop and did, after writing a checkpoint."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+        super().__init__(signal.Signals(signum).name)
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell reports a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + self.signum
+
+
+class StopRequest:
+    """Set by a signal, read between steps."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signum is not None
+
+
+@contextmanager
+def listening() -> Iterator[StopRequest]:
+    """Signals become a request for as long as this lasts. A second Ctrl-C stops at once, without a checkpoint."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request  # signals belong to the main thread
+        return
+
+    def asked(signum: int, frame: Any) -> None:
+        if request and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        request.signum = signum
+        print("\nacdc: stopping after this step, with a checkpoint (Ctrl-C again: at once, without)", file=sys.stderr)
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
