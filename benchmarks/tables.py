@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import readme
+from benchmarks import readme, runs
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
@@ -47,6 +47,20 @@ _DIGITS = """
 `python -m benchmarks.digits`: `acdc train` on scikit-learn's digits for each seed; the test set is the same for all.
 Accuracy and FLOPs as mean ± standard deviation over seeds. FLOPs are theoretical, per image.
 """
+_THROUGHPUT = """
+## Images a second
+
+`python -m benchmarks.throughput`: a recipe's model on made images of the data's size, augmentation, masks, optimizer
+and one evaluation an epoch included, from the second epoch of each phase on. "Outside the step" is the share of that
+time not spent in forward, backward and optimizer on a batch that lies ready; "compressed / dense" compares training
+epochs of neighbouring phases, as the median over pairs.
+"""
+_RUNS = """
+## The paper's image experiments
+
+Runs of `acdc train`, kept in [runs](runs) with their settings, every epoch's metrics and the log; the command is
+`acdc train RECIPE`, with the settings that config.json names.
+"""
 _NONE = "\nNothing measured yet.\n"
 
 
@@ -71,11 +85,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def page(results: Path) -> str:
-    text = _INTRO
+    kept = runs.read_all(results)
+    text = _INTRO + _RUNS + (markdown(runs.runs_table(kept)) if kept else _NONE)
     for intro, file, key, table in (
         (_DIGITS, "digits.jsonl", "dataset", digits_table),
         (_SELECT, "select.jsonl", "size", select_table),
         (_OVERHEAD, "overhead.jsonl", "net", overhead_table),
+        (_THROUGHPUT, "throughput.jsonl", "recipe", throughput_table),
     ):
         tables = [markdown(table(rows)) for rows in newest(read(results / file), key)]
         text += intro + ("".join(tables) or _NONE)
@@ -116,6 +132,24 @@ def digits_table(rows: Sequence[Row]) -> Table:
     seeds = sorted({row["seed"] for row in rows})
     title = f"Digits, {first['recipe']['epochs']} epochs, seeds {', '.join(map(str, seeds))}"
     return title, header, cells, _note(first)
+
+
+def throughput_table(rows: Sequence[Row]) -> Table:
+    first = rows[0]
+    header = ["recipe", "images/s, all in", "outside the step", "compressed / dense", "step", "n (phases)"]
+    cells = [
+        [
+            row["recipe"],
+            f"{row['images_per_second']:,.0f}",
+            f"{row['outside_step']:.1%}",
+            f"{row['compressed_over_dense']:.3f}",
+            duration(row["step_milliseconds"] / 1000),
+            str(2 * len(row["pairs"])),
+        ]
+        for row in rows
+    ]
+    title = f"Batches of {first['batch_size']}, {first['precision']}, on {first['device_name']}"
+    return title, header, cells, f"{'; '.join(first['execution'])}. {_note(first)}"
 
 
 def _mean(rows: Sequence[Row], key: str, scale: float, form: str) -> str:

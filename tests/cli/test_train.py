@@ -1,6 +1,6 @@
-"""acdc train from end to end: the folder it writes, what it refuses, how it stops."""
+"""acdc train from end to end: the folder it writes, what it refuses, how it stops and goes on."""
 
-import argparse
+import errno
 import json
 import os
 import re
@@ -15,21 +15,32 @@ import torch
 from safetensors.torch import load_file
 
 import acdc
-from acdc.cli import main
-from acdc.cli.train import resolve
+from acdc.cli import common, main
+from acdc.cli.errors import UsageError
 from acdc.data.digits import load_digits
+from acdc.data.images import InMemory
 from acdc.measure.flops import inference_flops
 from acdc.models.resnet_cifar import digits_net
-from acdc.train import experiment
-from acdc.train.loop import accuracy
+from acdc.train import experiment, reading
+from acdc.train.loop import Setting, evaluate
+from acdc.train.step import Execution
 
 EPOCHS = 4
 MODELS = ("baseline", "sparse", "dense", "finetuned")
-FILES = {"config.json", "metrics.jsonl", "result.json", "masks.safetensors", *(f"{m}.safetensors" for m in MODELS)}
+FILES = {
+    "checkpoints",
+    "config.json",
+    "metrics.jsonl",
+    "phases.jsonl",
+    "result.json",
+    "masks.safetensors",
+    "predictions.safetensors",
+    *(f"{model}.safetensors" for model in MODELS),
+}
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "FORCE_COLOR": "1", "PYTHONWARNINGS": "error"}
+    return {**os.environ, "FORCE_COLOR": "1", "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +61,10 @@ def piped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
     return folder, done
 
 
+def contents(run: Path) -> dict[Path, tuple[bytes, int]]:
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.rglob("*") if path.is_file()}
+
+
 def metrics(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
@@ -68,7 +83,7 @@ def test_the_folder_holds_what_it_should(run: Path) -> None:
 def test_config_says_what_was_run_on_what(run: Path) -> None:
     config = read(run, "config.json")
     assert (config["dataset"], config["model"]) == ("digits", "digits_net")
-    assert (config["recipe"]["epochs"], config["recipe"]["seed"]) == (EPOCHS, 1)
+    assert (config["recipe"]["train"]["epochs"], config["recipe"]["run"]["seeds"]) == (EPOCHS, [1])
     assert config["method"]["sparsity"] == 0.9
     assert acdc.Schedule.from_dict(config["method"]["schedule"]) == acdc.Schedule.for_epochs(EPOCHS)
     assert config["steps_per_epoch"] == 22
@@ -117,13 +132,15 @@ def test_the_sparse_model_has_exactly_the_weights_its_masks_keep(run: Path) -> N
 
 def test_the_table_is_what_the_files_measure(run: Path) -> None:
     rows = read(run, "result.json")["models"]
-    data = load_digits()
+    data, setting = load_digits(), Setting(device=torch.device("cpu"), execution=Execution(False, False, ()), checkpoints=run)
     assert [row["file"] for row in rows] == [f"{name}.safetensors" for name in MODELS]
     for row in rows:
         model = digits_net()
         model.load_state_dict(load_file(run / row["file"]))
-        flops = inference_flops(model, data.images[:1])
-        assert row["test_accuracy"] == accuracy(model, data.test_images, data.test_labels)
+        flops = inference_flops(model, torch.zeros(1, 1, 8, 8))
+        batches = InMemory(data.test, data, batch_size=400)
+        score = evaluate(model, batches, reading.read("digits"), setting)
+        assert (row["test_accuracy"], row["test_loss"]) == (score.accuracy, pytest.approx(score.loss, rel=1e-5))
         assert (row["flops"], row["dense_flops"], row["flops_ratio"]) == (flops.actual, flops.dense, flops.ratio)
     assert rows[1]["sparsity"] == pytest.approx(0.9, abs=1e-4)
     assert rows[0]["flops_ratio"] == 1
@@ -148,11 +165,10 @@ def test_the_same_seed_gives_the_same_bytes(run: Path, piped: tuple[Path, subpro
 
 
 def test_torch_s_threads_are_as_before(run: Path) -> None:
-    device = torch.device("cpu")
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        with experiment.reproducible(device):
+        with experiment.reproducible(reading.read("digits"), torch.device("cpu")):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:
@@ -161,7 +177,7 @@ def test_torch_s_threads_are_as_before(run: Path) -> None:
 
 def test_two_of_four_leaves_the_first_layer_dense_and_says_so(tmp_path: Path, capsys) -> None:
     out = tmp_path / "run"
-    assert main(["train", "--epochs", "4", "--batch-size", "256", "--pattern", "2:4", "--out", str(out)]) == 0
+    assert main(["train", "--epochs", "4", "--set", "method.pattern=2:4", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "left dense: conv1.weight (1 input channels do not divide by 4)" in said
     masks = load_file(out / "masks.safetensors")
@@ -196,7 +212,7 @@ def test_it_ends_with_the_table_and_the_folder(piped: tuple[Path, subprocess.Com
 
 
 def test_it_says_what_was_chosen_and_why(piped: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    assert "device: cpu (as asked), one thread" in piped[1].stdout
+    assert "device: cpu (as asked), 1 thread" in piped[1].stdout
     assert "AC/DC schedule: 4 epochs" in piped[1].stdout
 
 
@@ -216,22 +232,27 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sparsity", "90"], "--sparsity 90: expected the fraction of zeros.*type --sparsity 0.9"),
-        (["--sparsity", "95%"], "--sparsity 95%: expected the fraction of zeros.*type --sparsity 0.95"),
-        (["--sparsity", "1"], "--sparsity 1: expected the fraction of zeros"),
-        (["--sparsity", "nan"], "--sparsity nan: expected the fraction of zeros.*type --sparsity 0.9"),
-        (["--sparsity", "0.99999"], "--sparsity 0.99999: expected some of the 19,408 weights to be left"),
-        (["--sparsity", "0.9", "--pattern", "2:4"], "--sparsity 0.9: --pattern 2:4 always makes 0.5; leave --sparsity"),
-        (["--epochs", "3"], "--epochs 3: expected a whole number from 4 to 100000; type --epochs 40"),
-        (["--epochs", "4.5"], "--epochs 4.5: expected a whole number"),
-        (["--batch-size", "0"], "--batch-size 0: expected a whole number from 1 to 1397; type --batch-size 64"),
-        (["--batch-size", "1398"], "--batch-size 1398: expected"),
-        (["--lr", "0"], "--lr 0: expected a number above 0; type --lr 0.1"),
-        (["--lr", "inf"], "--lr inf: expected"),
-        (["--lr", "fast"], "--lr fast: expected"),
-        (["--seed", "-1"], "--seed -1: expected a whole number from 0 to 4294967295; type --seed 0"),
+        (["--sparsity", "90"], r"sparsity=90.*0\.9"),
+        (["--sparsity", "95%"], "method.sparsity = \"95%\": expected a number"),
+        (["--sparsity", "1"], "sparsity=1"),
+        (["--epochs", "2"], "epochs"),
+        (["--epochs", "4.5"], "train.epochs = 4.5: expected a whole number"),
+        (["--set", "train.batch_size=0"], "train.batch_size = 0: expected 1 or more"),
+        (["--set", "train.batch_size=1398"], "train.batch_size = 1,398: digits has 1,397 training images; set it to"),
+        (["--lr", "0"], "optimizer.lr = 0.0: expected a number above 0"),
+        (["--lr", "fast"], "optimizer.lr = \"fast\": expected a number"),
+        (["--seed", "-1"], "run.seeds = .*expected whole numbers from 0"),
+        (["--seeds", "1,1"], "run.seeds = .*expected different whole numbers"),
+        (["--set", "method.pattern=4:2"], "4:2"),
+        (["--set", "method.sparsty=0.5"], 'method.sparsty: no such setting.*did you mean "sparsity"'),
+        (["--set", "sparsity=0.5"], "did you mean method.sparsity"),
+        (["--set", "train.precision=fp16"], 'train.precision = "fp16": it needs a GPU'),
+        (["--set", "train.cuda_graphs=on"], 'train.cuda_graphs = "on": not here, they need a GPU'),
         (["--device", "gpu"], "--device gpu: expected one of auto, cpu, cuda; type --device auto"),
-        (["--pattern", "4:2"], "--pattern 4:2: expected one of unstructured, 2:4; type --pattern 2:4"),
+        (["--workers", "many"], "--workers many: expected a whole number"),
+        (["--jobs", "0"], "--jobs 0: expected the number of seeds"),
+        (["digit"], 'digit:.*no recipe has this name.*did you mean "digits"'),
+        (["cifar100-wrn28-10", "--data", "nowhere"], "nowhere"),
     ],
 )
 def test_a_bad_option_is_refused_with_what_to_type(
@@ -242,21 +263,26 @@ def test_a_bad_option_is_refused_with_what_to_type(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train", *arguments]) == 2
+    place = [] if "--device" in arguments else ["--device", "cpu"]
+    assert main(["train", *arguments, *place]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert len(said.err.splitlines()) == 1
-    assert re.search(message, said.err)
-    assert not list(tmp_path.iterdir())
+    assert "Traceback" not in said.err
+    assert re.search(message, said.err.replace("\n", " "))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_all_that_is_wrong_with_a_recipe_is_said_at_once(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    bad = {"--sparsity": "2", "--epochs": "0", "--lr": "-1", "--seed": "x", "--batch-size": "-3", "--device": "tpu"}
-    assert main(["train", *(part for pair in bad.items() for part in pair), "--pattern", "1:2"]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 7
-    assert all(any(f"{option} {value}: " in line for line in lines) for option, value in bad.items())
+    bad = ["method.sparsity=2", "optimizer.lr=-1", "train.batch_size=-3", "train.colour=1", "run.keep=0"]
+    assert main(["train", *(part for setting in bad for part in ("--set", setting))]) == 2
+    first = capsys.readouterr().err
+    assert "train.colour: no such setting" in first
+    assert main(["train", *(part for setting in bad if "colour" not in setting for part in ("--set", setting))]) == 2
+    said = capsys.readouterr().err
+    for word in ("sparsity", "optimizer.lr", "train.batch_size", "run.keep"):
+        assert word in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,18 +294,18 @@ def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: 
 @pytest.mark.parametrize(("available", "device"), [(False, "cpu"), (True, "cuda")])
 def test_auto_takes_a_gpu_where_there_is_one(available: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    given = {"epochs": "40", "batch_size": "64", "lr": "0.1", "seed": "0", "pattern": "unstructured"}
-    settings = resolve(argparse.Namespace(**given, sparsity=None, device="auto", out=None))
-    assert settings.device.type == device
-    assert settings.why_device.startswith("chosen because")
-    assert settings.method.sparsity == 0.9
+    chosen, why = common.read_device("auto")
+    assert chosen.type == device
+    assert why.startswith("chosen because")
+    with pytest.raises(UsageError, match="--device tpu"):
+        common.read_device("tpu")
 
 
 def test_a_folder_that_holds_something_is_refused_and_left_alone(run: Path, capsys) -> None:
-    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.iterdir()}
+    before = contents(run)
     assert main(["train", "--epochs", "4", "--out", str(run)]) == 2
     assert f"--out {run}: the folder exists and is not empty" in capsys.readouterr().err
-    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run.iterdir()} == before
+    assert contents(run) == before
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -307,50 +333,166 @@ def test_abbreviated_options_are_unknown(capsys: pytest.CaptureFixture[str]) -> 
     assert "unrecognized arguments: --epoch" in capsys.readouterr().err
 
 
-# How it stops
+# How it stops and goes on
 
 
 def test_a_diverging_run_says_so_and_keeps_its_metrics(tmp_path: Path, capsys) -> None:
     out = tmp_path / "run"
-    arguments = ["--epochs", "4", "--batch-size", "700", "--lr", "1e36", "--device", "cpu", "--out", str(out)]
+    arguments = ["--epochs", "4", "--set", "train.batch_size=700", "--lr", "1e36", "--device", "cpu", "--out", str(out)]
     assert main(["train", *arguments]) == 1
     said = capsys.readouterr().err
-    assert "dense: the loss of epoch 1 is" in said
+    assert re.search(r"dense: the loss of step 1 \(epoch 1\) is not finite.*there is no checkpoint yet", said)
     assert "type a lower --lr, such as --lr 1e+35" in said
     assert (out / "config.json").exists()
     assert not (out / "result.json").exists()
 
 
-def test_ctrl_c_stops_with_130_and_keeps_the_metrics(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "acdc", "train", "--epochs", "2000", "--out", "run"]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
+def start(out: Path, *arguments: str, epochs: int = 2000) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "acdc", "train", "--epochs", str(epochs), "--device", "cpu", "--out", str(out)]
+    return subprocess.Popen(
+        [*command, *arguments],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
     )
+
+
+def wait_for(process: subprocess.Popen[str], file: Path, lines: int) -> None:
+    deadline = time.monotonic() + 120
+    while not (file.exists() and file.read_text().count("\n") >= lines):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(number: int, code: int, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(out)
     try:
-        file, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
-        while not (file.exists() and file.read_text().count("\n") >= 2):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        wait_for(process, out / "metrics.jsonl", 2)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 130
-    assert errors.strip() == f"acdc: stopped; the epochs so far are in {Path('run/metrics.jsonl')}"
-    assert len(metrics(tmp_path / "run")) >= 2
-    assert not (tmp_path / "run" / "result.json").exists()
+    assert process.returncode == code
+    name = signal.Signals(number).name
+    assert f"acdc: stopped by {name}, with a checkpoint; go on with: acdc train --resume {out}" in errors
+    assert len(metrics(out)) >= 2
+    assert not (out / "result.json").exists()
+    assert list((out / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_stopped_twice_ends_with_the_same_bytes(run: Path, number: int, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(out, "--seed", "1", "--set", "run.checkpoint_every=7st", epochs=EPOCHS)
+    wait_for(process, out / "metrics.jsonl", 1)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    resume = [sys.executable, "-m", "acdc", "train", "--resume", str(out), "--device", "cpu"]
+    second = subprocess.Popen(resume, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(second, out / "metrics.jsonl", 5)
+    second.send_signal(number)
+    second.communicate(timeout=60)
+    done = subprocess.run(resume, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "going on from: " in done.stdout
+    for name in (*MODELS, "masks"):
+        assert (out / f"{name}.safetensors").read_bytes() == (run / f"{name}.safetensors").read_bytes(), name
+    timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in metrics(run)]
+    assert [{k: v for k, v in row.items() if "seconds" not in k} for row in metrics(out)] == timeless
+    assert (out / "phases.jsonl").read_text() == (run / "phases.jsonl").read_text()
+    assert len(read(out, "config.json")["resumed"]) == 2
+    assert main(["train", "--resume", str(out)]) == 2, "it is complete"
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A run that ended in the middle of AC/DC, by an error of the disk; what it said is still to be read."""
+    out, save = tmp_path / "stopped", torch.save
+    calls = iter(range(100))
+
+    def fail(state: object, file: object) -> None:
+        if next(calls) == 4 * 4 + 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(state, file)
+
+    monkeypatch.setattr(torch, "save", fail)
+    every = ["--set", "run.checkpoint_every=6st", "--set", "run.keep=3"]
+    assert main(["train", "--epochs", "4", "--device", "cpu", "--out", str(out), *every]) == 1
+    monkeypatch.undo()
+    return out
+
+
+def test_a_full_disk_stops_the_run_and_the_checkpoint_before_survives(stopped: Path, capsys) -> None:
+    said = capsys.readouterr().err
+    assert "No space left on device" in said
+    assert f"acdc train --resume {stopped}" in said
+    assert not list(stopped.rglob("*.tmp"))
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
+    assert (stopped / "result.json").exists()
+
+
+def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) -> None:
+    newest = max((stopped / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:1000])
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
+    assert f"passed over: {newest}: cut short" in capsys.readouterr().out
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> None:
+    config = read(stopped, "config.json")
+    config["recipe"]["optimizer"]["lr"] = 0.3
+    (stopped / "config.json").write_text(json.dumps(config))
+    before = contents(stopped)
+    capsys.readouterr()
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 2
+    assert "is of another recipe (optimizer.lr was 0.1 there and is 0.3 here)" in capsys.readouterr().err
+    assert contents(stopped) == before
+
+
+def test_no_whole_checkpoint_is_an_error_that_loses_nothing(stopped: Path, capsys) -> None:
+    for path in (stopped / "checkpoints").iterdir():
+        path.write_bytes(b"")
+    before = contents(stopped)
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
+    assert "holds no whole checkpoint to go on from" in capsys.readouterr().err
+    assert contents(stopped) == before
+
+
+def test_what_cannot_be_resumed_is_refused(run: Path, tmp_path: Path, capsys) -> None:
+    for arguments, message in (
+        ([str(tmp_path)], "there is no run (no config.json) in this folder"),
+        ([str(run)], "this run is complete"),
+        ([str(run), "--epochs", "5"], "leave the other settings out"),
+    ):
+        assert main(["train", "--resume", *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_several_seeds_get_a_folder_each_and_a_mean(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "run"
+    small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]
+    assert main(["train", "--epochs", "4", "--seeds", "3,4", "--out", str(out), *small]) == 0
+    result = read(out, "result.json")
+    assert [model["model"] for model in result["models"]] == ["AC/DC, sparse", "AC/DC, dense twin"]
+    values = result["models"][0]["values"]
+    assert values == [read(out / f"seed-{s}", "result.json")["models"][0]["test_accuracy"] for s in (3, 4)]
+    assert result["models"][0]["test_accuracy"] == pytest.approx(sum(values) / 2)
+    assert "mean ± standard deviation over seeds 3, 4" in capsys.readouterr().out
+    (out / "result.json").unlink()
+    (out / "seed-4" / "result.json").unlink()
+    assert main(["train", "--resume", str(out), "--jobs", "2", "--device", "cpu"]) == 0
+    assert read(out, "result.json") == result
+    assert "seed 4: done" in capsys.readouterr().out
 
 
 def test_ctrl_c_before_training_is_as_quiet(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("acdc.data.digits.load_digits", interrupted)
@@ -361,7 +503,7 @@ def test_ctrl_c_before_training_is_as_quiet(monkeypatch: pytest.MonkeyPatch, cap
 def test_a_reader_that_leaves_gets_no_traceback(monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     """As in `acdc train | head`: stdout is turned to nowhere, or Python would complain of it once more at the end."""
 
-    def gone(*_: object) -> None:
+    def gone(**_: object) -> None:
         raise BrokenPipeError
 
     turned: list[int] = []

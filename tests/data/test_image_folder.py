@@ -3,8 +3,11 @@
 import io
 import logging
 import multiprocessing
+import os
 import random
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,6 +209,44 @@ def test_workers_stay_between_epochs_and_end_on_close(folder) -> None:
     data.close()
     assert set(multiprocessing.active_children()) <= before
     assert_same(read(data), first)
+
+
+READ_FOR_EVER = """
+import multiprocessing, sys, time
+from acdc.data.image_folder import ImageFolder
+data = ImageFolder(sys.argv[1], "train", batch_size=4, device="cpu", seed=0, train=True, workers=2, bad_limit=0)
+batches = data.batches(0)
+next(batches)
+print(*(process.pid for process in multiprocessing.active_children()), flush=True)
+time.sleep(60)
+"""
+
+
+def test_workers_end_with_a_run_that_is_killed(tree: Path) -> None:
+    """They and their server hold its standard output, so that ends when they all have."""
+    command = [sys.executable, "-c", READ_FOR_EVER, str(tree)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as run:
+        assert run.stdout is not None
+        workers = [int(pid) for pid in run.stdout.readline().split()]
+        assert len(workers) == 2
+        run.kill()
+        try:
+            run.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            for pid in workers:
+                os.kill(pid, signal.SIGKILL)
+            raise
+
+
+def test_a_worker_that_dies_is_explained(folder) -> None:
+    data = folder(workers=1, batch_size=1)
+    before = set(multiprocessing.active_children())
+    batches = data.batches(0)
+    next(batches)
+    (worker,) = set(multiprocessing.active_children()) - before
+    worker.kill()
+    with pytest.raises(RuntimeError, match=r"workers=1: a worker process ended.*__main__"):
+        list(batches)
 
 
 def test_no_draw_from_the_run_s_own_generators(folder) -> None:

@@ -1,11 +1,15 @@
 """Run folders: numbered, never written over, all or nothing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from acdc.train.folder import append_metrics, claim, why_not, write_json
+import torch
+from safetensors.torch import load_file
+
+from acdc.train.folder import add_tensor, append, claim, trim_metrics, why_not, write_json
 from acdc.train.loop import Row
 
 ROW = Row(
@@ -17,9 +21,12 @@ ROW = Row(
     loss=0.5,
     train_accuracy=0.75,
     test_accuracy=0.5,
+    test_loss=0.7,
     sparsity=0.9,
+    flops=1000,
     lr=0.1,
     seconds=1.5,
+    eval_seconds=0.5,
 )
 
 
@@ -74,8 +81,29 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_metrics_are_one_object_a_line(tmp_path: Path) -> None:
-    append_metrics(tmp_path, ROW)
-    append_metrics(tmp_path, ROW)
+    append(tmp_path / "metrics.jsonl", ROW)
+    append(tmp_path / "metrics.jsonl", ROW)
     first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert first == second
     assert (first["run"], first["phase"], first["kind"], first["step"]) == ("acdc", "compressed", "sparse", 8)
+
+
+def test_what_a_checkpoint_does_not_know_of_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    for run, epoch in (("dense", 0), ("dense", 1), ("acdc", 0), ("acdc", 1), ("acdc", 2)):
+        append(file, replace(ROW, run=run, epoch=epoch))
+    with file.open("a") as end:
+        end.write('{"run": "acdc", "epo')  # a crash in the middle of a line
+    trim_metrics(tmp_path, ["dense", "acdc"], 1, 2)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(row["run"], row["epoch"]) for row in rows] == [("dense", 0), ("dense", 1), ("acdc", 0), ("acdc", 1)]
+    assert not (tmp_path / "phases.jsonl").exists()
+    trim_metrics(tmp_path, ["dense", "acdc"], -1, 0)
+    assert file.read_text() == ""
+
+
+def test_tensors_are_added_to_those_there(tmp_path: Path) -> None:
+    file = tmp_path / "predictions.safetensors"
+    add_tensor(file, "sparse", torch.ones(2))
+    add_tensor(file, "dense", torch.zeros(3))
+    assert {name: tensor.tolist() for name, tensor in load_file(file).items()} == {"sparse": [1, 1], "dense": [0, 0, 0]}

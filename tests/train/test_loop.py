@@ -1,126 +1,204 @@
-"""The plain loop: what it feeds, what it reports, and that each phase is seen by its own model."""
+"""The loop: what a row says, that each phase is seen by its own model, and that resuming gives the same bits."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-import acdc
-from acdc.data.digits import Split
-from acdc.train.loop import DivergedError, accuracy, batches, sparsity, steps_per_epoch, train
-from acdc.train.recipe import Recipe, learning_rate, make_optimizer
+from acdc.train import checkpoint
+from acdc.train.loop import DivergedError, Live, Score, evaluate
+from acdc.train.stopping import Stopped, StopRequest
+from tests.train.problems import outcome, stage
 
-
-def data() -> Split:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(50, 1, 4, 4, generator=generator)
-    labels = (images.mean((1, 2, 3)) > 0).long()
-    return Split(images[:40], labels[:40], images[40:], labels[40:])
+STEPS = 5  # 70 images in batches of 16
 
 
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2))
-
-
-RECIPE = Recipe(epochs=6, batch_size=16, lr=0.1)
-
-
-def test_an_epoch_shows_every_image_once_with_its_label() -> None:
-    seen = list(batches(data(), RECIPE, 0))
-    assert [len(labels) for _, labels in seen] == [16, 16, 8]
-    assert steps_per_epoch(data(), RECIPE) == 3
-    images, labels = torch.cat([i for i, _ in seen]), torch.cat([t for _, t in seen])
-    order = (images[:, None] == data().images[None]).all((2, 3, 4)).int().argmax(1)
-    assert sorted(order.tolist()) == list(range(40))
-    assert torch.equal(labels, data().labels[order])
-
-
-def test_the_order_depends_on_seed_and_epoch_alone() -> None:
-    def order(seed: int, epoch: int) -> Tensor:
-        return torch.cat([images for images, _ in batches(data(), Recipe(batch_size=16, seed=seed), epoch)])
-
-    torch.manual_seed(1)
-    first = order(0, 0)
-    torch.manual_seed(2)
-    assert torch.equal(first, order(0, 0))
-    assert not torch.equal(first, order(0, 1))
-    assert not torch.equal(first, order(1, 0))
-
-
-def test_rows_of_a_dense_run() -> None:
-    net = model()
-    rows = list(train("dense", net, make_optimizer(RECIPE, net), data(), RECIPE))
-    assert [row.epoch for row in rows] == list(range(6))
-    assert [row.step for row in rows] == [3, 6, 9, 12, 15, 18]
-    assert [row.lr for row in rows] == [learning_rate(RECIPE, epoch) for epoch in range(6)]
-    assert {(row.run, row.phase, row.kind, row.sparsity) for row in rows} == {("dense", "dense", "dense", 0.0)}
+def test_rows_say_what_happened(tmp_path: Path) -> None:
+    run = stage(tmp_path)
+    rows = list(run.run())
+    assert [row.epoch for row in rows] == [0, 1, 2, 3]
+    assert [row.step for row in rows] == [STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS]
+    assert [row.lr for row in rows] == pytest.approx([0.05, 0.05, 0.0375, 0.0125])
+    assert [row.phase for row in rows] == ["warm-up", "compressed", "decompressed", "final compressed"]
+    assert [row.kind for row in rows] == ["dense", "sparse", "dense", "sparse"]
+    size = 19_408 - 6 * 32  # four classes
+    assert [rows[i].sparsity for i in (1, 3)] == pytest.approx([0.8, 0.8], abs=1 / size)
+    assert rows[0].sparsity < 0.01
+    assert rows[1].flops < rows[0].flops / 2
     assert rows[-1].loss < rows[0].loss
-    assert rows[-1].test_accuracy == accuracy(net, data().test_images, data().test_labels)
-    assert all(row.seconds > 0 for row in rows)
+    assert all(0 < row.eval_seconds < row.seconds for row in rows)
+    last = evaluate(run.model, run.loaders.test, run.recipe, run.setting)
+    assert (rows[-1].test_accuracy, rows[-1].test_loss) == (last.accuracy, last.loss)
 
 
-def test_loss_and_training_accuracy_are_means_over_the_images() -> None:
-    net = model()
+def test_loss_and_accuracy_are_means_over_the_images(tmp_path: Path) -> None:
+    """A model that always says class 1, at a learning rate that leaves it so."""
+    run = stage(tmp_path, "optimizer.lr=1e-12", "optimizer.weight_decay=0")
     with torch.no_grad():
-        net[3].weight.zero_()
-        net[3].bias.copy_(torch.tensor([0.0, 1.0]))
-    still = Recipe(epochs=4, batch_size=16, lr=1e-12, weight_decay=0.0)
-    row = next(train("dense", net, make_optimizer(still, net), data(), still))
-    ones = data().labels.float().mean().item()
-    assert row.train_accuracy == pytest.approx(ones)
-    assert row.loss == pytest.approx(math.log(1 + math.e) - ones)
+        run.model.fc.weight.zero_()
+        run.model.fc.bias.copy_(torch.tensor([0.0, 1.0, 0.0, 0.0]))
+    row = next(run.run())
+    labels = torch.cat([labels for _, labels in run.loaders.train.batches(0)])
+    logits = torch.tensor([[0.0, 1.0, 0.0, 0.0]]).expand(len(labels), 4)
+    assert row.loss == pytest.approx(nn.functional.cross_entropy(logits, labels.cpu()).item())
+    assert row.train_accuracy == pytest.approx((labels == 1).float().mean().item())
 
 
-def test_each_epoch_is_evaluated_with_the_model_of_its_own_phase() -> None:
-    net = model()
-    optimizer = make_optimizer(RECIPE, net)
-    schedule = acdc.Schedule.from_transitions(compress=[1, 4], decompress=[2], total=6)
-    method = acdc.ACDC(sparsity=0.75, schedule=schedule)
-    sparsifier = acdc.attach(net, optimizer, method, steps_per_epoch=steps_per_epoch(data(), RECIPE))
-    rows = list(train("acdc", net, optimizer, data(), RECIPE, sparsifier=sparsifier))
-    assert [row.kind for row in rows] == ["dense", "sparse", "dense", "dense", "sparse", "sparse"]
-    assert [row.phase for row in rows][::2] == ["warm-up", "decompressed", "final compressed"]
-    assert [row.sparsity for row in rows] == [0.0, 0.75, 0.0, 0.0, 0.75, 0.75]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("optimizer.name=adamw", "optimizer.lr=0.003", "train.clip_norm=1.0", "train.accumulate=2"),
+        ("optimizer.name=lamb", "optimizer.lr=0.01", "train.ema=0.9", "data.validation=10"),
+        ("train.precision=bf16", "train.label_smoothing=0.1", "rate.per=step", "model.name=wide_resnet",
+         "model.depth=10", "model.width=1", "model.dropout=0.3", "method.twin=best"),
+    ],
+    ids=["sgd", "adamw, clipped, in parts", "lamb, averaged, validated", "bf16, dropout, best twin"],
+)  # fmt: skip
+@pytest.mark.parametrize("stop", [3, STEPS, 2 * STEPS + 2])
+def test_a_run_taken_up_is_the_run_that_never_stopped(settings: tuple[str, ...], stop: int, tmp_path: Path) -> None:
+    """Bits, rows and the twin; stopped in a dense phase, at its end, and inside a compressed one."""
+    whole = stage(tmp_path / "whole", *settings)
+    expected = list(whole.run())
+
+    request = StopRequest()
+    first = stage(tmp_path / "parts", *settings, change=lambda setting: setattr(setting, "stop", request))
+    update = first.optimizer.register_step_post_hook(
+        lambda *_: setattr(request, "signum", 15 if first.step + 1 >= stop else None)
+    )
+    rows = []
+    with pytest.raises(Stopped) as stopped:
+        for row in first.run():
+            rows.append(row)
+    update.remove()
+    assert stopped.value.exit_code == 143
+    assert first.step == stop
+
+    torch.manual_seed(99)  # whatever the process did before
+    found = checkpoint.newest(tmp_path / "parts" / "checkpoints")
+    second = stage(tmp_path / "parts", *settings)
+    second.load_state_dict(found.state)
+    assert second.step == stop
+    rows += list(second.run())
+    assert outcome(rows) == outcome(expected)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+    if whole.ema is not None:
+        for name, value in whole.ema.state_dict().items():
+            assert torch.equal(value, second.ema.state_dict()[name]), name
+    one, two = whole.sparsifier.finish(), second.sparsifier.finish()
+    assert one.dense_step == two.dense_step
+    assert all(torch.equal(one.dense[name], two.dense[name]) for name in one.dense)
+    assert whole.best == second.best
 
 
-def test_a_run_taken_up_later_is_the_run_that_never_stopped() -> None:
-    whole, parts = model(), model()
-    list(train("dense", whole, make_optimizer(RECIPE, whole), data(), RECIPE))
-    optimizer = make_optimizer(RECIPE, parts)
-    first = list(train("dense", parts, optimizer, data(), RECIPE, epochs=range(4)))
-    rest = list(train("dense", parts, optimizer, data(), RECIPE, epochs=range(4, 6)))
-    assert [row.epoch for row in (*first, *rest)] == list(range(6))
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parts.parameters(), strict=True))
+def test_checkpoints_come_at_phase_ends_and_every_n_steps(tmp_path: Path) -> None:
+    run = stage(tmp_path, "run.checkpoint_every=3st", "run.keep=100")
+    list(run.run())
+    found = sorted(int(path.stem.split("-")[2]) for path in (tmp_path / "checkpoints").iterdir())
+    assert found == sorted({3, 6, 9, 12, 15, 18} | {STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS})
 
 
-def test_a_loss_that_is_not_finite_stops_the_run() -> None:
-    net, wild = model(), Recipe(epochs=6, batch_size=4, lr=1e30)
-    with pytest.raises(DivergedError, match=r"dense: the loss of epoch 1 is (nan|inf), with learning rate"):
-        list(train("dense", net, make_optimizer(wild, net), data(), wild))
+def test_the_average_has_the_masks_of_the_model(tmp_path: Path) -> None:
+    run = stage(tmp_path, "train.ema=0.9")
+    rows = list(run.run())
+    assert all(row.ema_accuracy is not None for row in rows)
+    for name, mask in run.sparsifier.masks.items():
+        assert not run.ema.module.get_parameter(name)[~mask].any()
 
 
-def test_weights_that_are_not_finite_stop_the_run_before_they_are_compressed() -> None:
-    """One step an epoch: the loss, taken before the step, is still fine."""
-    net, wild = model(), Recipe(epochs=6, batch_size=40, lr=1e38, warmup_epochs=0)
-    with torch.no_grad():
-        net[3].weight.mul_(1e3)
-    with pytest.raises(DivergedError, match="dense: weights of epoch 1 are not finite"):
-        list(train("dense", net, make_optimizer(wild, net), data(), wild))
+def test_the_best_is_chosen_on_the_validation_images_of_the_final_phase(tmp_path: Path) -> None:
+    run = stage(tmp_path, "data.validation=20", "train.epochs=14")
+    rows = list(run.run())
+    final = [row for row in rows if row.phase == "final compressed"]
+    assert len(final) > 1
+    assert run.best["chosen_on"] == "validation"
+    assert run.best["accuracy"] == max(row.validation_accuracy for row in final)
+    assert run.best["epoch"] in [row.epoch for row in final]
+    assert sum(int((value == 0).sum()) for value in run.best_weights.values()) > 10_000, "a sparse model"
+    assert run.loaders.train.samples == 50
 
 
-def test_accuracy_is_the_share_classified_right_in_evaluation_mode() -> None:
-    net = nn.Sequential(nn.Dropout(0.99), nn.Flatten())
-    net.train()
-    images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
-    assert accuracy(net, images, torch.tensor([0, 1, 1, 0])) == 0.75
+def test_without_them_the_test_set_chose_and_that_is_said(tmp_path: Path) -> None:
+    run = stage(tmp_path)
+    list(run.run())
+    assert run.best["chosen_on"] == "test"
+    assert run.best_weights is None
 
 
-def test_sparsity_counts_the_prunable_weights_only() -> None:
-    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    with torch.no_grad():
-        net[0].weight[0].zero_()
-        net[0].bias.zero_()
-        net[1].weight.zero_()
-    assert sparsity(net) == 0.25
+def test_a_loss_that_is_not_finite_stops_with_its_step_and_the_last_good_checkpoint(tmp_path: Path) -> None:
+    run = stage(tmp_path, "run.checkpoint_every=3st")
+    bad = 7
+
+    def poison(*_: object) -> None:
+        if run.step + 1 == bad:
+            with torch.no_grad():
+                run.model.fc.bias[0] = math.inf
+
+    run.optimizer.register_step_post_hook(poison)
+    with pytest.raises(DivergedError) as stopped:
+        list(run.run())
+    good = tmp_path / "checkpoints" / "0-acdc-00000006.pt"
+    assert str(stopped.value) == (
+        f"acdc: the loss of step {bad} (epoch 2) is not finite, with learning rate 0.05; the last good checkpoint is "
+        f"{good}"
+    )
+    state = checkpoint.newest(tmp_path / "checkpoints").state
+    assert state["epoch"] * STEPS + state["batch"] == 6
+    assert all(value.isfinite().all() for value in state["model"].values())
+
+
+def test_weights_that_are_not_finite_stop_it_before_they_are_compressed(tmp_path: Path) -> None:
+    run = stage(tmp_path)
+
+    def poison(*_: object) -> None:
+        if run.step + 1 == STEPS:
+            with torch.no_grad():
+                run.model.conv1.weight[0] = math.nan
+
+    run.optimizer.register_step_post_hook(poison)
+    with pytest.raises(DivergedError, match="weights of epoch 1 are not finite; there is no checkpoint yet"):
+        list(run.run())
+
+
+def test_whoever_watches_sees_the_epoch_go_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(10**9))
+    monkeypatch.setattr("acdc.train.loop.time.monotonic", lambda: float(next(now)))
+    seen: list[Live] = []
+    list(stage(tmp_path, change=lambda setting: setattr(setting, "watch", seen.append)).run())
+    assert {moment.epoch for moment in seen} == {0, 1, 2, 3}
+    assert all(0 < moment.share <= 1 and moment.loss > 0 and moment.images_per_second > 0 for moment in seen)
+
+
+def test_images_without_a_label_do_not_count(tmp_path: Path) -> None:
+    run = stage(tmp_path)
+
+    class Some:
+        samples, batch_size, steps = 4, 4, 1
+
+        def batches(self, epoch: int, first: int = 0):
+            images, labels = next(run.loaders.test.batches(0))
+            run.model.eval()
+            with torch.no_grad():
+                right = run.model(images[:4]).argmax(1)
+            yield images[:4], torch.where(torch.arange(4, device=right.device) < 3, right, -1)
+
+    score = evaluate(run.model, Some(), run.recipe, run.setting)
+    assert (score.accuracy, score.samples) == (1.0, 3)
+    assert isinstance(score, Score)
+
+
+def test_phase_ends_are_described(tmp_path: Path) -> None:
+    run = stage(tmp_path)
+    ends = []
+    for _ in run.run():
+        ends.append(run.phase_end)
+    assert [end.phase for end in ends] == ["warm-up", "compressed", "decompressed", "final compressed"]
+    assert ends[1].mask_change is None
+    assert 0 < ends[3].mask_change < 100
+    kept = sum(ends[3].nonzero.values())
+    size = sum(ends[3].size.values())
+    assert ends[3].mask_change == pytest.approx(200 * ends[3].regrown * kept / size, rel=1e-6), "equal counts"
+    assert kept / size <= ends[1].explored + 1e-9 <= ends[3].explored + 1e-9 <= 1

@@ -1,12 +1,13 @@
 """The command line: one module for each verb. Exit codes: 0 done, 1 failed, 2 refused before it began, 130 Ctrl-C."""
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
 
 from acdc._version import __version__
-from acdc.cli import train
+from acdc.cli import check, cp, doctor, eval, ls, show, train
 from acdc.cli.errors import UsageError
 
 
@@ -18,11 +19,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"acdc {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
-    train.add_to(verbs)
+    for verb in (train, check, eval, ls, show, cp, doctor):
+        verb.add_to(verbs)
     args = parser.parse_args(argv)
     if "verb" not in args:
         parser.print_help()
         return 0
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal in ASCII is no reason to stop
     try:
         return args.verb(args)
     except UsageError as error:

@@ -2,9 +2,14 @@
 
 import argparse
 import os
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from rich import box
+from rich.console import Console as Terminal
+from rich.table import Table
 
 from acdc.cli.errors import UsageError
 from acdc.train import reading
@@ -50,7 +55,7 @@ def read_recipe(args: argparse.Namespace) -> Recipe:
     try:
         return reading.read(args.recipe, settings(args))
     except reading.RecipeError as error:
-        raise UsageError([str(error)]) from None
+        raise UsageError([f"{error.source}:", *error.problems]) from None
 
 
 def read_device(text: str) -> tuple[torch.device, str]:
@@ -70,6 +75,32 @@ def read_workers(text: str | None) -> int | None:
     if text is None or (text.isdigit() and len(text) < 5):
         return None if text is None else int(text)
     raise UsageError([f"--workers {text}: expected a whole number, 0 or more; type --workers {os.cpu_count()}"])
+
+
+def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> None:
+    """The first `text` columns are words, the others numbers. Lines and no colour where stdout is no terminal."""
+    terminal = Terminal()
+    if sys.stdout.isatty() and not terminal.is_dumb_terminal and not os.environ.get("NO_COLOR"):
+        table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        for index, name in enumerate(header):
+            table.add_column(name, justify="left" if index < text else "right", no_wrap=index > 0)
+        for row in rows:
+            table.add_row(*row)
+        terminal.print(table, markup=False, highlight=False)
+        return
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    print(f"\n{title}")
+    for row in (header, ["-" * width for width in widths], *rows):
+        cells = [f"{c:{'<' if i < text else '>'}{w}}" for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        print("  ".join(cells).rstrip())
+
+
+def si(value: float, digits: int = 3) -> str:
+    """1.23 G, 45.6 M: with the prefix of a thousand's power."""
+    for factor, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.{digits}g} {unit}"
+    return f"{value:.{digits}g}"
 
 
 def _device(kind: str) -> torch.device:

@@ -15,11 +15,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from acdc.data import folders
-from acdc.data.jpeg import Bad, Read, Reader, Request, check_installed, generator
+from acdc.data.jpeg import Bad, Read, Reader, Request, check_installed, end_with_parent, generator
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 _AHEAD = 2  # batches each worker is ahead; this rank's share of them waits in shared memory (/dev/shm)
+
+_Copy = tuple[Tensor, Tensor, Tensor]
+"""Pixels as they were read, which of them to mirror, and labels."""
 
 log = logging.getLogger("acdc")
 
@@ -119,7 +122,8 @@ class ImageFolder:
             method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
             if method == "forkserver":
                 multiprocessing.set_forkserver_preload(["__main__", "acdc.data.jpeg"])
-            processes = {"multiprocessing_context": method, "persistent_workers": True, "prefetch_factor": _AHEAD}
+            processes = {"multiprocessing_context": method, "worker_init_fn": end_with_parent}
+            processes |= {"persistent_workers": True, "prefetch_factor": _AHEAD}
         return DataLoader(
             self._reader,
             batch_size=None,  # the reader makes batches itself
@@ -143,7 +147,7 @@ class ImageFolder:
                     f"these batches of epoch {epoch} ended when batches() or close() was called on the same data; "
                     "use one iterator at a time, or a second ImageFolder"
                 )
-            read = next(self._reads)
+            read = self._next()
             for bad in read.bad:
                 self._skip(bad)
             if not read.bad:
@@ -154,6 +158,18 @@ class ImageFolder:
                 unread = {bad.place for bad in read.bad}
                 keep = [place for place in range(len(read.labels)) if place not in unread]
                 yield read._replace(images=read.images[keep], flips=read.flips[keep], labels=read.labels[keep])
+
+    def _next(self) -> Read:
+        try:
+            return next(self._reads)
+        except (RuntimeError, EOFError, OSError) as error:  # the last two where its batch had come and it was gone
+            if isinstance(error, RuntimeError) and "exited unexpectedly" not in str(error):
+                raise
+            raise RuntimeError(
+                f"workers={self.workers}: a worker process ended. Either it ran out of memory or of /dev/shm: set "
+                "fewer workers. Or the script starts anew in every worker: put its code under "
+                'if __name__ == "__main__":. With workers=0 images are read in this process'
+            ) from error
 
     def _replaced(self, read: Read, epoch: int) -> Read:
         """Other images in the rows of unreadable ones, read here: they are few."""
@@ -184,35 +200,37 @@ class ImageFolder:
 
     # On the device
 
-    def _copied(self, reads: Iterator[Read]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _copied(self, reads: Iterator[Read]) -> Iterator[_Copy]:
         """On the device. On a GPU one batch ahead and on a stream of its own, so that copying overlaps a step."""
         if self.device.type != "cuda":
             for read in reads:
-                yield read.images.to(self.device), read.flips.to(self.device), read.labels.to(self.device)
+                yield self._copy(read)
             return
         stream = torch.cuda.Stream(self.device)
         waiting = None
         for read in reads:
             with torch.cuda.stream(stream):
-                images, flips, labels = (
-                    x.to(self.device, non_blocking=True) for x in (read.images, read.flips, read.labels)
-                )
-            copies = (images, flips, labels), stream.record_event()
+                copies = self._copy(read), stream.record_event()
             if waiting:
                 yield _arrived(*waiting)
             waiting = copies
         if waiting:
             yield _arrived(*waiting)
 
-    def _finish(self, copied: Iterator[tuple[Tensor, Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-        mean, std = (torch.tensor(x, device=self.device).mul_(255).view(3, 1, 1) for x in (MEAN, STD))
-        for pixels, flips, labels in copied:
-            images = pixels.permute(0, 3, 1, 2)  # channels last in memory, as they were decoded
+    def _copy(self, read: Read) -> _Copy:
+        flipped = read.flips.nonzero().flatten()  # found here: on a GPU it would have to wait for the answer
+        flipped, labels, images = (x.to(self.device, non_blocking=True) for x in (flipped, read.labels, read.images))
+        return images, flipped, labels
+
+    def _finish(self, copies: Iterator[_Copy]) -> Iterator[tuple[Tensor, Tensor]]:
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        # Whole rows of pixels at once: three channels are too few for a CPU's vectors.
+        mean, std = (torch.tensor(x, device=self.device).mul_(255).repeat(self._reader.size) for x in (MEAN, STD))
+        for pixels, flipped, labels in copies:
             if self.train:
-                images = torch.where(flips.view(-1, 1, 1, 1), images.flip(3), images)
-            images = images.to(torch.float32).sub_(mean).div_(std)
-            layout = torch.channels_last if self.channels_last else torch.contiguous_format
-            yield images.contiguous(memory_format=layout), labels
+                pixels[flipped] = pixels[flipped].flip(2)
+            images = pixels.flatten(2).to(torch.float32).sub_(mean).div_(std).view(pixels.shape)
+            yield images.permute(0, 3, 1, 2).contiguous(memory_format=layout), labels
 
 
 class _Requests:
@@ -224,7 +242,7 @@ class _Requests:
         return self.next
 
 
-def _arrived(tensors: tuple[Tensor, Tensor, Tensor], copied: torch.Event) -> tuple[Tensor, Tensor, Tensor]:
+def _arrived(tensors: _Copy, copied: torch.Event) -> _Copy:
     """The copies, for use on the current stream."""
     stream = torch.cuda.current_stream(tensors[0].device)
     stream.wait_event(copied)

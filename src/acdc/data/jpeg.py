@@ -7,7 +7,10 @@ the rest: CMYK JPEGs, and PNGs and others whatever their name (ImageNet has 22 o
 
 import io
 import math
+import multiprocessing
+import os
 import random
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -191,3 +194,19 @@ class Reader(Dataset):
             except Exception as error:  # decoders raise of every kind: OSError, ValueError, SyntaxError, struct.error
                 bad.append(Bad(place, name, str(error) or type(error).__name__))
         return Read(images, flips, torch.tensor(request.labels, dtype=torch.int64), bad, request.first)
+
+
+def end_with_parent(_: int) -> None:
+    """End this worker as soon as the process that reads is gone, however it went.
+
+    torch's own watch is on the process that started the worker, and a fork server lives as long as its workers do.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -4,6 +4,7 @@ One multiply-add is 2 FLOPs. Biases, normalisation, activations, pooling, the pr
 lookups of embeddings count 0. These are theoretical FLOPs: what a kernel saves of them is measured elsewhere.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,15 @@ class Flops:
     def ratio(self) -> float:
         """The paper's "x": the fraction of the dense cost."""
         return self.actual / self.dense
+
+
+def training_flops(epochs: Iterable[tuple[str, int]], dense: int) -> int:
+    """FLOPs per training sample summed over epochs, each given by its kind and its inference FLOPs at its end.
+
+    The paper's rule (§4): 3·F_C in compressed phases; 2·F_D + F in dense ones, where weights that stayed zero save the
+    forward pass and half of the backward pass, but not the gradient of the weights.
+    """
+    return sum(3 * flops if kind == "sparse" else 2 * flops + dense for kind, flops in epochs)
 
 
 def inference_flops(model: nn.Module, example: Any) -> Flops:

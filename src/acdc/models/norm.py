@@ -5,6 +5,8 @@ statistics, and the running statistics kept are those of the first. Smaller shar
 part of a published result: WRN-28-10 was trained on two GPUs, so each batch norm saw 64 of 128 images.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -34,11 +36,10 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         return (out + self.bias.view(1, 1, -1, 1, 1)).to(x.dtype).flatten(0, 1)
 
     def _remember(self, mean: Tensor, var: Tensor) -> None:
-        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        self.running_mean.lerp_(mean, self.momentum)
-        self.running_var.lerp_(var, self.momentum)
+        momentum: Any = self.momentum
+        for kept, value in ((self.running_mean, mean), (self.running_var, var)):
+            kept.lerp_(value, momentum)  # type: ignore[union-attr]
+        self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
 
     def _one_by_one(self, x: Tensor) -> Tensor:
         first, *rest = x.tensor_split(self.splits)

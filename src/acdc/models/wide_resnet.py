@@ -24,7 +24,9 @@ class Block(nn.Module):
     """x + conv(relu(bn(conv(relu(bn(x)))))), dropout between the convolutions, a 1 x 1 convolution as the shortcut
     where the shape changes."""
 
-    def __init__(self, in_channels: int, channels: int, stride: int, dropout: float, published: bool, splits: int) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, dropout: float, published: bool, splits: int
+    ) -> None:
         super().__init__()
         strides = (1, stride) if published else (stride, 1)
         self.published = published

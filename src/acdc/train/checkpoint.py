@@ -37,7 +37,7 @@ def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any
     path = folder / f"{stage}-{name}-{step:08}.pt"
     temporary = folder / f".{path.name}.tmp"
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             torch.save({"format": FORMAT, **state}, file)
             file.flush()

@@ -28,6 +28,12 @@ class World:
             return model
         return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
 
+    def share_buffers(self, model: nn.Module) -> None:
+        """Rank 0's batch-norm statistics for all: each rank has just updated its own, and all evaluate one model."""
+        if self.size > 1:
+            for buffer in model.buffers():
+                distributed.broadcast(buffer, src=0)
+
     def sum(self, values: Tensor) -> Tensor:
         """Over all ranks, in place."""
         if self.size > 1:

@@ -8,23 +8,25 @@ finetune   the dense twin, trained on over the epochs of the final compressed ph
 import contextlib
 import datetime
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from acdc.measure.flops import inference_flops
+from acdc.measure.dynamics import flops_of, nonzeros
 from acdc.sparsity.layers import find_prunable
+from acdc.sparsity.uses import forward_uses
 from acdc.train import environment, folder
 from acdc.train.checkpoint import Found
 from acdc.train.console import Console, Plan, Planned
 from acdc.train.loading import Problem
-from acdc.train.loop import Setting, Stage, evaluate, sparsity
+from acdc.train.loop import Setting, Stage, evaluate
 from acdc.train.recipe import Recipe
 from acdc.twin import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 
+_FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 4 MB each
 TITLES = {"dense": "dense baseline", "acdc": "AC/DC", "finetune": "twin, fine-tuned"}
 
 
@@ -94,6 +96,7 @@ def _stages(
     began: float,
 ) -> Iterator[Outcome]:
     first, result = setting.world.first, None
+    uses = forward_uses(problem.new_model(recipe).to(setting.device), problem.example(setting.device))
     for index, name in enumerate(plan(recipe)):
         if resume and index < resume.state["stage"]:
             continue
@@ -102,7 +105,7 @@ def _stages(
         model = problem.new_model(recipe).to(setting.device)
         if recipe.train.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        stage = Stage(index, name, model, problem.loaders, recipe, setting, method=method)
+        stage = Stage(index, name, model, problem.loaders, recipe, setting, uses=uses, method=method)
 
         def note(stage: Stage = stage) -> None:
             stage.extra = {
@@ -124,13 +127,19 @@ def _stages(
         for row in stage.run():
             note()
             if first:
-                folder.append_metrics(out, row)
+                folder.append(out / "metrics.jsonl", row)
+                if stage.phase_end:
+                    folder.append(out / "phases.jsonl", stage.phase_end)
                 console.epoch(row)
+                for sink in setting.sinks:
+                    sink(row)
         result = _finish(stage)
         for title, file, weights in _models(stage, result):
-            outcome = _measured(title, file, weights, stage, problem, setting)
+            outcome, said = _measured(title, file, weights, stage, problem, setting, uses)
             if first:
                 write_safetensors({out / file: weights})
+                if said is not None:
+                    folder.add_tensor(out / "predictions.safetensors", file.removesuffix(".safetensors"), said)
             yield outcome
         if result and first:
             write_safetensors({out / "masks.safetensors": result.masks})
@@ -164,29 +173,39 @@ def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, Sta
 
 
 def _measured(
-    title: str, file: str, weights: StateDict, stage: Stage, problem: Problem, setting: Setting
-) -> Outcome:
-    """Of the weights as they are saved, in a plain new model."""
+    title: str,
+    file: str,
+    weights: StateDict,
+    stage: Stage,
+    problem: Problem,
+    setting: Setting,
+    uses: Mapping[str, float],
+) -> tuple[Outcome, torch.Tensor | None]:
+    """Of the weights as they are saved, in a plain new model; and its logits on the test images, if they are few."""
     model = problem.new_model(stage.recipe).to(setting.device)
     model.load_state_dict(weights)
-    flops = inference_flops(model.eval(), problem.example(setting.device))
-    score = evaluate(model, problem.loaders.test, stage.recipe, setting)
+    few = setting.world.size == 1 and problem.loaders.test.samples * problem.classes <= _FEW
+    logits: list[torch.Tensor] | None = [] if few else None
+    score = evaluate(model, problem.loaders.test, stage.recipe, setting, logits)
     layers = find_prunable(model)
-    zeros = sparsity(layers)
+    counts = nonzeros(layers)
+    actual, dense = flops_of(counts, uses), flops_of({w.name: w.param.numel() for w in layers.weights}, uses)
+    zeros = layers.size - sum(counts.values())
     norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
-    final = file.endswith(("baseline.safetensors", "sparse.safetensors", "finetuned.safetensors"))
-    return Outcome(
+    final = file in ("baseline.safetensors", "sparse.safetensors", "finetuned.safetensors")
+    outcome = Outcome(
         model=title,
         file=file,
         test_accuracy=score.accuracy,
         test_loss=score.loss,
-        sparsity=zeros,
-        reported_sparsity=zeros * layers.size / (layers.size + norms),
-        flops=flops.actual,
-        dense_flops=flops.dense,
-        flops_ratio=flops.ratio,
+        sparsity=zeros / layers.size,
+        reported_sparsity=zeros / (layers.size + norms),
+        flops=actual,
+        dense_flops=dense,
+        flops_ratio=actual / dense,
         best=stage.best if final else None,
     )
+    return outcome, torch.cat(logits).cpu() if logits else None
 
 
 def _biases(model: torch.nn.Module) -> int:

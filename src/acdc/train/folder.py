@@ -2,6 +2,8 @@
 
 config.json        what was run, on what
 metrics.jsonl      one line for each epoch and run, written as it ends: the source of every figure
+phases.jsonl       one line for each phase: what is zero where, and how the mask moved
+predictions.safetensors  every model's logits on the test images, where they are not too many
 checkpoints/       the state of the run, to go on from
 *.safetensors      the models
 result.json        the final table; there once the run is complete
@@ -15,7 +17,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from acdc.train.loop import Row
+from safetensors.torch import load_file
+from torch import Tensor
+
+from acdc.twin import write_safetensors
 
 
 def why_not(out: Path) -> str | None:
@@ -72,23 +77,28 @@ def read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def trim_metrics(folder: Path, stages: Sequence[str], stage: int, step: int) -> None:
-    """Drop the epochs that a checkpoint at `step` of stage number `stage` does not know of: they will run again."""
-    path = folder / "metrics.jsonl"
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:  # cut short by a crash
-            continue
-        if (stages.index(row["run"]), row["step"]) <= (stage, step):
-            kept.append(line)
-    write_text(path, "".join(f"{line}\n" for line in kept))
+def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -> None:
+    """Drop what a checkpoint after `epochs` epochs of stage number `stage` does not know of: it will run again."""
+    for name in ("metrics.jsonl", "phases.jsonl"):
+        path, kept = folder / name, []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:  # cut short by a crash
+                continue
+            if (stages.index(row["run"]), row["epoch"]) < (stage, epochs):
+                kept.append(line)
+        if path.exists():
+            write_text(path, "".join(f"{line}\n" for line in kept))
 
 
-def append_metrics(folder: Path, row: Row) -> None:
+def append(path: Path, row: Any) -> None:
     """One line, on disk when this returns: an interrupted run keeps every epoch it finished."""
-    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+    with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(row), allow_nan=False) + "\n")
+
+
+def add_tensor(path: Path, name: str, tensor: Tensor) -> None:
+    """Beside those the file holds already."""
+    held = load_file(path) if path.exists() else {}
+    write_safetensors({path: {**held, name: tensor}})

@@ -16,7 +16,7 @@ from acdc.train.distributed import World
 from acdc.train.loop import Loaders
 from acdc.train.recipe import Recipe
 
-_EVALUATION_BATCH = 1000  # images of 32 x 32; fewer where they are larger, so that a batch stays the same size in memory
+_EVALUATION_BATCH = 1000  # images of 32 x 32; fewer where they are larger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ def _folder(
     _check_batch(recipe, train.samples, world)
     size = said.options.get("size", 224)
     return Problem(
-        loaders=Loaders(train=train, test=test), classes=len(train.classes), shape=(3, size, size), notes=()
+        loaders=Loaders(train=train, test=test), classes=len(train.class_names), shape=(3, size, size), notes=()
     )
 
 

@@ -13,8 +13,9 @@ for epoch                             order, crops and flips are a function of s
 """
 
 import math
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +28,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acdc.data.images import Batches
 from acdc.duration import Duration
+from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
 from acdc.methods.acdc import ACDC
 from acdc.sparsifier import Sparsifier, attach
-from acdc.sparsity.layers import Layers, find_prunable
+from acdc.sparsity.layers import find_prunable
 from acdc.train import checkpoint, optim
 from acdc.train.distributed import World
 from acdc.train.rates import Rates
@@ -55,6 +57,7 @@ class Row:
     test_accuracy: float  # after the epoch's last step, as all that follows
     test_loss: float
     sparsity: float  # zeros / prunable weights
+    flops: int  # inference, per sample, by non-zero weights
     lr: float
     seconds: float  # of the whole epoch
     eval_seconds: float
@@ -95,6 +98,7 @@ class Setting:
     world: World = field(default_factory=World)
     stop: StopRequest = field(default_factory=StopRequest)
     watch: Callable[[Live], None] = lambda live: None
+    sinks: Sequence[Callable[[Row], None]] = ()
 
 
 class Stage:
@@ -109,11 +113,11 @@ class Stage:
         recipe: Recipe,
         setting: Setting,
         *,
+        uses: Mapping[str, float],
         method: ACDC | None = None,
-        first_epoch: int = 0,
     ) -> None:
         self.index, self.name, self.recipe, self.loaders, self.setting = index, name, recipe, loaders, setting
-        self.model, self.epochs, self.epoch, self.batch = model, recipe.epochs, first_epoch, 0
+        self.model, self.epochs, self.epoch, self.batch = model, recipe.epochs, 0, 0
         self.optimizer = optim.build(recipe.optimizer, model, setting.device)
         each = loaders.train.steps
         self.sparsifier: Sparsifier | None = (
@@ -128,7 +132,10 @@ class Stage:
         self.seconds = 0.0  # of the epoch under way, before a checkpoint it was taken up from
         self.extra: dict[str, Any] = {}  # kept with every checkpoint, by whoever runs the stages
         self.saved: Path | None = None
-        self._layers: Layers = find_prunable(model)
+        self._layers, self._uses = find_prunable(model), uses
+        pruned = self.sparsifier.layers if self.sparsifier else self._layers
+        self.dynamics = Dynamics(self._layers, pruned, uses)
+        self.phase_end: PhaseEnd | None = None  # where the last row ended a phase
         self._wrapped = setting.world.wrap(model, setting.device)
         self._step = Step(
             self._wrapped,
@@ -189,13 +196,14 @@ class Stage:
             watch.look()
             if self._asked_to_stop():
                 self.save()
-                raise Stopped(self.setting.stop.signum or 15)
+                raise Stopped(self.setting.stop.signum or signal.SIGTERM)
             if self.batch < each and self._due(self.step):
                 self.save()
 
     def _row(self, start: float, trained: float) -> Row:
         sums = self.setting.world.sum(self.totals.values.double()).tolist()
         self._check_finite()
+        self.setting.world.share_buffers(self.model)
         test = evaluate(self.model, self.loaders.test, self.recipe, self.setting)
         held = self.loaders.validation
         validation = evaluate(self.model, held, self.recipe, self.setting) if held else None
@@ -205,6 +213,14 @@ class Stage:
                 self.sparsifier.apply_masks(self.ema.module)
             average = evaluate(self.ema.module, self.loaders.test, self.recipe, self.setting)
         phase = self.sparsifier.phase if self.sparsifier else None
+        counts = nonzeros(self._layers)
+        end = (self.epoch + 1) * self.loaders.train.steps
+        self.phase_end = None
+        if end in self._boundaries or self.epoch + 1 == self.epochs:
+            index, name, kind = (phase.index, phase.name, phase.kind) if phase else (0, "dense", "dense")
+            self.phase_end = self.dynamics.phase_end(
+                run=self.name, index=index, phase=name, kind=kind, epoch=self.epoch
+            )
         self._note_best(validation or test, "validation" if validation else "test", phase is None or phase.final)
         if self.sparsifier and self.sparsifier.method.keeps_best_twin():
             self.sparsifier.report((validation or test).accuracy)
@@ -219,7 +235,8 @@ class Stage:
             train_accuracy=sums[1] / sums[2],
             test_accuracy=test.accuracy,
             test_loss=test.loss,
-            sparsity=sparsity(self._layers),
+            sparsity=1 - sum(counts.values()) / self._layers.size,
+            flops=flops_of(counts, self._uses),
             lr=self.rates.at(self.step - 1),
             seconds=now - start,
             eval_seconds=now - trained,
@@ -249,12 +266,14 @@ class Stage:
         world = self.setting.world
         if world.size == 1:
             return bool(self.setting.stop)
-        return self.batch % _ASK_OTHERS == 0 and world.any(bool(self.setting.stop), self.setting.device)
+        ask = self.batch % _ASK_OTHERS == 0 or self.batch == self.loaders.train.steps
+        return ask and world.any(bool(self.setting.stop), self.setting.device)
 
     def _check_finite(self) -> None:
         if self.scaler:  # GradScaler has skipped such steps
-            if self.scaler.get_scale() < 1e-6:
-                raise DivergedError(f"{self.name}: fp16's loss scale fell to {self.scaler.get_scale():g}; {self._last()}")
+            scale = self.scaler.get_scale()
+            if scale < 1e-6:
+                raise DivergedError(f"{self.name}: fp16's loss scale fell to {scale:g}; {self._last()}")
             return
         alive, steps = self.totals.values[3:].tolist()
         if not alive:
@@ -294,6 +313,7 @@ class Stage:
             "sparsifier": self.sparsifier.state_dict() if self.sparsifier else None,
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "ema": self.ema.state_dict() if self.ema is not None else None,
+            "dynamics": self.dynamics.state_dict(),
             "totals": self.totals.values,
             "best": self.best,
             "best_weights": self.best_weights,
@@ -310,6 +330,7 @@ class Stage:
             self.scaler.load_state_dict(state["scaler"])
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
+        self.dynamics.load_state_dict(state["dynamics"])
         self.totals.values.copy_(state["totals"])
         self.best, self.best_weights = state["best"], state["best_weights"]
         self.seconds = state["seconds"]
@@ -325,7 +346,9 @@ class Score:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Batches, recipe: Recipe, setting: Setting) -> Score:
+def evaluate(
+    model: nn.Module, batches: Batches, recipe: Recipe, setting: Setting, logits_to: list[Tensor] | None = None
+) -> Score:
     """Over all images, in evaluation mode, and in the precision of training; ranks share the work."""
     training = model.training
     model.eval()
@@ -333,18 +356,14 @@ def evaluate(model: nn.Module, batches: Batches, recipe: Recipe, setting: Settin
     for images, labels in batches.batches(0):
         with autocast(recipe.train.precision, setting.device):
             logits = model(images)
+        if logits_to is not None:
+            logits_to.append(logits.half())
         known = labels >= 0  # an unreadable image has no label
         loss = F.cross_entropy(logits.float(), labels, ignore_index=-1, reduction="sum")
         sums += torch.stack((loss, ((logits.argmax(1) == labels) & known).sum(), known.sum())).double()
     model.train(training)
     loss, correct, count = setting.world.sum(sums).tolist()
     return Score(correct / max(1, count), loss / max(1, count), round(count))
-
-
-def sparsity(layers: Layers) -> float:
-    """Zeros / prunable weights of the whole model, also those a pattern leaves dense."""
-    kept = torch.stack([weight.param.detach().count_nonzero() for weight in layers.weights]).sum()
-    return 1 - int(kept) / layers.size
 
 
 class _Watch:

@@ -2,7 +2,7 @@
 
 Time is counted in units of an epoch or of a step (`per`). With E units in all, W of them warm-up:
 
-    u < W      lr · (u + 1) / W
+    u < W      lr · min(1, (u + 1) / W)
     u ≥ W      lr · s(u),   p = (u − W) / (E − W)
 
     constant   s = 1
@@ -31,7 +31,7 @@ class Rates:
         unit = step if rate.per == "step" else step // self.steps_per_epoch
         total, warmup = self.epochs * units, min(rate.warmup * units, self.epochs * units - 1)
         if unit < warmup:
-            return self.lr * (unit + 1) / warmup
+            return self.lr * min(1.0, (unit + 1) / warmup)
         done = (unit - warmup) / (total - warmup)
         return self.lr * self._share(unit / units, done)
 

@@ -1,12 +1,14 @@
 """Reading recipes: TOML files, `a.b=value` settings, and every mistake of a file at once."""
 
 import difflib
+import inspect
 import math
+import re
 import tomllib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -14,16 +16,21 @@ import torch
 
 from acdc import data, models
 from acdc.duration import Duration
-from acdc.train.recipe import PaperRow, Recipe
+from acdc.schedule import Schedule
+from acdc.sparsity.distributions import check_distribution, check_sparsity
+from acdc.train.recipe import PaperRow, Recipe, in_method, read_pattern
 
 _FREE = {"model", "data"}  # tables whose other keys are options, checked by what takes them
+_NEEDED = {"model.name": "resnet20", "data.name": "cifar10"}
+_KNOBS = tuple(inspect.signature(Schedule.alternating).parameters)
+_FOLDER_OPTIONS = ("size", "resize", "classes")
 
 
 class RecipeError(ValueError):
     """All that is wrong with a recipe."""
 
     def __init__(self, source: str, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
+        self.source, self.problems = source, tuple(problems)
         super().__init__("\n  ".join((f"{source}:", *self.problems)))
 
 
@@ -42,7 +49,9 @@ def find(name: str) -> Path:
         return path
     if path.suffix == ".toml":
         raise RecipeError(name, ["there is no such file; `acdc ls` lists the recipes that come with acdc"])
-    raise RecipeError(name, [f"there is no recipe of this name{did_you_mean(name, known)}; `acdc ls` lists them"])
+    if path.is_file():
+        raise RecipeError(name, [f"a recipe's file ends in .toml; rename it to {path.name}.toml"])
+    raise RecipeError(name, [f"no recipe has this name; `acdc ls` lists them{did_you_mean(name, known)}"])
 
 
 def read(name: str, settings: Iterable[str] = ()) -> Recipe:
@@ -58,13 +67,15 @@ def read(name: str, settings: Iterable[str] = ()) -> Recipe:
 
 
 def from_tables(name: str, tables: Mapping[str, Any], settings: Iterable[str] = (), *, source: str = "") -> Recipe:
+    """Settings come after the tables, and give way to none of them: see _give_way."""
     problems: list[str] = []
     changed = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
-    for setting in settings:
-        _set(changed, setting, problems)
-    recipe = _recipe(name, changed, problems)
-    if recipe is not None:
-        problems += check(recipe)
+    said = {key for setting in settings if (key := _set(changed, setting, problems))}
+    _give_way(changed, said)
+    bad: set[str] = set()
+    recipe = _recipe(name, changed, problems, bad)
+    if recipe is not None:  # what follows from a mistake already named is left out
+        problems += [problem for problem in check(recipe) if not any(key in problem for key in bad)]
     if problems or recipe is None:
         raise RecipeError(source or name, dict.fromkeys(problems))
     return recipe
@@ -72,37 +83,42 @@ def from_tables(name: str, tables: Mapping[str, Any], settings: Iterable[str] = 
 
 def from_dict(state: Mapping[str, Any]) -> Recipe:
     """What Recipe.to_dict gave, after a trip through JSON."""
-    tables = {key: dict(value) if isinstance(value, Mapping) else value for key, value in state.items()}
+    tables: dict[str, Any] = {key: dict(v) if isinstance(v, Mapping) else v for key, v in state.items()}
     for free in _FREE:
-        tables[free] = {**tables[free], **tables[free].pop("options", {})}
+        options = tables[free].pop("options", {})
+        tables[free] |= options
     return from_tables(tables.pop("name"), {key: _without_none(value) for key, value in tables.items()})
 
 
 def parse_value(text: str) -> Any:
-    """As in TOML: 0.9, true, [1, 2], "text"; anything that is not TOML is text."""
+    """As in TOML: 0.9, true, [1, 2], "text"; and .9 is a number too. Anything else is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        return float(text) if re.fullmatch(r"[+-]?(\.\d+|\d+\.)(e[+-]?\d+)?", text, re.IGNORECASE) else text
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f'; did you mean "{close[0]}"?' if close else ""
+    folded = {_fold(word): word for word in known}
+    close = difflib.get_close_matches(_fold(name), folded, n=1, cutoff=0.5)
+    return f'; did you mean "{folded[close[0]]}"?' if close else ""
 
 
 def check(recipe: Recipe) -> list[str]:
     """What single values cannot show: models and data by name, schedules, numbers in range."""
-    problems = []
-    for attempt in (recipe.schedule, lambda: recipe.epochs, recipe.build_method, lambda: _check_names(recipe)):
+    problems = _schedule_knobs(recipe)
+    phases = () if problems else (recipe.schedule, lambda: recipe.epochs, recipe.build_method)
+    for attempt in (*phases, *_knobs(recipe), lambda: _check_model(recipe)):
         try:
             attempt()
         except (ValueError, TypeError) as error:
             problems.append(str(error))
+    problems += _data(recipe)
     problems += _ranges(recipe)
     try:
         if Duration.parse(recipe.run.checkpoint_every).unit == "%":
-            problems.append(f'run.checkpoint_every = "{recipe.run.checkpoint_every}": write epochs "10ep" or steps "500st"')
+            said = recipe.run.checkpoint_every
+            problems.append(f'run.checkpoint_every = "{said}": expected epochs or steps; write "10ep" or "500st"')
     except ValueError as error:
         problems.append(f"run.checkpoint_every: {error}")
     return problems
@@ -111,17 +127,18 @@ def check(recipe: Recipe) -> list[str]:
 # Inside
 
 
-def _set(tables: dict[str, Any], setting: str, problems: list[str]) -> None:
+def _set(tables: dict[str, Any], setting: str, problems: list[str]) -> str | None:
+    """Change one value, and return its key. An empty value takes the setting back to its default."""
     key, equals, text = setting.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        problems.append(f'--set {setting}: expected table.key=value, for example --set method.sparsity=0.95')
-        return
+        problems.append(f"--set {setting}: expected table.key=value, for example --set method.sparsity=0.95")
+        return None
     if len(parts) == 1:
-        near = [f"{table}.{parts[0]}" for table, part in _parts().items() if parts[0] in _keys(part)]
+        near = _elsewhere(parts[0])
         instead = f"; did you mean {' or '.join(near)}?" if near else ", for example --set method.sparsity=0.95"
         problems.append(f"--set {setting}: expected table.key=value{instead}")
-        return
+        return None
     *path, last = parts
     table = tables
     for part in path:
@@ -129,59 +146,107 @@ def _set(tables: dict[str, Any], setting: str, problems: list[str]) -> None:
         table[part] = dict(inner) if isinstance(inner, Mapping) else {}
         table = table[part]
     table[last] = parse_value(text.strip())
+    if table[last] == "":
+        del table[last]
+    return ".".join(parts)
 
 
-def _parts() -> dict[str, type]:
-    hints = get_type_hints(Recipe)
-    return {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+def _give_way(tables: dict[str, Any], said: set[str]) -> None:
+    """What a file says gives way to a setting that settles the same thing.
+
+    A number of epochs takes the place of a schedule of fixed length, a schedule that of the number of epochs, and a
+    pattern such as 2:4, which fixes the sparsity, that of the sparsity and its distribution.
+    """
+    method, train = (tables[key] if isinstance(tables.get(key), dict) else {} for key in ("method", "train"))
+    schedule = method.get("schedule")
+    fixed_length = isinstance(schedule, str) or (isinstance(schedule, Mapping) and "total" in schedule)
+    if fixed_length and "train.epochs" in said and "method.schedule" not in said:
+        del method["schedule"]
+    elif fixed_length and "method.schedule" in said and "train.epochs" not in said:
+        train.pop("epochs", None)
+    if "method.pattern" in said:
+        try:
+            sparsity = read_pattern(str(method.get("pattern"))).sparsity
+        except ValueError:  # named later, with all other mistakes
+            return
+        if sparsity is not None:
+            if "method.sparsity" not in said:
+                method["sparsity"] = sparsity
+            if "method.distribution" not in said:
+                method.pop("distribution", None)
+
+
+def _elsewhere(key: str) -> list[str]:
+    """The settings of this name, in whatever table."""
+    return [f"{table}.{known}" for table, part in _parts().items() for known in _keys(part) if known == _fold(key)]
+
+
+def _fold(word: str) -> str:
+    return word.lower().replace("-", "_")
+
+
+def _parts() -> dict[str, Any]:
+    return {name: hint for name, hint in get_type_hints(Recipe).items() if is_dataclass(hint)}
 
 
 def _keys(part: type) -> list[str]:
     return [f.name for f in fields(part) if f.name != "options"]
 
 
-def _recipe(name: str, tables: dict[str, Any], problems: list[str]) -> Recipe | None:
+def _recipe(name: str, tables: dict[str, Any], problems: list[str], bad: set[str]) -> Recipe | None:
+    """With defaults in place of the `bad` values, so that the rest can be checked; None where nothing stands in."""
     parts = _parts()
     allowed = [*parts, "about", "paper"]
-    for key in tables:
+    for key, value in tables.items():
         if key not in allowed:
-            problems.append(f"[{key}]: no such table{did_you_mean(key, allowed)}; allowed are {', '.join(allowed)}")
-    before = len(problems)
-    built = {key: _build(key, part, tables.get(key, {}), problems) for key, part in parts.items()}
-    about = tables.get("about", "")
+            shown = f"[{key}]: no such table" if isinstance(value, Mapping) else f"{key}: no such setting"
+            near = _elsewhere(key)
+            instead = f"; did you mean {' or '.join(near)}?" if near else did_you_mean(key, allowed)
+            problems.append(f"{shown}; allowed are {', '.join(allowed)}{instead}")
+    built = {key: _build(key, part, tables.get(key, {}), problems, bad) for key, part in parts.items()}
+    about, rows = tables.get("about", ""), tables.get("paper", [])
     if not isinstance(about, str):
         problems.append(f"about = {about!r}: expected text")
-    rows = []
-    for row in tables.get("paper", ()):
-        rows.append(_build("paper", PaperRow, row, problems))
-    if len(problems) > before:
-        return None
-    return Recipe(name=name, about=about, paper=tuple(rows), **built)  # type: ignore[arg-type]
+    if not isinstance(rows, list | tuple):
+        problems.append("paper: expected rows, each under a line [[paper]]")
+        rows = []
+    paper = tuple(_build("paper", PaperRow, row, problems, bad) for row in rows)
+    return None if None in built.values() else Recipe(name=name, about=about, paper=paper, **built)  # type: ignore[arg-type]
 
 
-def _build(table: str, part: type, said: Any, problems: list[str]) -> Any:
+def _build(table: str, part: type, said: Any, problems: list[str], bad: set[str]) -> Any:
     if not isinstance(said, Mapping):
         problems.append(f"{table} = {said!r}: expected a table of settings, written as [{table}] and lines below it")
-        return None
+        bad.add(f"{table}.")
+        said = {}
     hints, known, free = get_type_hints(part), _keys(part), table in _FREE
     values: dict[str, Any] = {"options": {}} if free else {}
-    before = len(problems)
     for key, value in said.items():
         if key in known:
             try:
                 values[key] = _convert(value, hints[key])
             except ValueError as error:
                 problems.append(f"{table}.{key} = {_shown(value)}: expected {error}")
+                bad.add(f"{table}.{key}")
         elif free:
             values["options"][key] = value
         else:
-            problems.append(
-                f"{table}.{key}: no such setting{did_you_mean(key, known)}; allowed are {', '.join(known)}"
-            )
-    for f in fields(part):
-        if f.name not in said and f.default is MISSING and f.default_factory is MISSING and f.name != "options":
-            problems.append(f'{table}.{f.name} is not set: it must be, for example [{table}] {f.name} = "resnet20"')
-    return part(**values) if len(problems) == before else None
+            problems.append(_no_such(table, key, known))
+    needed = [f"{table}.{f.name}" for f in fields(part) if f.default is MISSING and f.default_factory is MISSING]
+    for key in needed:
+        if key.partition(".")[2] not in said and f"{table}." not in bad:
+            problems.append(f'{key} is not set: it must be, for example {key} = "{_NEEDED[key]}"')
+    return part(**values) if all(key.partition(".")[2] in values for key in needed) else None
+
+
+def _no_such(table: str, key: str, known: Iterable[str]) -> str:
+    """With the setting that was meant: of this table, or of the same name in another one."""
+    known = list(known)
+    instead = did_you_mean(key, known)
+    if _fold(key) not in known and (near := _elsewhere(key)):
+        instead = f"; did you mean {' or '.join(near)}?"
+    allowed = f"allowed are {', '.join(known)}" if known else "there are none"
+    return f"{table}.{key}: no such setting; {allowed}{instead}"
 
 
 def _convert(value: Any, hint: Any) -> Any:
@@ -205,7 +270,10 @@ def _convert(value: Any, hint: Any) -> Any:
             raise ValueError("a list, such as [1, 2]")
         if inner[-1] is not Ellipsis and len(value) != len(inner):
             raise ValueError(f"a list of {len(inner)} values")
-        return tuple(_convert(item, inner[0]) for item in value)
+        try:
+            return tuple(_convert(item, inner[0]) for item in value)
+        except ValueError as error:
+            raise ValueError(f"a list, each item {error}") from None
     if hint is type(None):
         if value is not None:
             raise ValueError("nothing")
@@ -228,17 +296,58 @@ def _convert(value: Any, hint: Any) -> Any:
     return value
 
 
-def _check_names(recipe: Recipe) -> None:
-    if recipe.data.name not in data.names():
-        raise ValueError(
-            f'data.name = "{recipe.data.name}": expected one of {", ".join(data.names())}'
-            f"{did_you_mean(recipe.data.name, data.names())}"
-        )
+def _schedule_knobs(recipe: Recipe) -> list[str]:
+    said = recipe.method.schedule
+    if not isinstance(said, Mapping) or recipe.method.name == "dense":
+        return []
+    needed = [knob for knob in _KNOBS if knob != "last_dense" and not (knob == "total" and recipe.train.epochs)]
+    missing = [knob for knob in needed if knob not in said]
+    problems = [_no_such("method.schedule", knob, _KNOBS) for knob in said if knob not in _KNOBS]
+    if missing:
+        problems.append(f'method.schedule: {", ".join(missing)} not set; write for example {missing[0]} = "10ep"')
+    return problems
+
+
+def _knobs(recipe: Recipe) -> Iterator[Callable[[], object]]:
+    """The method's, one by one: building it stops at the first that is wrong. Errors read as they do there."""
+    said = recipe.method
+    if said.name != "dense":
+        yield lambda: read_pattern(said.pattern)
+        yield lambda: in_method(check_distribution, said.distribution)
+        if said.sparsity is not None:
+            yield lambda: in_method(check_sparsity, "sparsity", said.sparsity)
+
+
+def _check_model(recipe: Recipe) -> None:
+    for key in ("classes", "in_channels", "seed"):
+        if key in recipe.model.options:
+            raise ValueError(f"model.{key}: the data and run.seeds settle it; leave it out")
     try:
         with torch.device("meta"):
             models.build(recipe.model.name, classes=10, **recipe.model.options)
     except ValueError as error:
-        raise ValueError(f"model: {error}") from None
+        raise ValueError(f"model.{error}") from None
+
+
+def _data(recipe: Recipe) -> list[str]:
+    """The name, and options that its loader does not take."""
+    said = recipe.data
+    if said.name not in data.names():
+        close = did_you_mean(said.name, data.names())
+        return [f'data.name = "{said.name}": expected one of {", ".join(data.names())}{close}']
+    known, problems = data.describe(said.name), []
+    own = _FOLDER_OPTIONS
+    if known.kind == "memory":
+        load = getattr(import_module(known.module), known.function)
+        own = tuple(name for name in inspect.signature(load).parameters if name not in ("root", "device"))
+    else:
+        problems = [
+            f"data.{key} = {getattr(said, key)}: not for images read from folders; leave it out"
+            for key in ("validation", "corrupt", "crop")
+            if getattr(said, key)
+        ]
+    settings = [key for key in _keys(type(said)) if known.kind == "memory" or key in ("name", "bad_limit")]
+    return problems + [_no_such("data", key, [*settings, *own]) for key in said.options if key not in own]
 
 
 def _ranges(recipe: Recipe) -> list[str]:

@@ -3,13 +3,16 @@
 A TOML file with one table for each class below; recipes/ holds those of the paper, reading.py reads them.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from acdc.methods.acdc import ACDC
 from acdc.schedule import Schedule
 from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +156,15 @@ class Recipe:
                 )
             return named[said]()
         knobs = {"total": f"{self.train.epochs}ep", **said} if self.train.epochs else dict(said)
-        return Schedule.alternating(**knobs)
+        try:
+            schedule = Schedule.alternating(**knobs)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"method.schedule: {error}") from None
+        if schedule.total is None or schedule.total.unit != "ep" or schedule.total.value.denominator > 1:
+            raise ValueError(
+                f'method.schedule: total = "{schedule.total}": expected whole epochs; write for example total = "100ep"'
+            )
+        return schedule
 
     def build_method(self) -> ACDC | None:
         """None for dense training."""
@@ -165,11 +176,15 @@ class Recipe:
                 f"train.epochs = {self.train.epochs}: method.schedule lasts {schedule.total_steps(1)} epochs; leave "
                 "train.epochs out, or method.schedule, for the paper's proportions over any number of epochs"
             )
-        return ACDC(
+        pattern = read_pattern(said.pattern)
+        if said.sparsity is None and pattern.sparsity is None and not isinstance(said.distribution, Mapping):
+            raise ValueError("method.sparsity is not set: give the fraction of zeros, such as method.sparsity = 0.9")
+        return in_method(
+            ACDC,
             sparsity=said.sparsity,
             schedule=schedule,
-            pattern=read_pattern(said.pattern),
-            distribution=said.distribution,  # type: ignore[arg-type]  # checked by ACDC
+            pattern=pattern,
+            distribution=said.distribution,
             include=said.include,
             exclude=said.exclude,
             first_and_last_dense=said.first_and_last_dense,
@@ -186,21 +201,24 @@ class Recipe:
         return asdict(self)
 
 
+def in_method(make: Callable[..., T], *args: Any, **knobs: Any) -> T:
+    """What `make` returns; its errors name the knob as the recipe does."""
+    try:
+        return make(*args, **knobs)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"method.{error}") from None
+
+
 def read_pattern(text: str) -> Pattern:
     """ "unstructured", "2:4", "block 4x4" or "channel"."""
-    kind, _, size = text.strip().partition(" ")
+    plain, reason = " ".join(text.split()), ""
     try:
-        if kind == "unstructured":
-            return Unstructured()
-        if kind == "channel":
-            return Channel()
-        if kind == "block":
-            rows, columns = (int(part) for part in size.split("x"))
-            return Block(rows, columns)
-        n, m = (int(part) for part in text.split(":"))
-        return NM(n, m)
+        if plain in ("unstructured", "channel"):
+            return Unstructured() if plain == "unstructured" else Channel()
+        if match := re.fullmatch(r"block (\d+)x(\d+)", plain):
+            return Block(int(match[1]), int(match[2]))
+        if match := re.fullmatch(r"(\d+):(\d+)", plain):
+            return NM(int(match[1]), int(match[2]))
     except ValueError as error:
-        said = f" ({error})" if ":" in text or size else ""
-        raise ValueError(
-            f'method.pattern = "{text}": expected "unstructured", "2:4", "block 4x4" or "channel"{said}'
-        ) from None
+        reason = f" ({error})"
+    raise ValueError(f'method.pattern = "{text}": expected "unstructured", "2:4", "block 4x4" or "channel"{reason}')

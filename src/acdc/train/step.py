@@ -117,7 +117,7 @@ class Step:
         share: Callable[[int], float] = lambda samples: 1.0,
     ) -> None:
         self._model, self._train, self._totals, self._device = model, train, totals, device
-        self._fast = torch.compile(model) if execution.compile else model
+        self._fast: Any = torch.compile(model) if execution.compile else model
         self._graphs = execution.graphs
         self._scale, self._no_sync, self._share = scale, no_sync, share
         self._parameters = [param for param in model.parameters() if param.requires_grad]

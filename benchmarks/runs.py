@@ -1,0 +1,145 @@
+"""Real training runs kept under results/runs, and the table that sets them beside the paper's values.
+
+python -m benchmarks.runs RUN [RUN ...]    keep these run folders of `acdc train`: everything but weights and checkpoints
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from acdc.measure.flops import training_flops
+from acdc.train import reading
+from acdc.train.paper import row_for
+from acdc.train.recipe import PaperRow, Recipe
+from benchmarks.console import run, say
+from benchmarks.record import RESULTS
+
+KEPT = ("config.json", "metrics.jsonl", "phases.jsonl", "result.json", "run.log")
+Kept = dict[str, Any]
+_MODELS = ("baseline", "sparse", "dense", "finetuned")
+
+
+def keep(source: Path, results: Path = RESULTS) -> Path:
+    """Copy a complete run's small files to results/runs. A run that is kept already is not overwritten."""
+    if not (source / "result.json").is_file():
+        raise FileNotFoundError(f"{source} has no result.json: only complete runs are kept")
+    recipe = reading.from_dict(json.loads((source / "config.json").read_text(encoding="utf-8"))["recipe"])
+    target = results / "runs" / name_of(recipe)
+    target.mkdir(parents=True)
+    for name in KEPT:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    return target
+
+
+def name_of(recipe: Recipe) -> str:
+    sparsity = f"-{100 * recipe.method.sparsity:g}" if recipe.method.sparsity and recipe.method.name != "dense" else ""
+    schedule = f"-{recipe.method.schedule}" if isinstance(recipe.method.schedule, str) else f"-{recipe.epochs}ep"
+    return f"{recipe.name}{'' if recipe.method.name == 'dense' else schedule}{sparsity}-seed{recipe.run.seeds[0]}"
+
+
+def read_all(results: Path = RESULTS) -> list[Kept]:
+    """Every kept run, with what the table needs."""
+    return [_read(folder) for folder in sorted((results / "runs").glob("*")) if (folder / "result.json").is_file()]
+
+
+def _read(folder: Path) -> Kept:
+    config, result = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "result.json"))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    models = {Path(model["file"]).stem: model for model in result["models"]}
+    dense = next(iter(models.values()))["dense_flops"]
+    stage = [row for row in rows if row["run"] != "finetune"]
+    cost = training_flops(((row["kind"], row["flops"]) for row in stage), dense) / (3 * dense * len(stage))
+    recipe = reading.from_dict(config["recipe"])
+    return {
+        "folder": folder.name,
+        "recipe": recipe,
+        "paper": row_for(recipe),
+        "models": models,
+        "training": cost,
+        "hardware": config["hardware"],
+        "versions": config["versions"],
+        "started": config["started"],
+        "seconds": result["seconds"],
+    }
+
+
+def grouped(kept: Sequence[Kept]) -> list[list[Kept]]:
+    """Runs that differ in nothing but the seed, together."""
+    groups: dict[str, list[Kept]] = {}
+    for one in kept:
+        key = name_of(one["recipe"]).rpartition("-seed")[0]
+        groups.setdefault(key, []).append(one)
+    return [sorted(group, key=lambda one: one["recipe"].run.seeds[0]) for _, group in sorted(groups.items())]
+
+
+def runs_table(kept: Sequence[Kept]) -> tuple[str, list[str], list[list[str]], str]:
+    header = ["recipe", "seeds", "zeros", "last epoch", "best epoch*", "paper", "inference", "training", "of the paper",
+              "dense twin", "fine-tuned", "paper's twin", "verdict"]  # fmt: skip
+    cells = []
+    for group in grouped(kept):
+        first, paper = group[0], group[0]["paper"] or PaperRow()
+        main = "sparse" if "sparse" in first["models"] else "baseline"
+        published = paper.sparse if main == "sparse" else paper.dense
+        last, best = _of(group, main), _best(group, main)
+        cells.append(
+            [
+                first["folder"].rpartition("-seed")[0],
+                str(len(group)),
+                f"{first['models'][main]['sparsity']:.1%}",
+                percent(last),
+                percent(best),
+                "–" if published is None else f"{published:g}{f' ± {paper.std:g}' if paper.std else ''}",
+                f"{statistics.mean(_of(group, main, 'flops_ratio')):.2f}x",
+                f"{statistics.mean(one['training'] for one in group):.2f}x",
+                "–" if paper.inference is None else f"{paper.inference:g}x, {paper.training:g}x",
+                percent(_of(group, "dense")),
+                percent(_of(group, "finetuned")),
+                "–" if paper.twin is None else f"{paper.twin:g} → {paper.finetuned:g}",
+                verdict(statistics.mean(best), published) if best else "–",
+            ]
+        )
+    gpus = sorted({one["hardware"].get("gpu") or one["hardware"]["cpu"] for one in kept})
+    torches = sorted({one["versions"]["torch"] for one in kept})
+    note = (
+        f"{', '.join(gpus)}; torch {', '.join(torches)}. * of the final phase, chosen on the test set, as the paper "
+        "does. Accuracies in %, costs as fractions of dense training and inference. Reproduced: at most 0.3 below."
+    )
+    return "Image classification against the paper", header, cells, note
+
+
+def verdict(ours: float, paper: float | None) -> str:
+    if paper is None:
+        return "no value in the paper"
+    return "reproduced" if 100 * ours >= paper - 0.3 else f"{paper - 100 * ours:.1f} short"
+
+
+def percent(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{100 * statistics.mean(values):.2f}{spread}"
+
+
+def _of(group: Sequence[Kept], model: str, key: str = "test_accuracy") -> list[float]:
+    return [one["models"][model][key] for one in group if model in one["models"]]
+
+
+def _best(group: Sequence[Kept], model: str) -> list[float]:
+    return [one["models"][model]["best"]["accuracy"] for one in group if one["models"][model].get("best")]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.runs", description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", nargs="+", type=Path, help="folders that `acdc train` wrote")
+    for source in parser.parse_args(arguments).runs:
+        say(f"kept: {keep(source)}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,289 @@
+"""acdc check: all that is wrong with a recipe at once; or else what it will do and cost, without training it."""
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from acdc import models
+from acdc.cli import common, predict, timing
+from acdc.cli.errors import UsageError
+from acdc.cli.facts import STAND_IN, Facts, facts_of
+from acdc.methods.acdc import ACDC
+from acdc.sparsity.layers import Layers
+from acdc.sparsity.uses import forward_uses
+from acdc.train import experiment, reading, step
+from acdc.train.paper import row_for
+from acdc.train.rates import Rates
+from acdc.train.recipe import Recipe, in_method
+
+T = TypeVar("T")
+
+
+def add_to(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "check",
+        help="check a recipe and predict its cost, without training",
+        description="Name everything that is wrong with a recipe; or show its timeline, which layers it prunes, its "
+        "FLOPs by the paper's count, and how long it will take here.",
+        allow_abbrev=False,
+    )
+    common.add_recipe(parser, default="digits")
+    common.add_place(parser)
+    parser.add_argument("--layers", action="store_true", help="list every layer with the weights it keeps")
+    parser.add_argument("--no-timing", action="store_true", help="do not time a few steps")
+    parser.set_defaults(verb=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    warnings: list[str] = []
+    subject = _read(args, warnings)
+    _introduce(subject)
+    _flops(subject, args.recipe, args.layers)
+    if not args.no_timing:
+        _time(subject)
+    for warning in warnings:
+        print(f"warning: {warning}")
+    return 0
+
+
+# All that is wrong, at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    recipe: Recipe
+    facts: Facts
+    model: nn.Module
+    method: ACDC | None
+    layers: Layers | None  # that the method prunes
+    uses: dict[str, float]
+    device: torch.device
+    why_device: str
+    execution: step.Execution
+    warnings: list[str]
+
+    @property
+    def steps(self) -> int:
+        return _steps(self.recipe, self.facts)
+
+
+def _read(args: argparse.Namespace, warnings: list[str]) -> _Subject:
+    problems: list[str] = []
+
+    def attempt(act: Callable[..., T], *given: Any) -> T | None:
+        if any(value is None for value in given):
+            return None  # what it builds on has failed, and said so
+        try:
+            return act(*given)
+        except UsageError as error:
+            problems.extend(error.problems)
+        except (ValueError, OSError, ModuleNotFoundError) as error:
+            problems.append(str(error))
+        return None
+
+    recipe = attempt(common.read_recipe, args)
+    device = attempt(common.read_device, args.device)
+    attempt(lambda: common.read_workers(args.workers))
+    facts = attempt(lambda: facts_of(recipe, args.data)) if recipe else None
+    model = attempt(_model, recipe, facts or STAND_IN)
+    uses = attempt(_uses, model, facts)
+    method = recipe.build_method() if recipe else None
+    layers = attempt(_layers, method, model)
+    execution = attempt(_execution, recipe, facts, device)
+    if recipe and device and recipe.train.precision == "fp16" and device[0].type == "cpu":
+        text = 'train.precision = "fp16": acdc train needs a GPU for it; on a CPU type --set train.precision=bf16'
+        (problems if args.device == "cpu" else warnings).append(text)
+    if problems:
+        raise UsageError(problems)
+    assert recipe is not None
+    assert facts is not None
+    assert model is not None
+    assert uses is not None
+    assert device is not None
+    assert execution is not None
+    if facts.missing:
+        warnings.append(f"data not found: {facts.missing} (on the command line: --data DIR)")
+    late = [f"{milestone:g}" for milestone in recipe.rate.milestones if milestone >= recipe.epochs]
+    if late and recipe.rate.shape == "step":
+        warnings.append(f"rate.milestones: {', '.join(late)} lie past the last epoch, {recipe.epochs - 1}")
+    return _Subject(
+        recipe=recipe,
+        facts=facts,
+        model=model,
+        method=method,
+        layers=layers,
+        uses=uses,
+        device=device[0],
+        why_device=device[1],
+        execution=execution,
+        warnings=warnings,
+    )
+
+
+def _model(recipe: Recipe, facts: Facts) -> nn.Module:
+    said, seed = recipe.model, recipe.run.seeds[0]
+    return models.build(said.name, classes=facts.classes, in_channels=facts.shape[0], seed=seed, **said.options)
+
+
+def _layers(method: ACDC, model: nn.Module) -> Layers:
+    layers = in_method(method.layers, model)
+    in_method(method.budgets, layers)
+    return layers
+
+
+def _uses(model: nn.Module, facts: Facts) -> dict[str, float]:
+    try:
+        return forward_uses(model, torch.zeros(1, *facts.shape))
+    except RuntimeError as error:  # an image too small for a pooling layer, say
+        shape = " x ".join(map(str, facts.shape))
+        raise ValueError(f"model: it cannot take images of {shape} ({error}); choose another model") from None
+
+
+def _execution(recipe: Recipe, facts: Facts, device: tuple[torch.device, str]) -> step.Execution:
+    epochs = sum(len(planned.kinds) for planned in experiment.plan(recipe).values())
+    return step.choose(recipe.train, device[0], steps=epochs * _steps(recipe, facts), world=1)
+
+
+def _steps(recipe: Recipe, facts: Facts) -> int:
+    return -(-facts.train // recipe.train.batch_size)
+
+
+# What it will do
+
+
+def _introduce(subject: _Subject) -> None:
+    recipe, facts, method = subject.recipe, subject.facts, subject.method
+    held = f", {facts.validation:,} validation" if facts.validation else ""
+    shape = " x ".join(map(str, facts.shape))
+    assumed = " (as published; not found here)" if facts.missing else ""
+    print(f"{recipe.name}: {recipe.about}" if recipe.about else recipe.name)
+    print(
+        f"data: {recipe.data.name}, {facts.train:,} training{held} and {facts.test:,} test images of {shape}, "
+        f"{facts.classes:,} classes{assumed}"
+    )
+    print(f"model: {recipe.model.name}, {sum(p.numel() for p in subject.model.parameters()):,} parameters")
+    if subject.layers:
+        print(f"pruned: {subject.layers.size:,} weights in {len(subject.layers.weights)} layers")
+        for name, reason in subject.layers.left_dense.items():
+            print(f"left dense: {name} ({reason})")
+    steps, epochs = subject.steps, recipe.epochs
+    parts = f", in {recipe.train.accumulate} parts" if recipe.train.accumulate > 1 else ""
+    print(f"batch: {recipe.train.batch_size:,} images{parts}; {steps:,} steps an epoch, {steps * epochs:,} in all")
+    print(f"learning rate: {_rates(recipe, steps)}")
+    print(f"device: {subject.device.type} ({subject.why_device}); {recipe.train.precision}")
+    for why in subject.execution.why:
+        print(why)
+    seeds = ", ".join(map(str, recipe.run.seeds))
+    if method:
+        spread = method.distribution if isinstance(method.distribution, str) else "by layer"
+        print(f"sparsity: {method.sparsity or 0:.4g}, {method.pattern}, {spread}; seeds {seeds}")
+        print(method.schedule)
+    else:
+        print(f"dense training, {epochs} epochs; seeds {seeds}")
+
+
+def _rates(recipe: Recipe, steps: int) -> str:
+    """Of each epoch's first step: where it changes, or its start, top and end where it always does."""
+    rates = Rates(recipe.rate, recipe.optimizer.lr, recipe.epochs, steps)
+    each = [rates.at(epoch * steps) for epoch in range(recipe.epochs)]
+    turns = [epoch for epoch in range(1, len(each)) if each[epoch] != each[epoch - 1]]
+    if len(turns) > 5:
+        turns = sorted({each.index(max(each)), len(each) - 1} - {0})
+    later = "".join(f", {each[epoch]:.4g} in epoch {epoch}" for epoch in turns)
+    return f"{each[0]:.4g} in epoch 0{later} ({recipe.rate.shape}, set every {recipe.rate.per})"
+
+
+# What it will cost
+
+
+def _flops(subject: _Subject, name: str, list_layers: bool) -> None:
+    recipe, samples, length = subject.recipe, subject.facts.train, subject.recipe.epochs
+    found = predict.compressed(subject.method, subject.layers) if subject.method and subject.layers else None
+    if found and subject.layers and list_layers:
+        _layer_table(subject.layers, found)
+    cost = predict.inference(subject.model, subject.uses, found)
+    rows = [("dense model", common.si(cost.dense, 4), "1.00x")]
+    if found:
+        title = f"compressed model{' (exact)' if found.exact else ''}"
+        rows.append((title, _range(cost.compressed), _ratios(cost.compressed, cost.dense)))
+    common.show_table("Inference FLOPs for an image, in theory", ("", "FLOPs", "of dense"), rows)
+    dense = 3 * cost.dense * samples * length
+    rows = [(f"a dense run of {length} epochs", str(length), "0", common.si(dense, 4), "1.00x")]
+    plan = experiment.plan(recipe)
+    for stage, each in predict.training(plan, cost, samples).items():
+        sparse = plan[stage].kinds.count("sparse")
+        counts = (str(len(plan[stage].kinds) - sparse), str(sparse))
+        if stage != "dense":
+            rows.append((plan[stage].title, *counts, _range(each), _ratios(each, dense)))
+    header = ("", "dense epochs", "compressed", "FLOPs", "of that dense run")
+    common.show_table("Training FLOPs by the paper's rule, in theory", header, rows)
+    if found and not found.exact:
+        print(f"the compressed model is estimated: {found.how}")
+    _paper(recipe, name)
+
+
+def _paper(recipe: Recipe, name: str) -> None:
+    """The paper compares runs of any length with dense training as long as the recipe's own, before settings."""
+    row = row_for(recipe)
+    said = [f"{key} {value:.2f}x" for key in ("inference", "training") if row and (value := getattr(row, key))]
+    if said:
+        usual = reading.read(name).epochs
+        compared = f", against {usual} dense epochs" if usual != recipe.epochs else ""
+        print(f"the paper, with these settings: {', '.join(said)}{compared}")
+
+
+def _layer_table(layers: Layers, found: predict.Compressed) -> None:
+    rows = []
+    for weight in layers.weights:
+        size, shape = weight.param.numel(), " x ".join(map(str, weight.param.shape))
+        rows.append((weight.name, shape, f"{size:,}", *(f"{kept[weight.name] / size:.2%}" for kept in found.kept)))
+    kept = ("kept",) if len(found.kept) == 1 else ("kept if even", "of the initial weights")
+    common.show_table("Layers that are pruned", ("layer", "shape", "weights", *kept), rows)
+
+
+def _time(subject: _Subject) -> None:
+    recipe, facts, batch = subject.recipe, subject.facts, subject.recipe.train.batch_size
+    try:
+        found = timing.measure(recipe, subject.model, facts.shape, facts.classes, subject.device)
+    except timing.TooLargeError:
+        subject.warnings.append(
+            f"train.batch_size = {batch}: a step does not fit into the GPU's memory; type "
+            f"--set train.accumulate={2 * recipe.train.accumulate}, or a smaller batch"
+        )
+        return
+    epoch = found.step * facts.train / batch + found.evaluation * (facts.test + facts.validation)
+    epochs = sum(len(planned.kinds) for planned in experiment.plan(recipe).values()) * len(recipe.run.seeds)
+    scaled = f", scaled up from {found.batch}, as a whole one is slow" if found.batch != batch else ""
+    memory = f"; {found.memory / 2**30:.1f} GiB of GPU memory" if found.memory else ""
+    cores = f" on {found.threads} of {os.cpu_count()} cores" if subject.device.type == "cpu" else ""
+    print(
+        f"\ntime: about {_duration(epoch * epochs)} on this {subject.device.type}: {epochs} epochs of "
+        f"{_duration(epoch)}, {_duration(found.step)} for a step of {batch} images{scaled} "
+        f"({found.precision}{cores}{memory})"
+    )
+    print("      timed on made images, without compiling; reading images from disk comes on top")
+
+
+def _range(values: Sequence[int]) -> str:
+    return " to ".join(dict.fromkeys(common.si(value, 4) for value in values))
+
+
+def _ratios(values: Sequence[int], dense: int) -> str:
+    return " to ".join(dict.fromkeys(f"{value / dense:.2f}x" for value in values))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 0.1:
+        return f"{seconds * 1000:.2g} ms"
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    minutes = round(seconds / 60)
+    hours, rest = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {rest} min" if hours else f"{minutes} min"
+    return f"{hours / 24:.0f} days"

@@ -1,0 +1,71 @@
+"""acdc cp: a recipe's file to change at will. Nothing is ever overwritten."""
+
+import argparse
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from acdc.cli.errors import UsageError
+from acdc.train import reading
+
+
+def add_to(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "cp",
+        help="copy a recipe to a file, to change it",
+        description="Copy a recipe, comments and all, to a new file. An existing file is never overwritten.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", help="a name from `acdc ls`, or a file")
+    parser.add_argument("file", metavar="FILE", help="the new file, ending in .toml, or a folder to put it in")
+    parser.set_defaults(verb=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        source = reading.find(args.recipe)
+    except reading.RecipeError as error:
+        raise UsageError([f"{error.source}: {error.problems[0]}"]) from None
+    target = Path(args.file)
+    if target.is_dir():
+        target /= source.name
+    if target.suffix != ".toml":
+        raise UsageError([f"FILE {target}: a recipe's file ends in .toml; type {target}.toml"])
+    try:
+        _write_new(target, source.read_bytes())
+    except FileExistsError:
+        raise UsageError([f"FILE {target}: it exists, and nothing is overwritten; type another name"]) from None
+    except OSError as error:
+        raise UsageError([f"FILE {target}: {error.strerror}; type a name in a folder that can be written to"]) from None
+    print(f"{target}: change it, then type: acdc check {shlex.quote(str(target))}")
+    return 0
+
+
+def _write_new(target: Path, content: bytes) -> None:
+    """Whole or not at all: a link to a complete file, which fails where the name is taken."""
+    if target.exists() or target.is_symlink():
+        raise FileExistsError
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+        os.fchmod(file.fileno(), 0o666 & ~_umask())
+        try:
+            os.link(file.name, target)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            with target.open("xb") as plain:
+                try:
+                    plain.write(content)
+                except OSError:
+                    target.unlink()
+                    raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

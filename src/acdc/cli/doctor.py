@@ -1,0 +1,199 @@
+"""acdc doctor: what this machine has and lacks, and what to type about it. Exit code 0 if the default run can work."""
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shutil
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from acdc import data
+from acdc._version import __version__
+from acdc.data import cifar, folders
+from acdc.train import environment, folder
+
+_NEEDED = {"torch": "2.11", "safetensors": "0.5", "rich": "13.7"}
+# The extra that installs them, what they are for, and packages as they are imported and as they are installed.
+_OPTIONAL = (
+    ("digits", "the default run's data", {"sklearn": "scikit-learn"}),
+    ("imagenet", "folders of images", {"simplejpeg": "simplejpeg", "PIL": "Pillow", "numpy": "numpy"}),
+    ("plot", "figures", {"matplotlib": "matplotlib"}),
+    ("tensorboard", "acdc train --log tensorboard", {"tensorboard": "tensorboard"}),
+    ("wandb", "acdc train --log wandb", {"wandb": "wandb"}),
+    ("trackio", "acdc train --log trackio", {"trackio": "trackio"}),
+)
+_IMAGENET = {"train": 1_281_167, "val": 50_000}
+_COMPILERS = ("c++", "g++", "clang++", "cc", "gcc")
+
+
+def add_to(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "doctor",
+        help="look at this machine: versions, device, packages, data",
+        description="Look at versions, the device, optional packages, data sets and the runs folder, and say what to "
+        "type for what is missing. Exit code 0 if the default run can work here.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default $ACDC_DATA, or ./data)")
+    parser.add_argument("--full", action="store_true", help="read data sets and check that they are whole")
+    parser.set_defaults(verb=run)
+
+
+@dataclass(frozen=True)
+class Finding:
+    state: str  # "ok", "no" (only some things need it) or "BAD" (the default run needs it)
+    text: str
+    fix: str = ""
+
+
+def run(args: argparse.Namespace) -> int:
+    bad = 0
+    for title, findings in (
+        ("Versions", _versions()),
+        ("Device", _device()),
+        ("torch.compile", _compiler()),
+        ("Optional packages", _packages()),
+        (f"Data sets in {data.find_root(args.data)}", _data(args.data, args.full)),
+        ("Runs", _runs()),
+    ):
+        print(title)
+        for finding in findings:
+            bad += finding.state == "BAD"
+            print(f"  {finding.state:<4}{finding.text}")
+            if finding.fix:
+                print(f"      {finding.fix}")
+    if bad:
+        print(f"\nthe default run cannot work here: mend what is marked BAD ({bad})")
+        return 1
+    print("\nthe default run can work here; type: acdc train")
+    return 0
+
+
+def _versions() -> Iterator[Finding]:
+    system = f"{platform.system()} {platform.machine()}"
+    yield Finding("ok", f"Python {platform.python_version()}, acdc {__version__}, {system}")
+    for name, least in _NEEDED.items():
+        version = _installed(name)
+        if version is None or _numbers(version) < _numbers(least):
+            had = f"{name} {version}" if version else f"{name} is not installed"
+            yield Finding("BAD", f"{had}: acdc needs {least} or newer", f'type: pip install "{name}>={least}"')
+        else:
+            yield Finding("ok", f"{name} {version}")
+
+
+def _device() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    hardware = environment.describe(torch.device("cpu"))["hardware"]
+    said = os.environ.get("OMP_NUM_THREADS")
+    threads = f"{torch.get_num_threads()} for torch{f', by OMP_NUM_THREADS={said}' if said else ''}"
+    yield Finding("ok", f"CPU: {hardware['cpu']}, {cores} cores, {threads}")
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or torch.version.hip
+        reason = f"torch is built for {built} and sees none" if built else f"torch {torch.__version__} is built without"
+        fix = "look at nvidia-smi: the driver may be too old" if built else "get another build from pytorch.org"
+        yield Finding("no", f"GPU: {reason}; the default run does not need one", f"with a GPU in this machine: {fix}")
+        return
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        name, capability = torch.cuda.get_device_name(index), "{}.{}".format(*torch.cuda.get_device_capability(index))
+        memory = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+        yield Finding("ok", f"GPU {index}: {name}, compute capability {capability}, {memory}")
+        if free < total / 2:
+            yield Finding("no", "less than half of its memory is free", "nvidia-smi names the processes that hold it")
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        yield Finding("no", "bf16: not on this GPU", 'for recipes in bf16 type --set train.precision=fp16, or "fp32"')
+
+
+def _compiler() -> Iterator[Finding]:
+    """What torch.compile needs; acdc trains without it, more slowly on a GPU."""
+    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    if compiler:
+        yield Finding("ok", f"compiler {compiler}")
+    else:
+        yield Finding("no", "no C++ compiler: torch.compile stays off", "on Debian or Ubuntu type: apt install g++")
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if not header.is_file():
+        yield Finding("no", f"{header} is not there", "on Debian or Ubuntu type: apt install python3-dev")
+    if torch.cuda.is_available():
+        version = _installed("triton")
+        yield Finding("ok", f"triton {version}") if version else Finding("no", "no triton", "type: pip install triton")
+
+
+def _packages() -> Iterator[Finding]:
+    for extra, use, packages in _OPTIONAL:
+        missing = [name for module, name in packages.items() if find_spec(module) is None]
+        if not missing:
+            there = ", ".join(f"{name} {_installed(name) or ''}".rstrip() for name in packages.values())
+            yield Finding("ok", f"{there}, for {use}")
+        else:
+            state = "BAD" if extra == "digits" else "no"
+            yield Finding(state, f"no {', '.join(missing)}, for {use}", f'type: pip install "acdc-torch[{extra}]"')
+
+
+def _data(root: str | None, full: bool) -> Iterator[Finding]:
+    place = data.find_root(root)
+    for wanted in (cifar.CIFAR10, cifar.CIFAR100):
+        yield _cifar(wanted, place, full)
+    yield _imagenet(place, full)
+
+
+def _cifar(wanted: cifar.Collection, place: Path, full: bool) -> Finding:
+    fix = f"get {wanted.archive} from {cifar.PAGE}, put it into {place}, or say where it lies: --data DIR or ACDC_DATA"
+    where = next((f for f in (place / wanted.folder, place) if any((f / name).is_file() for name in wanted.md5)), None)
+    if where is None and not (place / wanted.archive).is_file():
+        return Finding("no", f"{wanted.name}: not found", fix)
+    missing = [name for name in wanted.md5 if not (where / name).is_file()] if where else []
+    if missing:
+        return Finding("no", f"{wanted.name}: {where} lacks {', '.join(missing)}", fix)
+    if not full:
+        return Finding("ok", f"{wanted.name}: {where or place / wanted.archive} (acdc doctor --full reads it)")
+    try:
+        data.load(wanted.name, root=place)
+    except (ValueError, OSError) as error:
+        return Finding("no", str(error))
+    return Finding("ok", f"{wanted.name}: {where or place / wanted.archive}, every md5 the official one")
+
+
+def _imagenet(place: Path, full: bool) -> Finding:
+    fix = "say which folder holds its train and val: --data DIR or ACDC_DATA"
+    if not any((place / split).is_dir() for split in folders.SPLITS):
+        return Finding("no", "imagenet: not found", fix)
+    try:
+        classes = folders.list_classes(place, None)
+        if not full:
+            return Finding("ok", f"imagenet: {len(classes):,} classes (acdc doctor --full counts the images)")
+        counts = {split: len(folders.list_files(place, split, classes)[0]) for split in folders.SPLITS}
+    except (ValueError, OSError) as error:
+        return Finding("no", f"imagenet: {error}")
+    shown = ", ".join(f"{count:,} images in {split}" for split, count in counts.items())
+    whole = len(classes) == 1000 and counts == _IMAGENET
+    return Finding("ok", f"imagenet: {len(classes):,} classes, {shown}{', as published' if whole else ''}")
+
+
+def _runs() -> Iterator[Finding]:
+    runs = Path("runs").absolute()
+    reason = folder.why_not(runs / "probe")
+    if reason:
+        yield Finding("BAD", f"{runs}: {reason}", "change to a folder you can write to, or type acdc train --out DIR")
+        return
+    nearest = next(path for path in (runs, *runs.parents) if path.exists())
+    free = shutil.disk_usage(nearest).free
+    yield Finding("ok" if free > 2**30 else "no", f"{runs} can be written to; {free / 2**30:.1f} GiB free")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.partition("+")[0].split(".")[:2] if part.isdigit())

@@ -1,0 +1,81 @@
+"""acdc ls: what there is to name in a command or a recipe."""
+
+import argparse
+from collections.abc import Callable
+from inspect import getdoc
+from typing import Any, get_args, get_type_hints
+
+from acdc import data, models
+from acdc.cli import common
+from acdc.methods import acdc
+from acdc.schedule import Schedule
+from acdc.train import reading, recipe
+
+
+def add_to(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "ls",
+        help="list recipes, models, data sets, schedules or methods",
+        description="List what can be named: recipes for acdc train, and models, data sets, schedules and methods for "
+        "a recipe.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("what", nargs="?", default="recipes", choices=tuple(_LISTS), help="default %(default)s")
+    parser.set_defaults(verb=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    _LISTS[args.what]()
+    return 0
+
+
+def _recipes() -> None:
+    rows = []
+    for name in reading.shipped():
+        read = reading.read(name)
+        rows.append((name, read.model.name, read.data.name, str(read.epochs), read.about))
+    common.show_table("Recipes, for acdc train NAME", ("name", "model", "data", "epochs", "about"), rows, text=5)
+    print("\nacdc show NAME shows one, acdc check NAME what it will cost, acdc cp NAME FILE copies it to change")
+
+
+def _models() -> None:
+    rows = [(name, models.describe(name)) for name in models.names()]
+    common.show_table("Models, for model.name", ("name", "about"), rows, text=2)
+
+
+def _data() -> None:
+    rows = [(name, data.describe(name).summary) for name in data.names()]
+    common.show_table("Data sets, for data.name", ("name", "about"), rows, text=2)
+    print(f"\nfiles are looked for in {data.find_root()}: set ACDC_DATA or type --data DIR for another place")
+
+
+def _schedules() -> None:
+    rows = []
+    for name, make in Schedule.named().items():
+        schedule = make()
+        lengths = (schedule.total, schedule.dense_length, schedule.sparse_length)
+        rows.append((name, _first_line(make), *(f"{int(length.value)}" for length in lengths if length)))
+    header = ("name", "about", "epochs", "dense", "compressed")
+    common.show_table("Schedules, for method.schedule", header, rows, text=2)
+    knobs = 'warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep"'
+    print(f"\nor lengths of your own: method.schedule = {{ {knobs} }}, and train.epochs")
+    print("or train.epochs alone, for the proportions of imagenet over any number of epochs")
+
+
+def _methods() -> None:
+    about = {"acdc": _first_line(acdc), "dense": "plain training: nothing is pruned"}
+    names = get_args(get_type_hints(recipe.Method)["name"])
+    common.show_table("Methods, for method.name", ("name", "about"), [(name, about[name]) for name in names], text=2)
+
+
+def _first_line(thing: object) -> str:
+    return (getdoc(thing) or "").partition("\n")[0].rstrip(".")
+
+
+_LISTS: dict[str, Callable[[], None]] = {
+    "recipes": _recipes,
+    "models": _models,
+    "data": _data,
+    "schedules": _schedules,
+    "methods": _methods,
+}

@@ -1,0 +1,82 @@
+"""What a recipe will cost, before it is trained: FLOPs by the paper's rule (§4).
+
+    inference   F for an image of the dense model, F_C of the compressed one: 2 for each use of a weight that is kept
+    training    3 · F_C for an image in compressed epochs, 2 · F_D + F in dense ones, summed over epochs and images
+
+F_D leaves out weights that stay zero in dense phases. That is seen only by training, so F stands in for it here: an
+upper bound. Which weights global magnitude keeps is seen only by training too: F_C then lies between two estimates, as
+if every layer lost the same share, and as if the initial weights were pruned. The paper's own figures do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from acdc.measure.dynamics import flops_of
+from acdc.methods.acdc import ACDC
+from acdc.sparsity import masks as working
+from acdc.sparsity.distributions import Budget, budgets
+from acdc.sparsity.layers import Layers, find_prunable
+from acdc.sparsity.patterns import NM, Unstructured
+from acdc.train.console import Plan
+
+Kept = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """Weights kept in each pruned layer, by one or two ways of counting, and how."""
+
+    kept: tuple[Kept, ...]
+    how: str
+
+    @property
+    def exact(self) -> bool:
+        return self.how == "exact"
+
+
+def compressed(method: ACDC, layers: Layers) -> Compressed:
+    """`layers` are those the method prunes, with initial weights."""
+    pattern, shares = method.pattern, method.budgets(layers)
+    if isinstance(pattern, NM):
+        return Compressed(({w.name: w.param.numel() * pattern.n // pattern.m for w in layers.weights},), "exact")
+    if isinstance(pattern, Unstructured) and all(len(budget.names) == 1 for budget in shares):
+        return Compressed(({budget.names[0]: budget.keep for budget in shares},), "exact")
+    initial = _from_weights(method, layers, shares)
+    if method.distribution != "global":
+        return Compressed((initial,), "as the initial weights would be pruned: whole tiles and channels only")
+    even = {budget.names[0]: budget.keep for budget in budgets("uniform", layers.weights, method.sparsity)}
+    how = "every layer as sparse as the whole, and the initial weights pruned by global magnitude"
+    return Compressed((even, initial), how)
+
+
+@dataclass(frozen=True)
+class Inference:
+    dense: int
+    compressed: tuple[int, ...]  # from low to high, one or two
+
+
+def inference(model: nn.Module, uses: Mapping[str, float], found: Compressed | None) -> Inference:
+    """FLOPs for one image."""
+    whole = {weight.name: weight.param.numel() for weight in find_prunable(model).weights}
+    ways = found.kept if found else ()
+    return Inference(flops_of(whole, uses), tuple(sorted(flops_of({**whole, **kept}, uses) for kept in ways)))
+
+
+def training(plan: Plan, flops: Inference, samples: int) -> dict[str, tuple[int, ...]]:
+    """FLOPs of every stage, from low to high."""
+    costs = {}
+    for name, planned in plan.items():
+        sparse = planned.kinds.count("sparse")
+        dense = len(planned.kinds) - sparse
+        ways = flops.compressed if sparse else (0,)
+        costs[name] = tuple(3 * samples * (dense * flops.dense + sparse * each) for each in ways)
+    return costs
+
+
+def _from_weights(method: ACDC, layers: Layers, shares: list[Budget]) -> Kept:
+    scores = {weight.name: weight.param.detach() for weight in layers.weights}
+    masks = {name: working.new_mask(score) for name, score in scores.items()}
+    method.pattern.write_masks(layers.weights, scores, shares, out=masks)
+    return {name: int(mask.count_nonzero()) for name, mask in masks.items()}

@@ -1,0 +1,103 @@
+"""acdc show: a recipe with every setting, its timeline, and the paper's results with what to type for each."""
+
+import argparse
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from acdc.cli import common
+from acdc.train.recipe import PaperRow, Recipe
+
+_TABLES = ("model", "data", "optimizer", "rate", "train", "method", "run")
+
+
+def add_to(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "show",
+        help="show a recipe: its settings, timeline, and the paper's results",
+        description="Show a recipe with every setting, its timeline, and what the paper reports for it, each with the "
+        "command that trains it.",
+        allow_abbrev=False,
+    )
+    common.add_recipe(parser)
+    parser.set_defaults(verb=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    recipe = common.read_recipe(args)
+    print(to_toml(recipe))
+    schedule = recipe.schedule()
+    print(schedule if schedule else f"dense training, {recipe.epochs} epochs")
+    if recipe.paper:
+        _paper(recipe, args.recipe)
+    return 0
+
+
+def to_toml(recipe: Recipe) -> str:
+    """Every setting that has a value, defaults included, as a recipe's file says it; the paper's rows left out."""
+    return "\n".join(_lines(recipe))
+
+
+def command(name: str, row: PaperRow) -> str:
+    """What to type for a row of the paper."""
+    words = ["acdc", "train", name]
+    for key, value in row.set.items():
+        words += ["--set", f"{key}={value if isinstance(value, str) else _value(value)}"]
+    return shlex.join(words)
+
+
+def _lines(recipe: Recipe) -> Iterator[str]:
+    yield f"about = {_value(recipe.about)}\n"
+    for table in _TABLES:
+        part = getattr(recipe, table)
+        yield f"[{table}]"
+        said = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "options"}
+        for key, value in {**said, **getattr(part, "options", {})}.items():
+            if value is not None:
+                yield f"{key} = {_value(value)}"
+        yield ""
+
+
+def _value(value: Any) -> str:
+    """As TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return repr(value)
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+
+
+def _paper(recipe: Recipe, name: str) -> None:
+    columns = ("sparse", "dense", "twin", "finetuned", "inference", "training")
+    used = [key for key in columns if any(getattr(row, key) is not None for row in recipe.paper)]
+    titles = {"twin": "dense twin", "finetuned": "fine-tuned"}
+    header = ("row", *(titles.get(key, key) for key in used))
+    rows = [(str(number), *(_cell(row, key) for key in used)) for number, row in enumerate(recipe.paper, 1)]
+    if used:
+        title = "What the paper reports: accuracies in %, costs as fractions of the dense model's"
+        common.show_table(title, header, rows)
+    print("\nThe same settings here:" if used else "\nWhat the paper finds, and the same settings here:")
+    for number, row in enumerate(recipe.paper, 1):
+        print(f"{number:>3}  {command(name, row)}")
+        if row.note:
+            print(f"     {row.note}")
+
+
+def _cell(row: PaperRow, key: str) -> str:
+    value = getattr(row, key)
+    if value is None:
+        return ""
+    if key in ("inference", "training"):
+        return f"{value:.2f}x"
+    main = "sparse" if row.sparse is not None else "dense"
+    return f"{value:.2f}{f' ± {row.std:g}' if row.std is not None and key == main else ''}"

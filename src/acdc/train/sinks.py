@@ -1,0 +1,83 @@
+"""Where else an epoch's numbers go: TensorBoard, Weights & Biases, trackio. metrics.jsonl stays the source of truth."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from acdc.train.loop import Row
+from acdc.train.recipe import Recipe
+
+Sink = Callable[[Row], None]
+_NUMBERS = ("loss", "train_accuracy", "test_accuracy", "test_loss", "validation_accuracy", "ema_accuracy", "sparsity",
+            "flops", "lr", "seconds")  # fmt: skip
+
+
+def names() -> tuple[str, ...]:
+    return tuple(_OPENERS)
+
+
+@contextmanager
+def opened(wanted: Sequence[str], recipe: Recipe, out: Path) -> Iterator[list[Sink]]:
+    """A missing package is a ModuleNotFoundError that says what to install."""
+    with ExitStack() as stack:
+        sinks = []
+        for name in wanted:
+            try:
+                sinks.append(stack.enter_context(_OPENERS[name](recipe, out)))
+            except ModuleNotFoundError as error:
+                raise ModuleNotFoundError(
+                    f'--log {name}: {error.name} is not installed; type: pip install "acdc-torch[{name}]"',
+                    name=error.name,
+                ) from error
+        yield sinks
+
+
+def numbers(row: Row) -> dict[str, float]:
+    """What can be drawn, by "stage/name"."""
+    values = asdict(row)
+    return {f"{row.run}/{name}": values[name] for name in _NUMBERS if values[name] is not None}
+
+
+@contextmanager
+def _tensorboard(recipe: Recipe, out: Path) -> Iterator[Sink]:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    writer = SummaryWriter(str(out / "tensorboard"))
+
+    def write(row: Row) -> None:
+        for name, value in numbers(row).items():
+            writer.add_scalar(name, value, row.step)
+        writer.flush()
+
+    try:
+        yield write
+    finally:
+        writer.close()
+
+
+@contextmanager
+def _wandb(recipe: Recipe, out: Path) -> Iterator[Sink]:
+    import wandb
+
+    with wandb.init(project="acdc", name=out.name, dir=str(out), config=recipe.to_dict()) as run:
+        yield lambda row: run.log(numbers(row) | {"epoch": row.epoch, "step": row.step})
+
+
+@contextmanager
+def _trackio(recipe: Recipe, out: Path) -> Iterator[Sink]:
+    import trackio
+
+    trackio.init(project="acdc", name=out.name, config=recipe.to_dict())
+    try:
+        yield lambda row: trackio.log(numbers(row) | {"epoch": row.epoch, "step": row.step})
+    finally:
+        trackio.finish()
+
+
+_OPENERS: dict[str, Callable[[Recipe, Path], Any]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "trackio": _trackio,
+}

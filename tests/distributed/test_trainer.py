@@ -1,0 +1,83 @@
+"""acdc train under torchrun: two processes with gloo give the masks and losses of one with the same batch."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+SETTINGS = [
+    "data.name=synthetic", "data.classes=4", "data.train=70", "data.test=41", "train.epochs=6", "train.batch_size=16",
+    "model.name=wide_resnet", "model.depth=10", "model.width=1", "model.dropout=0", "data.crop=2", "data.flip=true",
+    "method.sparsity=0.8", "run.baseline=false",
+]  # fmt: skip
+
+
+def command(out: Path, *settings: str, processes: int = 1) -> list[str]:
+    start = [sys.executable, "-m"]
+    if processes > 1:
+        start += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+    sets = [part for setting in (*SETTINGS, *settings) for part in ("--set", setting)]
+    return [*start, "acdc", "train", "digits", "--device", "cpu", "--out", str(out), *sets]
+
+
+def train(out: Path, *settings: str, processes: int = 1, lines: int = 7) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command(out, *settings, processes=processes), env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sum(" loss " in line for line in done.stdout.splitlines()) == lines, "rank 0 alone reports"
+
+
+def rows(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_two_processes_are_one_with_the_same_batch(tmp_path: Path) -> None:
+    """Each batch norm of a rank sees its half of a batch: one process does the same with model.bn_splits=2."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    train(one, "model.bn_splits=2")
+    train(two, processes=2)
+    masks = load_file(one / "masks.safetensors")
+    other = load_file(two / "masks.safetensors")
+    assert all(torch.equal(masks[name], other[name]) for name in masks)
+    for alone, shared in zip(rows(one), rows(two), strict=True):
+        exact = alone["epoch"] < 2  # gradients add up in another order, and rounding grows from step to step
+        assert shared["loss"] == pytest.approx(alone["loss"], rel=1e-6 if exact else 2e-3)
+        assert shared["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-6 if exact else 1e-2)
+        if exact:
+            assert shared["train_accuracy"] == alone["train_accuracy"]
+            assert shared["test_accuracy"] == alone["test_accuracy"], "all 41 test images, each once"
+    config = json.loads((two / "config.json").read_text())
+    assert config["processes"] == 2
+
+
+def test_a_signal_to_torchrun_stops_both_with_a_checkpoint_and_the_run_goes_on(tmp_path: Path) -> None:
+    whole, parts, longer = tmp_path / "whole", tmp_path / "parts", "train.epochs=40"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    train(whole, longer, processes=2, lines=46)
+    process = subprocess.Popen(
+        command(parts, longer, processes=2), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not (parts / "metrics.jsonl").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert "stopped by SIGTERM, with a checkpoint" in errors
+    assert not (parts / "result.json").exists()
+    resume = [*command(parts, processes=2)[:8], "train", "--resume", str(parts), "--device", "cpu"]
+    done = subprocess.run(resume, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("sparse", "dense", "finetuned", "masks"):
+        one, two = load_file(whole / f"{name}.safetensors"), load_file(parts / f"{name}.safetensors")
+        assert all(torch.equal(one[key], two[key]) for key in one), name

@@ -1,0 +1,58 @@
+"""Small recipes on made images, for tests of the trainer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from acdc.sparsity.uses import forward_uses
+from acdc.train import loading, reading
+from acdc.train.distributed import World
+from acdc.train.loop import Row, Setting, Stage
+from acdc.train.recipe import Recipe
+from acdc.train.step import Execution
+from tests.conformance.harness import DEVICE
+
+EAGER = Execution(False, False, ())
+TABLES: dict[str, Any] = {
+    "model": {"name": "digits_net"},
+    "data": {"name": "synthetic", "classes": 4, "shape": [1, 8, 8], "train": 70, "test": 40, "crop": 1, "flip": True},
+    "optimizer": {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
+    "rate": {"shape": "cosine", "warmup": 1},
+    "train": {"epochs": 4, "batch_size": 16},
+    "method": {"sparsity": 0.8},
+    "run": {"finetune": True},
+}
+
+
+def recipe(*settings: str) -> Recipe:
+    """The small recipe, changed by `a.b=value` settings."""
+    return reading.from_tables("small", TABLES, settings)
+
+
+def problem(said: Recipe, world: World | None = None) -> loading.Problem:
+    return loading.load(said, torch.device(DEVICE), world=world or World())
+
+
+def stage(
+    folder: Path,
+    *settings: str,
+    execution: Execution = EAGER,
+    change: Callable[[Setting], None] = lambda setting: None,
+) -> Stage:
+    """The method's stage of the small recipe, about to begin."""
+    said = recipe(*settings)
+    device = torch.device(DEVICE)
+    learned = problem(said)
+    torch.manual_seed(0)
+    model = learned.new_model(said).to(device)
+    setting = Setting(device=device, execution=execution, checkpoints=folder / "checkpoints")
+    change(setting)
+    uses = forward_uses(model, learned.example(device))
+    return Stage(0, "acdc", model, learned.loaders, said, setting, uses=uses, method=said.build_method())
+
+
+def outcome(rows: list[Row]) -> list[tuple]:
+    """What a row says, apart from the time it took."""
+    return [tuple(value for name, value in vars(row).items() if not name.endswith("seconds")) for row in rows]

@@ -1,0 +1,142 @@
+"""Checkpoints are whole or not there, and the newest whole one is found."""
+
+import errno
+import io
+import os
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from acdc.train import checkpoint
+from acdc.train.checkpoint import CheckpointError, load, newest, save
+
+STATE = {"model": {"w": torch.arange(20_000.0)}, "epoch": 3, "rng": [1, (2, "x")]}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_newest_few_are_kept(tmp_path: Path) -> None:
+    for step in (5, 10, 100_000_000, 20):
+        save(tmp_path, 0, "acdc", step, STATE, keep=2)
+    assert names(tmp_path) == ["0-acdc-00000020.pt", "0-acdc-100000000.pt"]
+    save(tmp_path, 1, "finetune", 3, STATE, keep=2)
+    assert names(tmp_path) == ["0-acdc-100000000.pt", "1-finetune-00000003.pt"], "a later stage is newer"
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    found = newest(save(tmp_path, 0, "acdc", 5, STATE, keep=1).parent)
+    assert found.skipped == ()
+    assert torch.equal(found.state["model"]["w"], STATE["model"]["w"])
+    assert (found.state["epoch"], found.state["rng"]) == (3, [1, (2, "x")])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_one_cut_short_is_passed_over_by_name(tmp_path: Path, share: float) -> None:
+    good, bad = (save(tmp_path, 0, "acdc", step, STATE, keep=2) for step in (5, 10))
+    whole = bad.read_bytes()
+    bad.write_bytes(whole[: int(share * len(whole))])
+    found = newest(tmp_path)
+    assert found.path == good
+    assert len(found.skipped) == 1
+    assert f"{bad}: cut short" in found.skipped[0]
+
+
+def test_one_with_a_flipped_bit_is_passed_over(tmp_path: Path) -> None:
+    good, bad = (save(tmp_path, 0, "acdc", step, STATE, keep=2) for step in (5, 10))
+    content = bytearray(bad.read_bytes())
+    content[len(content) // 2] ^= 1
+    bad.write_bytes(content)
+    found = newest(tmp_path)
+    assert found.path == good
+    assert "does not match its checksum" in found.skipped[0]
+
+
+def test_none_left_says_why_of_each(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no whole checkpoint to go on from"):
+        newest(tmp_path / "nothing")
+    for step in (5, 10):
+        save(tmp_path, 0, "acdc", step, STATE, keep=2).write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"(?s)00000010.pt: cut short.*00000005.pt: cut short"):
+        newest(tmp_path)
+
+
+def test_nothing_in_one_is_executed(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple:
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    torch.save({"format": 1, "x": Evil()}, tmp_path / "0-acdc-00000001.pt")
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
+        load(tmp_path / "0-acdc-00000001.pt")
+    assert not (tmp_path / "evil").exists()
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps({"format": 1}))
+    with pytest.raises(CheckpointError, match="cut short or not a checkpoint"):
+        load(tmp_path / "plain.pt")
+
+
+def test_another_format_is_named(tmp_path: Path) -> None:
+    path = save(tmp_path, 0, "acdc", 1, STATE, keep=1)
+    torch.save({**STATE, "format": 7}, path)
+    with pytest.raises(CheckpointError, match="format 7, and this version of acdc reads format 1"):
+        load(path)
+
+
+def test_a_full_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = save(tmp_path, 0, "acdc", 5, STATE, keep=1)
+
+    def full(state: object, file: io.BufferedWriter) -> None:
+        file.write(b"half of it")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(CheckpointError, match=rf"(?s)No space left on device.*the newest one left is {good}"):
+        save(tmp_path, 0, "acdc", 10, STATE, keep=1)
+    assert names(tmp_path) == [good.name]
+    assert newest(tmp_path).path == good
+
+
+def test_a_real_limit_on_file_size_does_too(tmp_path: Path) -> None:
+    """Not a stand-in: the system refuses the write half way, as a full disk would."""
+    good = save(tmp_path, 0, "acdc", 5, {"small": 1}, keep=1)
+    script = (
+        "import resource, signal, sys, torch\n"
+        "from pathlib import Path\n"
+        "from acdc.train import checkpoint\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+        "try:\n"
+        f"    checkpoint.save(Path({str(tmp_path)!r}), 0, 'acdc', 10, {{'w': torch.zeros(100_000)}}, keep=1)\n"
+        "except checkpoint.CheckpointError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "could not be written (" in done.stdout
+    assert f"the newest one left is {good}" in done.stdout
+    assert names(tmp_path) == [good.name]
+    assert newest(tmp_path).path == good
+
+
+def test_random_generators_of_all_kinds_go_on_where_they_were() -> None:
+    state = checkpoint.rng_state()
+    first = random.random(), torch.rand(3), numpy.random.rand(3), numpy.random.randn()
+    checkpoint.set_rng_state(state)
+    again = random.random(), torch.rand(3), numpy.random.rand(3), numpy.random.randn()
+    assert first[0] == again[0]
+    assert first[3] == again[3]
+    assert torch.equal(first[1], again[1])
+    assert (first[2] == again[2]).all()
+
+
+def test_they_survive_the_trip_through_a_file(tmp_path: Path) -> None:
+    path = save(tmp_path, 0, "acdc", 1, {"rng": [checkpoint.rng_state()]}, keep=1)
+    expected = random.random(), numpy.random.rand()
+    checkpoint.set_rng_state(load(path)["rng"][0])
+    assert (random.random(), numpy.random.rand()) == expected

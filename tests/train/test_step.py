@@ -1,0 +1,102 @@
+"""One step computes the same however it is run: in parts, compiled, replayed from a CUDA graph."""
+
+import pytest
+import torch
+from torch import nn
+
+from acdc.train.recipe import Training
+from acdc.train.step import Execution, Step, Totals, choose
+from tests.conformance.harness import DEVICE
+from tests.train.problems import EAGER, outcome, stage
+
+CPU = torch.device("cpu")
+MODES = {"compiled": Execution(True, False, ())}
+if DEVICE == "cuda":
+    MODES |= {"graph": Execution(False, True, ()), "compiled graph": Execution(True, True, ())}
+
+
+def gradients(parts: int, **settings: float) -> tuple[list[torch.Tensor], list[float]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3))
+    totals = Totals(CPU)
+    step = Step(model, Training(accumulate=parts, **settings), EAGER, totals, device=CPU)
+    step(torch.randn(7, 3, 2, 2), torch.randint(3, (7,)))
+    return [param.grad for param in model.parameters()], totals.values.tolist()
+
+
+@pytest.mark.parametrize("parts", [2, 3, 7, 50])
+def test_a_batch_in_parts_gives_the_batch_s_gradient(parts: int) -> None:
+    """Parts of uneven size weigh by their size; there are never more parts than images."""
+    whole, divided = gradients(1), gradients(parts)
+    for one, other in zip(whole[0], divided[0], strict=True):
+        torch.testing.assert_close(one, other)
+    assert divided[1] == pytest.approx(whole[1])
+    assert whole[1][2:] == [7, 1, 1]
+
+
+def test_label_smoothing_changes_the_loss() -> None:
+    assert gradients(1, label_smoothing=0.3)[1][0] != pytest.approx(gradients(1)[1][0])
+
+
+def test_totals_remember_the_first_loss_that_is_not_finite() -> None:
+    totals = Totals(CPU)
+    for loss in (1.0, 2.0, float("nan"), 3.0):
+        totals.add(torch.tensor(loss), torch.tensor(1), 2)
+    assert totals.values[1:].tolist() == [4, 8, 0, 2]
+    totals.reset()
+    assert totals.values.tolist() == [0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_run_as_eagerly_within_rounding(mode: str, tmp_path) -> None:
+    """Through a dense and two compressed phases, the smaller batch at each epoch's end included."""
+    settings = ("train.batch_size=16", "data.train=70")
+    eager = list(stage(tmp_path / "a", *settings).run())
+    other = list(stage(tmp_path / "b", *settings, execution=MODES[mode]).run())
+    assert [row.kind for row in eager] == ["dense", "sparse", "dense", "sparse"]
+    for one, two in zip(eager, other, strict=True):
+        assert two.loss == pytest.approx(one.loss, rel=2e-2)  # rounding grows from step to step
+        assert two.sparsity == pytest.approx(one.sparsity, abs=1e-3)
+    assert other[0].loss == pytest.approx(eager[0].loss, rel=1e-5)
+
+
+def test_the_mode_does_not_change_what_one_seed_gives(tmp_path) -> None:
+    first, again = (list(stage(tmp_path / name).run()) for name in "ab")
+    assert outcome(first) == outcome(again)
+
+
+# What is chosen, and why
+
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acdc.train.step._toolchain", lambda device: None)
+
+
+@pytest.mark.parametrize(
+    ("device", "steps", "world", "settings", "compiled", "graphs", "words"),
+    [
+        (CPU, 10**6, 1, {}, False, False, ("they need a GPU", "it pays on a GPU only")),
+        (CUDA, 10**6, 1, {}, True, True, ("steps are launched at once", "1,000,000 steps")),
+        (CUDA, 100, 1, {}, False, True, ("do not repay",)),
+        (CUDA, 10**6, 2, {}, False, False, ("several processes exchange gradients", "several processes")),
+        (CUDA, 10**6, 1, {"precision": "fp16"}, True, False, ("GradScaler",)),
+        (CPU, 10, 1, {"compile": "on"}, True, False, ("torch.compile: on (as asked)",)),
+        (CUDA, 10**6, 1, {"compile": "off", "cuda_graphs": "off"}, False, False, ("off (as asked)",)),
+    ],
+)
+def test_it_says_what_it_chose_and_why(tools, device, steps, world, settings, compiled, graphs, words) -> None:
+    chosen = choose(Training(**settings), device, steps=steps, world=world)
+    assert (chosen.compile, chosen.graphs) == (compiled, graphs)
+    for word in words:
+        assert word in "\n".join(chosen.why)
+
+
+def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match='train.cuda_graphs = "on": not here, they need a GPU; write "auto"'):
+        choose(Training(cuda_graphs="on"), CPU, steps=1, world=1)
+    monkeypatch.setattr("acdc.train.step._toolchain", lambda device: "there is no C++ compiler")
+    with pytest.raises(ValueError, match=r'train.compile = "on": not here, there is no C\+\+ compiler'):
+        choose(Training(compile="on"), CPU, steps=1, world=1)
