@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import runs
 from benchmarks.record import Row, read
 
 Newest = dict[tuple[str, str], list[Row]]
@@ -12,7 +13,13 @@ Newest = dict[tuple[str, str], list[Row]]
 
 def fill(text: str, results: Path) -> str:
     """The README with each `<!-- results:NAME -->` block written anew."""
-    for name, block in {"digits": _digits(results), "overhead": _overhead(results), "select": _select(results)}.items():
+    blocks = {
+        "runs": _runs(results),
+        "digits": _digits(results),
+        "overhead": _overhead(results),
+        "select": _select(results),
+    }
+    for name, block in blocks.items():
         pattern = rf"(<!-- results:{name} -->\n).*?(<!-- /results:{name} -->)"
         text, found = re.subn(pattern, lambda match, block=block: match[1] + block + match[2], text, flags=re.S)
         if found != 1:
@@ -28,6 +35,32 @@ def _newest(rows: Sequence[Row], key: str) -> Newest:
         if not row.get("quick"):
             runs.setdefault((str(row[key]), row["device"]), {}).setdefault(row["run"], []).append(row)
     return {configuration: by_run[max(by_run)] for configuration, by_run in runs.items()}
+
+
+def _runs(results: Path) -> str:
+    """One row for each recipe that was run in full, newest hardware note below."""
+    kept = runs.read_all(results)
+    lines = [
+        "| top-1 accuracy, % | sparse | best epoch* | paper* | dense twin, fine-tuned | zeros | FLOPs, inference / training |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for group in runs.grouped(kept):
+        first, paper = group[0], group[0]["paper"]
+        sparse = "sparse" in first["models"]
+        if not sparse:
+            continue
+        model = first["models"]["sparse"]
+        published = f"{paper.sparse:g}{f' ± {paper.std:g}' if paper.std else ''}" if paper and paper.sparse else "–"
+        lines.append(
+            f"| {first['recipe'].about.partition(':')[0]}, {runs.seeds(group)} "
+            f"| {runs.percent(runs.of(group, 'sparse'))} | {runs.percent(runs.best(group, 'sparse'))} | {published} "
+            f"| {runs.percent(runs.of(group, 'finetuned'))} | {model['sparsity']:.0%} "
+            f"| {model['flops_ratio']:.2f}x / {statistics.mean(one['training'] for one in group):.2f}x |"
+        )
+    gpus = ", ".join(sorted({one["hardware"].get("gpu") or one["hardware"]["cpu"] for one in kept}))
+    torches = ", ".join(sorted({one["versions"]["torch"] for one in kept}))
+    note = f"<sub>{gpus}, torch {torches}, bf16. * of the final phase, chosen on the test set, as the paper does.</sub>"
+    return "\n".join([*lines, "", note]) + "\n" if kept else ""
 
 
 def _digits(results: Path) -> str:
@@ -50,9 +83,14 @@ def _digits(results: Path) -> str:
         f"| test accuracy, {seeds} seeds | {accuracy('dense baseline')} | {accuracy('AC/DC, sparse')} "
         f"| {accuracy('AC/DC, dense twin')} | {sparsity:.0%} "
         f"| {statistics.mean(of('AC/DC, sparse', 'flops_ratio')):.2f}x |\n\n"
-        f"<sub>{first['cpu']}, torch {first['torch']}, {first['recipe']['epochs']} epochs; one test image is 0.25 %. "
+        f"<sub>{first['cpu']}, torch {first['torch']}, {epochs_of(first)} epochs; one test image is 0.25 %. "
         "Theoretical FLOPs of the sparse model.</sub>\n"
     )
+
+
+def epochs_of(row: Row) -> int:
+    recipe = row["recipe"]
+    return recipe["train"]["epochs"] if "train" in recipe else recipe["epochs"]  # as the first version wrote it
 
 
 def _overhead(results: Path) -> str:

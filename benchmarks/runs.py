@@ -85,22 +85,22 @@ def runs_table(kept: Sequence[Kept]) -> tuple[str, list[str], list[list[str]], s
         first, paper = group[0], group[0]["paper"] or PaperRow()
         main = "sparse" if "sparse" in first["models"] else "baseline"
         published = paper.sparse if main == "sparse" else paper.dense
-        last, best = _of(group, main), _best(group, main)
+        last, top = of(group, main), best(group, main)
         cells.append(
             [
                 first["folder"].rpartition("-seed")[0],
                 str(len(group)),
                 f"{first['models'][main]['sparsity']:.1%}",
                 percent(last),
-                percent(best),
+                percent(top),
                 "–" if published is None else f"{published:g}{f' ± {paper.std:g}' if paper.std else ''}",
-                f"{statistics.mean(_of(group, main, 'flops_ratio')):.2f}x",
+                f"{statistics.mean(of(group, main, 'flops_ratio')):.2f}x",
                 f"{statistics.mean(one['training'] for one in group):.2f}x",
                 "–" if paper.inference is None else f"{paper.inference:g}x, {paper.training:g}x",
-                percent(_of(group, "dense")),
-                percent(_of(group, "finetuned")),
+                percent(of(group, "dense")),
+                percent(of(group, "finetuned")),
                 "–" if paper.twin is None else f"{paper.twin:g} → {paper.finetuned:g}",
-                verdict(statistics.mean(best), published) if best else "–",
+                verdict(statistics.mean(top), published) if top else "–",
             ]
         )
     gpus = sorted({one["hardware"].get("gpu") or one["hardware"]["cpu"] for one in kept})
@@ -118,6 +118,11 @@ def verdict(ours: float, paper: float | None) -> str:
     return "reproduced" if 100 * ours >= paper - 0.3 else f"{paper - 100 * ours:.1f} short"
 
 
+def seeds(group: Sequence[Kept]) -> str:
+    numbers = [str(one["recipe"].run.seeds[0]) for one in group]
+    return f"seed {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} seeds"
+
+
 def percent(values: Sequence[float]) -> str:
     if not values:
         return "–"
@@ -125,11 +130,11 @@ def percent(values: Sequence[float]) -> str:
     return f"{100 * statistics.mean(values):.2f}{spread}"
 
 
-def _of(group: Sequence[Kept], model: str, key: str = "test_accuracy") -> list[float]:
+def of(group: Sequence[Kept], model: str, key: str = "test_accuracy") -> list[float]:
     return [one["models"][model][key] for one in group if model in one["models"]]
 
 
-def _best(group: Sequence[Kept], model: str) -> list[float]:
+def best(group: Sequence[Kept], model: str) -> list[float]:
     return [one["models"][model]["best"]["accuracy"] for one in group if one["models"][model].get("best")]
 
 

@@ -55,6 +55,12 @@ and one evaluation an epoch included, from the second epoch of each phase on. "O
 time not spent in forward, backward and optimizer on a batch that lies ready; "compressed / dense" compares training
 epochs of neighbouring phases, as the median over pairs.
 """
+_JPEG = """
+## Reading JPEGs
+
+`python -m benchmarks.jpeg`: RandomResizedCrop to 224 and flips from the same files, loaders taking turns in one
+process; speed is the median of the ratios within each round. The parts are timed in one process.
+"""
 _RUNS = """
 ## The paper's image experiments
 
@@ -92,6 +98,7 @@ def page(results: Path) -> str:
         (_SELECT, "select.jsonl", "size", select_table),
         (_OVERHEAD, "overhead.jsonl", "net", overhead_table),
         (_THROUGHPUT, "throughput.jsonl", "recipe", throughput_table),
+        (_JPEG, "jpeg.jsonl", "benchmark", jpeg_table),
     ):
         tables = [markdown(table(rows)) for rows in newest(read(results / file), key)]
         text += intro + ("".join(tables) or _NONE)
@@ -130,7 +137,7 @@ def digits_table(rows: Sequence[Row]) -> Table:
             ]
         )
     seeds = sorted({row["seed"] for row in rows})
-    title = f"Digits, {first['recipe']['epochs']} epochs, seeds {', '.join(map(str, seeds))}"
+    title = f"Digits, {readme.epochs_of(first)} epochs, seeds {', '.join(map(str, seeds))}"
     return title, header, cells, _note(first)
 
 
@@ -150,6 +157,28 @@ def throughput_table(rows: Sequence[Row]) -> Table:
     ]
     title = f"Batches of {first['batch_size']}, {first['precision']}, on {first['device_name']}"
     return title, header, cells, f"{'; '.join(first['execution'])}. {_note(first)}"
+
+
+def jpeg_table(rows: Sequence[Row]) -> Table:
+    loaders = [row for row in rows if "speed_of_plain" in row]
+    first = loaders[0]
+    names = {"plain": "plain: Pillow, transforms image by image", "acdc": "acdc", "acdc, uint8": "acdc, floats left to a GPU"}
+    cells = [
+        [
+            names[row["loader"]],
+            f"{row['speed_of_plain']:.2f}x",
+            f"{row['quartiles'][0]:.2f} – {row['quartiles'][1]:.2f}",
+            f"{row['images_per_second']:.0f}",
+            str(row["n"]),
+        ]
+        for row in loaders
+    ]
+    for part in dict.fromkeys(row["part"] for row in rows if "part" in row):
+        ms = {row["loader"]: row["median"] for row in rows if row.get("part") == part}
+        cells.append([f"of that, {part}", f"{ms['plain'] / ms['acdc']:.2f}x", "", f"{ms['acdc']:.2f} ms each", ""])
+    title = f"{first['images']} JPEGs of {first['bytes_each'] // 1000} kB, batches of {first['batch_size']}, {first['workers']} workers"
+    header = ["loader", "images/s of plain", "quartiles", "images/s", "n"]
+    return title, header, cells, f"simplejpeg {first['simplejpeg']}, Pillow {first['pillow']}. {_note(first)}"
 
 
 def _mean(rows: Sequence[Row], key: str, scale: float, form: str) -> str:

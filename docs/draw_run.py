@@ -117,8 +117,9 @@ def title(result: dict[str, Any]) -> str:
 
 def subtitle(config: dict[str, Any], result: dict[str, Any]) -> str:
     (sparse, twin), recipe = result["models"][1:3], config["recipe"]
+    epochs, seed = recipe["train"]["epochs"], recipe["run"]["seeds"][0]
     return (
-        f"AC/DC on {config['dataset']}, {recipe['epochs']} epochs, one run (seed {recipe['seed']}), "
+        f"AC/DC on {config['dataset']}, {epochs} epochs, one run (seed {seed}), "
         f"{config['data']['test']} test images; inference FLOPs {sparse['flops_ratio']:.2f}x of dense; "
         f"dense twin {100 * twin['test_accuracy']:.2f} %"
     )

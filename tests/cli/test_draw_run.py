@@ -21,7 +21,7 @@ def run(tmp_path: Path) -> Path:
         rows.append(vars(ROW) | {"epoch": epoch, "kind": kind, "phase": name, "sparsity": 0.9 * (kind == "sparse")})
     rows[-1]["test_accuracy"] = 1.0  # the logarithm of its error does not exist
     models = [{"test_accuracy": a, "sparsity": s, "flops_ratio": 1 - s} for a, s in ((0.97, 0), (0.91, 0.8), (0.95, 0))]
-    config = {"dataset": "digits", "recipe": {"epochs": 4, "seed": 7}, "data": {"test": 400}}
+    config = {"dataset": "digits", "recipe": {"train": {"epochs": 4}, "run": {"seeds": [7]}}, "data": {"test": 400}}
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "result.json").write_text(json.dumps({"models": models}))

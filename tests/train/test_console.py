@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console as Terminal
 
-from acdc import ACDC
 from acdc.train import console
 from acdc.train.console import Clock, LiveConsole, PlainConsole, Planned, open_console
 from acdc.train.experiment import plan
-from acdc.train.recipe import Recipe
+from acdc.train.reading import read
 from tests.train.test_folder import ROW
 
 PLAN = {"dense": Planned("dense baseline", 0, ("dense",) * 4), "acdc": Planned("AC/DC", 0, ("dense", "sparse") * 2)}
@@ -84,7 +83,7 @@ def test_plain_output_survives_a_narrow_encoding(monkeypatch: pytest.MonkeyPatch
 def test_the_live_table_fits_its_terminal(width: int) -> None:
     screen = io.StringIO()
     terminal = Terminal(file=screen, force_terminal=True, width=width, color_system="standard", legacy_windows=False)
-    shown = LiveConsole(plan(Recipe(), ACDC(sparsity=0.9, epochs=40)), terminal)
+    shown = LiveConsole(plan(read("digits")), terminal)
     for run, phase in (("dense", "dense"), ("acdc", "final compressed")):
         shown.epoch(replace(ROW, run=run, phase=phase, epoch=36, test_accuracy=0.9875))
     terminal.print(shown._progress())
@@ -123,7 +122,7 @@ def test_the_result_fits_eighty_columns() -> None:
 
 def test_phases_are_drawn_where_they_lie() -> None:
     """AC/DC: the colour of each epoch's phase as far as the run has come; fine-tuning begins under the final phase."""
-    runs = plan(Recipe(epochs=4), ACDC(sparsity=0.9, epochs=4))
+    runs = plan(read("digits", ["train.epochs=4"]))
     strip = console._strip(runs["acdc"], done=3, epochs=4, cells=4)
     assert [span.style for span in strip.spans] == ["blue", "dark_orange", "blue", "grey35"]
     assert console._strip(runs["finetune"], done=0, epochs=4, cells=4).plain == "   ━"

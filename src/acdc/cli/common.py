@@ -83,7 +83,7 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
     if sys.stdout.isatty() and not terminal.is_dumb_terminal and not os.environ.get("NO_COLOR"):
         table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
         for index, name in enumerate(header):
-            table.add_column(name, justify="left" if index < text else "right", no_wrap=index > 0)
+            table.add_column(name, justify="left" if index < text else "right", no_wrap=index == 0 or index >= text)
         for row in rows:
             table.add_row(*row)
         terminal.print(table, markup=False, highlight=False)

@@ -25,6 +25,7 @@ _OPTIONAL = (
     ("digits", "the default run's data", {"sklearn": "scikit-learn"}),
     ("imagenet", "folders of images", {"simplejpeg": "simplejpeg", "PIL": "Pillow", "numpy": "numpy"}),
     ("plot", "figures", {"matplotlib": "matplotlib"}),
+    ("report", "acdc report", {"jinja2": "Jinja2", "matplotlib": "matplotlib"}),
     ("tensorboard", "acdc train --log tensorboard", {"tensorboard": "tensorboard"}),
     ("wandb", "acdc train --log wandb", {"wandb": "wandb"}),
     ("trackio", "acdc train --log trackio", {"trackio": "trackio"}),

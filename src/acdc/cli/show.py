@@ -42,10 +42,12 @@ def to_toml(recipe: Recipe) -> str:
 
 def command(name: str, row: PaperRow) -> str:
     """What to type for a row of the paper."""
-    words = ["acdc", "train", name]
-    for key, value in row.set.items():
-        words += ["--set", f"{key}={value if isinstance(value, str) else _value(value)}"]
-    return shlex.join(words)
+    words = [word for setting in settings_of(row) for word in ("--set", setting)]
+    return shlex.join(["acdc", "train", name, *words])
+
+
+def settings_of(row: PaperRow) -> list[str]:
+    return [f"{key}={value if isinstance(value, str) else _value(value)}" for key, value in row.set.items()]
 
 
 def _lines(recipe: Recipe) -> Iterator[str]:

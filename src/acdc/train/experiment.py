@@ -23,6 +23,7 @@ from acdc.train.checkpoint import Found
 from acdc.train.console import Console, Plan, Planned
 from acdc.train.loading import Problem
 from acdc.train.loop import Setting, Stage, evaluate
+from acdc.train.recalibrate import recalibrate
 from acdc.train.recipe import Recipe
 from acdc.twin import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 
@@ -52,10 +53,10 @@ def plan(recipe: Recipe) -> Plan:
     dense = Planned(TITLES["dense"] if schedule else "dense", 0, ("dense",) * epochs)
     if schedule is None:
         return {"dense": dense}
-    kinds = tuple(schedule.phase_at(epoch, 1).kind for epoch in range(epochs))
-    final = epochs - schedule.boundaries(1)[-1] if len(schedule.phases) > 1 else epochs
+    phases = [schedule.phase_at(epoch, 1) for epoch in range(epochs)]
+    final = sum(phase.final for phase in phases)
     stages = {"dense": dense} if recipe.run.baseline else {}
-    stages["acdc"] = Planned(TITLES["acdc"], 0, kinds)
+    stages["acdc"] = Planned(TITLES["acdc"], 0, tuple(phase.kind for phase in phases))
     if recipe.run.finetune:
         stages["finetune"] = Planned(TITLES["finetune"], epochs - final, ("dense",) * final)
     return stages
@@ -134,7 +135,7 @@ def _stages(
                 for sink in setting.sinks:
                     sink(row)
         result = _finish(stage)
-        for title, file, weights in _models(stage, result):
+        for title, file, weights in _recalibrated(_models(stage, result), stage, problem, setting):
             outcome, said = _measured(title, file, weights, stage, problem, setting, uses)
             if first:
                 write_safetensors({out / file: weights})
@@ -170,6 +171,22 @@ def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, Sta
         yield f"{title}, average", f"{file}-ema.safetensors", to_cpu(stage.ema.module.state_dict())
     if result is not None and result.dense is not None:
         yield "AC/DC, dense twin", "dense.safetensors", result.dense
+
+
+def _recalibrated(
+    models: Iterator[tuple[str, str, StateDict]], stage: Stage, problem: Problem, setting: Setting
+) -> Iterator[tuple[str, str, StateDict]]:
+    """Each model, and after it the same one with new batch-norm statistics, if the recipe asks for it."""
+    for title, file, weights in models:
+        yield title, file, weights
+        if stage.recipe.run.recalibrate:
+            model = problem.new_model(stage.recipe).to(setting.device)
+            model.load_state_dict(weights)
+            precision = stage.recipe.train.precision
+            recalibrate(model, problem.loaders.train, precision=precision, device=setting.device)
+            setting.world.share_buffers(model)
+            named = f"{file.removesuffix('.safetensors')}-recalibrated.safetensors"
+            yield f"{title}, BN recalibrated", named, to_cpu(model.state_dict())
 
 
 def _measured(

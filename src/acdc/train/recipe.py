@@ -94,6 +94,7 @@ class Run:
     seeds: tuple[int, ...] = (0,)
     baseline: bool = False  # a dense model by the same recipe, before the method
     finetune: bool = False  # the dense twin, over the epochs of the final compressed phase
+    recalibrate: bool = False  # also report models with batch-norm statistics taken anew over the training images
     checkpoint_every: str = "10ep"  # and at every phase's end
     keep: int = 2  # checkpoints
 
@@ -146,7 +147,10 @@ class Recipe:
                     "neither train.epochs nor method.schedule is set: say how long to train, for example "
                     'train.epochs = 100, or method.schedule = "cifar100_20"'
                 )
-            return Schedule.for_epochs(self.train.epochs)
+            try:
+                return Schedule.for_epochs(self.train.epochs)
+            except ValueError as error:
+                raise ValueError(f"train.{error}") from None
         if isinstance(said, str):
             named = Schedule.named()
             if said not in named:

@@ -1,0 +1,42 @@
+"""Batch-norm statistics taken anew over the training images, for a model whose weights are done.
+
+The running averages that training leaves are of the last batches only, weighted by their momentum; the published
+WRN-28-10 has momentum .9 in its last batch norm, so that its statistics there are those of one batch or two, and its
+test accuracy moves by tenths of a point between epochs that hardly change a weight. Here every batch counts the same.
+"""
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from acdc.data.images import Batches
+from acdc.train.step import autocast
+
+
+def has_statistics(model: nn.Module) -> bool:
+    return any(isinstance(module, _BatchNorm) and module.track_running_stats for module in model.modules())
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, batches: Batches, *, precision: str, device: torch.device) -> None:
+    """In place, over one epoch of training batches, augmented as in training. Nothing else is in training mode."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    before = [(module.momentum, getattr(module, "splits", 1)) for module in norms]
+    training = model.training
+    model.eval()
+    for module in norms:
+        module.reset_running_stats()
+        module.train()
+        module.momentum = None  # a plain mean over batches
+        if hasattr(module, "splits"):
+            module.splits = 1
+    try:
+        for images, _ in batches.batches(0):
+            with autocast(precision, device):
+                model(images)
+    finally:
+        for module, (momentum, splits) in zip(norms, before, strict=True):
+            module.momentum = momentum
+            if hasattr(module, "splits"):
+                module.splits = splits
+        model.train(training)

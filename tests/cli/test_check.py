@@ -1,0 +1,224 @@
+"""acdc check: every mistake at once, and costs that follow from the paper's rule."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from acdc import models
+from acdc.cli import main, predict, timing
+from acdc.methods.acdc import ACDC
+from acdc.sparsity.uses import forward_uses
+from acdc.train import experiment, reading
+
+
+@pytest.fixture(autouse=True)
+def _no_data_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ACDC_DATA", str(tmp_path / "nowhere"))
+
+
+def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["check", *arguments, "--no-timing"]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["check", *arguments, "--no-timing"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+@pytest.mark.parametrize("name", reading.shipped())
+def test_every_recipe(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    start = time.perf_counter()
+    out, recipe = checked(capsys, name), reading.read(name)
+    assert out.startswith(f"{name}: {recipe.about}\n")
+    assert ("warning: data not found" in out) == (name != "digits")
+    assert ("as published; not found here" in out) == (name != "digits")
+    assert ('warning: train.precision = "fp16"' in out) == (
+        recipe.train.precision == "fp16"
+    ) or torch.cuda.is_available()
+    assert str(recipe.schedule() or "dense training") in out
+    assert "\x1b" not in out
+    assert time.perf_counter() - start < 30
+
+
+def test_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    out = checked(capsys, "cifar100-wrn28-10")
+    assert "data: cifar100, 50,000 training and 10,000 test images of 3 x 32 x 32, 100 classes" in out
+    assert "model: wrn28_10, 36,546,980 parameters" in out
+    assert "pruned: 36,518,832 weights in 29 layers" in out
+    assert "batch: 128 images; 391 steps an epoch, 78,200 in all" in out
+    assert "learning rate: 0.08 in epoch 0, 0.008 in epoch 76, 0.0008 in epoch 116, 8e-05 in epoch 156" in out
+    assert re.search(r"^dense model +11\.9 G +1\.00x$", out, re.MULTILINE)
+    assert re.search(r"^a dense run of 200 epochs +200 +0 +357\.1 P +1\.00x$", out, re.MULTILINE)
+    assert re.search(r"^AC/DC +90 +110 +[\d.]+ P to [\d.]+ P +0\.50x to 0\.61x$", out, re.MULTILINE)
+    assert re.search(r"^twin, fine-tuned +30 +0 +53\.56 P +0\.15x$", out, re.MULTILINE)
+    assert "the paper, with these settings: inference 0.14x, training 0.51x" in out
+
+
+def test_left_dense_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    out = checked(capsys, "imagenet-resnet50", "--set", "method.first_and_last_dense=true")
+    assert "left dense: conv1.weight (first or last layer (first_and_last_dense))" in out
+    assert "left dense: fc.weight" in out
+    assert "pruned: 23,445,504 weights in 52 layers" in out
+    out = checked(capsys, "imagenet-resnet50", "--set", "method.pattern=2:4")
+    assert "left dense: conv1.weight (3 input channels do not divide by 4)" in out
+    assert "sparsity: 0.5, NM(n=2, m=4)" in out
+    assert re.search(r"^compressed model \(exact\) +4\.207 G +0\.51x$", out, re.MULTILINE)
+
+
+def test_layers_are_listed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    out = checked(capsys, "digits", "--layers", "--set", "method.distribution=uniform")
+    rows = re.findall(r"^(\S+\.weight) .* ([\d.]+)%$", out, re.MULTILINE)
+    assert len(rows) == 7
+    assert all(float(kept) == pytest.approx(10, abs=0.4) for _, kept in rows)
+    assert "stages.0.0.conv1.weight" not in checked(capsys, "digits")
+
+
+def test_a_longer_run_is_set_beside_the_paper_s_dense_one(capsys: pytest.CaptureFixture[str]) -> None:
+    out = checked(capsys, "cifar100-wrn28-10", "--set", "method.schedule=cifar100_14")
+    assert "the paper, with these settings: training 0.47x, against 200 dense epochs" in out
+
+
+@pytest.mark.parametrize("setting", ["method.distribution=uniform", "train.epochs=200", "model.dropout=0.2"])
+def test_other_settings_are_not_the_paper_s(capsys: pytest.CaptureFixture[str], setting: str) -> None:
+    assert "the paper, with these settings" not in checked(capsys, "cifar100-wrn28-10", "--set", setting)
+
+
+def test_settings_that_are_allowed_and_odd(capsys: pytest.CaptureFixture[str]) -> None:
+    out = checked(capsys, "cifar100-wrn28-10", "--epochs", "100", "--seeds", "0,1")
+    assert "warning: rate.milestones: 116, 156 lie past the last epoch, 99" in out
+    assert "seeds 0, 1" in out
+
+
+def test_data_that_is_there_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ("data.name=synthetic", "data.train=300", "data.test=50", "data.classes=7", "data.shape=[1, 16, 16]")
+    out = checked(capsys, "digits", *(part for setting in settings for part in ("--set", setting)))
+    assert "data: synthetic, 300 training and 50 test images of 1 x 16 x 16, 7 classes\n" in out
+    out = checked(capsys, "digits", "--set", "data.validation=100")
+    assert "1,297 training, 100 validation and 400 test" in out
+
+
+# Mistakes
+
+
+def test_all_mistakes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "digits", "--set", "train.lr=1", "--sparsity", "2", "--device", "tpu", "--workers", "few")
+    assert error.splitlines()[0] == "acdc: digits:"
+    said = ("did you mean optimizer.lr?", "method.sparsity=2.0", "--device tpu: expected", "--workers few: expected")
+    for text, line in zip(said, error.splitlines()[1:], strict=True):
+        assert text in line
+
+
+def test_what_only_model_and_data_show(capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "digits", "--set", "train.batch_size=5000", "--set", 'method.exclude=["nope"]')
+    assert "train.batch_size = 5,000: digits has 1,397 training images" in error
+    assert "method.exclude=['nope'] matches no weight" in error
+    error = refused(capsys, "cifar10-resnet20", "--set", "train.batch_size=60000", "--set", "data.corrupt=70000")
+    assert "data.corrupt = 70,000: cifar10 has 50,000 training images" in error
+    error = refused(capsys, "digits", "--set", "method.distribution={ nope = 0.5 }")
+    assert "method.distribution['nope'] matches no prunable layer" in error
+    error = refused(capsys, "digits", "--device", "cpu", "--set", "train.cuda_graphs=on")
+    assert 'train.cuda_graphs = "on": not here' in error
+
+
+def test_missing_data_is_a_mistake_where_its_place_was_given(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("cifar10-resnet20", "imagenet-resnet50"):
+        assert str(tmp_path / "gone") in refused(capsys, name, "--data", str(tmp_path / "gone"))
+
+
+def test_fp16_is_a_mistake_where_a_cpu_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "type --set train.precision=bf16" in refused(capsys, "imagenet-mobilenet", "--device", "cpu")
+
+
+# Predictions
+
+
+@pytest.fixture(scope="module")
+def resnet20() -> tuple[torch.nn.Module, dict[str, float]]:
+    model = models.build("resnet20", classes=10, seed=0)
+    return model, forward_uses(model, torch.zeros(1, 3, 32, 32))
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("imagenet-resnet50", {0.8: 0.29, 0.9: 0.18, 0.95: 0.11, 0.98: 0.06}),
+        ("imagenet-mobilenet", {0.75: 0.34, 0.9: 0.18}),
+        ("cifar100-wrn28-10", {0.5: 0.50, 0.75: 0.29, 0.9: 0.14, 0.95: 0.08}),
+    ],
+)
+def test_the_paper_s_inference_costs_lie_between_the_two_estimates(name: str, rows: dict[float, float]) -> None:
+    recipe = reading.read(name)
+    size, classes = (32, 100) if "cifar" in name else (224, 1000)
+    model = models.build(recipe.model.name, classes=classes, seed=0, **recipe.model.options)
+    uses = forward_uses(model, torch.zeros(1, 3, size, size))
+    for sparsity, paper in rows.items():
+        method = ACDC(sparsity=sparsity, epochs=100)
+        found = predict.compressed(method, method.layers(model))
+        cost = predict.inference(model, uses, found)
+        low, high = (each / cost.dense for each in cost.compressed)
+        assert not found.exact
+        assert low - 0.005 <= paper <= high + 0.005
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "erk", {"*": 0.8}])
+def test_budgets_by_layer_are_exact(resnet20, distribution) -> None:
+    """The same counts as pruning the weights themselves."""
+    model, uses = resnet20
+    method = ACDC(sparsity=0.9, epochs=100, distribution=distribution)
+    layers = method.layers(model)
+    found = predict.compressed(method, layers)
+    assert found.exact
+    assert found.kept == (predict._from_weights(method, layers, method.budgets(layers)),)
+    (flops,) = predict.inference(model, uses, found).compressed
+    assert flops == sum(round(2 * uses[name] * kept) for name, kept in found.kept[0].items())
+
+
+def test_training_flops_by_the_paper_s_rule(resnet20) -> None:
+    model, uses = resnet20
+    recipe = reading.read("cifar10-resnet20", ["method.distribution=uniform"])
+    method = recipe.build_method()
+    assert method is not None
+    cost = predict.inference(model, uses, predict.compressed(method, method.layers(model)))
+    (compressed,) = cost.compressed
+    costs = predict.training(experiment.plan(recipe), cost, 50_000)
+    assert costs["acdc"] == (50_000 * (110 * 3 * compressed + 90 * 3 * cost.dense),)
+    assert costs["finetune"] == (50_000 * 30 * 3 * cost.dense,)
+
+
+# Timing
+
+
+def test_steps_are_timed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_ENOUGH", 0.1)
+    assert main(["check", "digits", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(
+        r"^time: about .* epochs of .* for a step of 64 images \(fp32 on 1 of \d+ cores\)$", out, re.MULTILINE
+    )
+
+
+def test_a_slow_step_is_measured_on_a_smaller_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_ENOUGH", 0.05)
+    monkeypatch.setattr(timing, "_SLOW", 1e-6)
+    recipe = reading.read("digits", ["train.precision=fp16"])
+    model = models.build("digits_net", classes=10, in_channels=1, seed=0)
+    found = timing.measure(recipe, model, (1, 8, 8), 10, torch.device("cpu"))
+    assert (found.batch, found.precision, found.memory) == (4, "fp32", None)
+    assert found.step > 0
+    assert found.evaluation > 0
+
+
+def test_threads_are_left_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_ENOUGH", 0.01)
+    before = torch.get_num_threads()
+    model = models.build("digits_net", classes=10, in_channels=1, seed=0)
+    found = timing.measure(reading.read("digits", ["train.threads=2"]), model, (1, 8, 8), 10, torch.device("cpu"))
+    assert (found.threads, torch.get_num_threads()) == (2, before)

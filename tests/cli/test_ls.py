@@ -1,0 +1,87 @@
+"""acdc ls: everything that can be named, and nothing else."""
+
+import io
+import sys
+
+import pytest
+
+from acdc import data, models
+from acdc.cli import main
+from acdc.schedule import Schedule
+from acdc.train import reading
+
+
+def listed(capsys: pytest.CaptureFixture[str], *what: str) -> dict[str, str]:
+    """Lines of the table by their first word."""
+    assert main(["ls", *what]) == 0
+    rows = capsys.readouterr().out.partition("---")[2].partition("\n\n")[0].splitlines()[1:]
+    return {line.split()[0]: line for line in rows}
+
+
+def test_recipes_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = listed(capsys)
+    assert set(rows) == set(reading.shipped())
+    assert rows["cifar100-wrn28-10"].split()[1:4] == ["wrn28_10", "cifar100", "200"]
+    assert "AC/DC-20" in rows["cifar100-wrn28-10"]
+    assert listed(capsys, "recipes") == rows
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("models", models.names()),
+        ("data", data.names()),
+        ("schedules", tuple(Schedule.named())),
+        ("methods", ("acdc", "dense")),
+    ],
+)
+def test_other_lists(capsys: pytest.CaptureFixture[str], what: str, names: tuple[str, ...]) -> None:
+    rows = listed(capsys, what)
+    assert tuple(rows) == names
+    assert all(len(row.split()) > 3 for row in rows.values()), "each says what it is"
+
+
+def test_schedules_have_their_epochs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert listed(capsys, "schedules")["cifar100_14"].split()[-3:] == ["225", "75", "150"]
+
+
+def test_output_is_plain_where_it_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["ls", "models"])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert not any(line.endswith(" ") for line in out.splitlines())
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_no_color_is_plain_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch, plain: bool) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("NO_COLOR", "1") if plain else monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert main(["ls"]) == 0
+    out = sys.stdout.getvalue()
+    assert ("\x1b" not in out) == plain
+    assert all(name in out for name in reading.shipped())
+
+
+def test_an_unknown_list_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["ls", "optimizers"])
+    assert caught.value.code == 2
+    assert "recipes" in capsys.readouterr().err
+
+
+def test_every_verb_is_there_and_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    for verb in ("train", "check", "eval", "ls", "show", "cp", "doctor"):
+        assert f"\n    {verb} " in out
+        with pytest.raises(SystemExit) as caught:
+            main([verb, "--help"])
+        assert caught.value.code == 0
+        assert "usage" in capsys.readouterr().out
