@@ -1,6 +1,6 @@
 """Real training runs kept under results/runs, and the table that sets them beside the paper's values.
 
-python -m benchmarks.runs RUN [RUN ...]    keep these run folders of `acdc train`: everything but weights and checkpoints
+python -m benchmarks.runs RUN [RUN ...]    keep these run folders of `acdc train`, without weights and checkpoints
 """
 
 import argparse
@@ -48,7 +48,9 @@ def read_all(results: Path = RESULTS) -> list[Kept]:
 
 
 def _read(folder: Path) -> Kept:
-    config, result = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "result.json"))
+    config, result = (
+        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "result.json")
+    )
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     models = {Path(model["file"]).stem: model for model in result["models"]}
     dense = next(iter(models.values()))["dense_flops"]

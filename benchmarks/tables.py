@@ -162,7 +162,11 @@ def throughput_table(rows: Sequence[Row]) -> Table:
 def jpeg_table(rows: Sequence[Row]) -> Table:
     loaders = [row for row in rows if "speed_of_plain" in row]
     first = loaders[0]
-    names = {"plain": "plain: Pillow, transforms image by image", "acdc": "acdc", "acdc, uint8": "acdc, floats left to a GPU"}
+    names = {
+        "plain": "plain: Pillow, transforms image by image",
+        "acdc": "acdc",
+        "acdc, uint8": "acdc, floats left to a GPU",
+    }
     cells = [
         [
             names[row["loader"]],
@@ -176,7 +180,8 @@ def jpeg_table(rows: Sequence[Row]) -> Table:
     for part in dict.fromkeys(row["part"] for row in rows if "part" in row):
         ms = {row["loader"]: row["median"] for row in rows if row.get("part") == part}
         cells.append([f"of that, {part}", f"{ms['plain'] / ms['acdc']:.2f}x", "", f"{ms['acdc']:.2f} ms each", ""])
-    title = f"{first['images']} JPEGs of {first['bytes_each'] // 1000} kB, batches of {first['batch_size']}, {first['workers']} workers"
+    files = f"{first['images']} JPEGs of {first['bytes_each'] // 1000} kB"
+    title = f"{files}, batches of {first['batch_size']}, {first['workers']} workers"
     header = ["loader", "images/s of plain", "quartiles", "images/s", "n"]
     return title, header, cells, f"simplejpeg {first['simplejpeg']}, Pillow {first['pillow']}. {_note(first)}"
 

@@ -19,7 +19,9 @@ import torch
 from acdc.sparsity.uses import forward_uses
 from acdc.train import experiment, loading, reading
 from acdc.train.distributed import World
-from acdc.train.loop import Row, Setting, Stage
+from acdc.train.loop import Stage
+from acdc.train.rows import Row
+from acdc.train.setting import Setting
 from acdc.train.step import choose
 from benchmarks.console import print_table, progress, run, say
 from benchmarks.record import RESULTS, append, environment

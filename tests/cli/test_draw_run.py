@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from acdc.train.loop import Row
+from acdc.train.rows import Row
 from tests.train.test_folder import ROW
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "draw_run.py"

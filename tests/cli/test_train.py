@@ -22,7 +22,8 @@ from acdc.data.images import InMemory
 from acdc.measure.flops import inference_flops
 from acdc.models.resnet_cifar import digits_net
 from acdc.train import experiment, reading
-from acdc.train.loop import Setting, evaluate
+from acdc.train.evaluation import evaluate
+from acdc.train.setting import Setting
 from acdc.train.step import Execution
 
 EPOCHS = 4
@@ -132,7 +133,10 @@ def test_the_sparse_model_has_exactly_the_weights_its_masks_keep(run: Path) -> N
 
 def test_the_table_is_what_the_files_measure(run: Path) -> None:
     rows = read(run, "result.json")["models"]
-    data, setting = load_digits(), Setting(device=torch.device("cpu"), execution=Execution(False, False, ()), checkpoints=run)
+    data, setting = (
+        load_digits(),
+        Setting(device=torch.device("cpu"), execution=Execution(False, False, ()), checkpoints=run),
+    )
     assert [row["file"] for row in rows] == [f"{name}.safetensors" for name in MODELS]
     for row in rows:
         model = digits_net()
@@ -233,14 +237,14 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["--sparsity", "90"], r"sparsity=90.*0\.9"),
-        (["--sparsity", "95%"], "method.sparsity = \"95%\": expected a number"),
+        (["--sparsity", "95%"], 'method.sparsity = "95%": expected a number'),
         (["--sparsity", "1"], "sparsity=1"),
         (["--epochs", "2"], "epochs"),
         (["--epochs", "4.5"], "train.epochs = 4.5: expected a whole number"),
         (["--set", "train.batch_size=0"], "train.batch_size = 0: expected 1 or more"),
         (["--set", "train.batch_size=1398"], "train.batch_size = 1,398: digits has 1,397 training images; set it to"),
         (["--lr", "0"], "optimizer.lr = 0.0: expected a number above 0"),
-        (["--lr", "fast"], "optimizer.lr = \"fast\": expected a number"),
+        (["--lr", "fast"], 'optimizer.lr = "fast": expected a number'),
         (["--seed", "-1"], "run.seeds = .*expected whole numbers from 0"),
         (["--seeds", "1,1"], "run.seeds = .*expected different whole numbers"),
         (["--set", "method.pattern=4:2"], "4:2"),

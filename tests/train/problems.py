@@ -9,8 +9,10 @@ import torch
 from acdc.sparsity.uses import forward_uses
 from acdc.train import loading, reading
 from acdc.train.distributed import World
-from acdc.train.loop import Row, Setting, Stage
+from acdc.train.loop import Stage
 from acdc.train.recipe import Recipe
+from acdc.train.rows import Row
+from acdc.train.setting import Setting
 from acdc.train.step import Execution
 from tests.conformance.harness import DEVICE
 

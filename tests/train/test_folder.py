@@ -5,12 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 import torch
 from safetensors.torch import load_file
 
 from acdc.train.folder import add_tensor, append, claim, trim_metrics, why_not, write_json
-from acdc.train.loop import Row
+from acdc.train.rows import Row
 
 ROW = Row(
     run="acdc",

@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from acdc.train import checkpoint
-from acdc.train.loop import DivergedError, Live, Score, evaluate
+from acdc.train.evaluation import Score, evaluate
+from acdc.train.loop import DivergedError
+from acdc.train.rows import Live
 from acdc.train.stopping import Stopped, StopRequest
 from tests.train.problems import outcome, stage
 
@@ -70,8 +72,7 @@ def test_a_run_taken_up_is_the_run_that_never_stopped(settings: tuple[str, ...],
     )
     rows = []
     with pytest.raises(Stopped) as stopped:
-        for row in first.run():
-            rows.append(row)
+        rows.extend(first.run())
     update.remove()
     assert stopped.value.exit_code == 143
     assert first.step == stop
@@ -165,7 +166,7 @@ def test_weights_that_are_not_finite_stop_it_before_they_are_compressed(tmp_path
 
 def test_whoever_watches_sees_the_epoch_go_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(10**9))
-    monkeypatch.setattr("acdc.train.loop.time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(now)))
     seen: list[Live] = []
     list(stage(tmp_path, change=lambda setting: setattr(setting, "watch", seen.append)).run())
     assert {moment.epoch for moment in seen} == {0, 1, 2, 3}
@@ -179,7 +180,7 @@ def test_images_without_a_label_do_not_count(tmp_path: Path) -> None:
         samples, batch_size, steps = 4, 4, 1
 
         def batches(self, epoch: int, first: int = 0):
-            images, labels = next(run.loaders.test.batches(0))
+            images, _ = next(run.loaders.test.batches(0))
             run.model.eval()
             with torch.no_grad():
                 right = run.model(images[:4]).argmax(1)

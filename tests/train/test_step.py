@@ -95,7 +95,7 @@ def test_it_says_what_it_chose_and_why(tools, device, steps, world, settings, co
 
 
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match='train.cuda_graphs = "on": not here, they need a GPU; write "auto"'):
+    with pytest.raises(ValueError, match=r'train.cuda_graphs = "on": not here, they need a GPU; write "auto"'):
         choose(Training(cuda_graphs="on"), CPU, steps=1, world=1)
     monkeypatch.setattr("acdc.train.step._toolchain", lambda device: "there is no C++ compiler")
     with pytest.raises(ValueError, match=r'train.compile = "on": not here, there is no C\+\+ compiler'):

@@ -13,7 +13,6 @@ from acdc import models
 from acdc.cli import common, predict, timing
 from acdc.cli.errors import UsageError
 from acdc.cli.facts import STAND_IN, Facts, facts_of
-from acdc.cli.show import settings_of
 from acdc.methods.acdc import ACDC
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.uses import forward_uses
@@ -231,23 +230,13 @@ def _flops(subject: _Subject, name: str, list_layers: bool) -> None:
 def _paper(recipe: Recipe, name: str) -> None:
     """The paper compares runs of any length with dense training as long as the recipe's own, before settings."""
     row = row_for(recipe)
-    if row is None or not _same(recipe, reading.read(name, settings_of(row))):
+    if row is None:
         return
     said = [f"{key} {value:.2f}x" for key in ("inference", "training") if (value := getattr(row, key))]
     if said:
         usual = reading.read(name).epochs
         compared = f", against {usual} dense epochs" if usual != recipe.epochs else ""
         print(f"the paper, with these settings: {', '.join(said)}{compared}")
-
-
-def _same(one: Recipe, other: Recipe) -> bool:
-    """As far as costs go."""
-    return (one.model, one.data.name, one.method, one.epochs) == (
-        other.model,
-        other.data.name,
-        other.method,
-        other.epochs,
-    )
 
 
 def _layer_table(layers: Layers, found: predict.Compressed) -> None:

@@ -20,9 +20,10 @@ from acdc.sparsity.layers import find_prunable
 from acdc.sparsity.uses import forward_uses
 from acdc.train import folder, loading, reading
 from acdc.train.distributed import World
+from acdc.train.evaluation import evaluate
 from acdc.train.experiment import reproducible
-from acdc.train.loop import Setting, evaluate
 from acdc.train.recipe import Recipe
+from acdc.train.setting import Setting
 from acdc.train.step import Execution
 
 _OTHERS = ("masks.safetensors", "predictions.safetensors")

@@ -1,14 +1,15 @@
 """acdc show: a recipe with every setting, its timeline, and the paper's results with what to type for each."""
 
 import argparse
-import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 from acdc.cli import common
+from acdc.train.paper import settings_of
 from acdc.train.recipe import PaperRow, Recipe
+from acdc.train.toml import write_value
 
 _TABLES = ("model", "data", "optimizer", "rate", "train", "method", "run")
 
@@ -46,37 +47,16 @@ def command(name: str, row: PaperRow) -> str:
     return shlex.join(["acdc", "train", name, *words])
 
 
-def settings_of(row: PaperRow) -> list[str]:
-    return [f"{key}={value if isinstance(value, str) else _value(value)}" for key, value in row.set.items()]
-
-
 def _lines(recipe: Recipe) -> Iterator[str]:
-    yield f"about = {_value(recipe.about)}\n"
+    yield f"about = {write_value(recipe.about)}\n"
     for table in _TABLES:
         part = getattr(recipe, table)
         yield f"[{table}]"
         said = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "options"}
         for key, value in {**said, **getattr(part, "options", {})}.items():
             if value is not None:
-                yield f"{key} = {_value(value)}"
+                yield f"{key} = {write_value(value)}"
         yield ""
-
-
-def _value(value: Any) -> str:
-    """As TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    return repr(value)
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
 
 
 def _paper(recipe: Recipe, name: str) -> None:

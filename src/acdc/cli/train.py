@@ -17,9 +17,10 @@ from acdc.train import checkpoint, distributed, experiment, folder, loading, rea
 from acdc.train.checkpoint import CheckpointError, Found
 from acdc.train.console import Console, Plan, open_console
 from acdc.train.distributed import World
-from acdc.train.loop import DivergedError, Setting
+from acdc.train.loop import DivergedError
 from acdc.train.paper import beside
 from acdc.train.recipe import Recipe
+from acdc.train.setting import Setting
 
 
 def add_to(verbs: Any) -> None:

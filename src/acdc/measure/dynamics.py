@@ -5,7 +5,7 @@ Streamed: beside the weights it keeps two bit-packed masks, the last compressed 
     mask change    100 · Hamming distance of consecutive compressed masks / prunable weights   (the published code's)
     regrown        weights kept now that the mask before pruned / weights kept now
     explored       weights kept by any compressed phase so far / prunable weights
-    inactive       zeros in a dense phase: pruned before, and never moved since
+    inactive       zeros in a dense phase: pruned before, and never moved since / prunable weights
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Layers, Weight
 
 BINS, LOWEST, HIGHEST = 340, -30.0, 4.0  # of log2 |w|: ten bins to a factor of two
+_CHUNK = 1 << 24  # weights; histc counts in float32, exactly up to this many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +37,10 @@ class PhaseEnd:
     filters: dict[str, int]
     flops: int  # inference, per sample, by non-zero weights
     histogram: list[int]  # of log2 |w| of the non-zero prunable weights, BINS from LOWEST to HIGHEST
+    inactive: float | None = None  # in dense phases
     mask_change: float | None = None  # in compressed phases, from the second on
     regrown: float | None = None
-    explored: float | None = None
+    explored: float | None = None  # in compressed phases
 
 
 class Dynamics:
@@ -50,11 +52,23 @@ class Dynamics:
         self._union: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def phase_end(self, *, run: str, index: int, phase: str, kind: str, epoch: int) -> PhaseEnd:
-        counts = nonzeros(self._layers)
-        change = self._compare() if kind == "sparse" else {}
-        dead = torch.stack([_dead_filters(weight) for weight in self._layers.weights]).tolist()
-        names = [weight.name for weight in self._layers.weights]
+    def phase_end(
+        self, *, run: str, index: int, phase: str, kind: str, epoch: int, masks: Mapping[str, Tensor] | None = None
+    ) -> PhaseEnd:
+        """`masks` are a compressed phase's, by name, non-zero where a weight is kept: a kept weight may be 0 itself.
+
+        Without them the weights that are not 0 stand for the mask. The device is asked once for everything.
+        """
+        weights, compared = self._layers.weights, bool(self._last)
+        asked = [
+            *(weight.param.detach().count_nonzero() for weight in weights),
+            *(_dead_filters(weight) for weight in weights),
+            _histogram(self._pruned),
+            *([self._compare(masks or {})] if kind == "sparse" else []),
+        ]
+        answers, names = _read(asked), [weight.name for weight in weights]
+        (nonzero, dead), rest = (answers[: len(names)], answers[len(names) : 2 * len(names)]), answers[2 * len(names) :]
+        counts, histogram = dict(zip(names, nonzero, strict=True)), rest[:BINS]
         return PhaseEnd(
             run=run,
             index=index,
@@ -62,36 +76,40 @@ class Dynamics:
             kind=kind,
             epoch=epoch,
             nonzero=counts,
-            size={weight.name: weight.param.numel() for weight in self._layers.weights},
+            size={weight.name: weight.param.numel() for weight in weights},
             dead_filters=dict(zip(names, dead, strict=True)),
-            filters={weight.name: weight.param.shape[weight.out_dim] for weight in self._layers.weights},
+            filters={weight.name: _filters(weight) for weight in weights},
             flops=flops_of(counts, self._uses),
-            histogram=_histogram(self._pruned),
-            **change,
+            histogram=histogram,
+            inactive=1 - sum(histogram) / self._pruned.size if kind == "dense" else None,
+            **(self._change(*rest[BINS:], compared=compared) if kind == "sparse" else {}),
         )
 
-    def _compare(self) -> dict[str, Any]:
-        """This compressed phase's mask with the one before. Zeros inside the mask do not count as pruned before."""
-        differ = regrown = kept = explored = 0
-        first = not self._last
+    def _compare(self, masks: Mapping[str, Tensor]) -> Tensor:
+        """This mask and the one before it: how many weights differ, are regrown, are kept, and were ever kept."""
+        totals: Tensor | None = None
         for weight in self._pruned.weights:
-            now = weight.param.detach() != 0
-            bits = working.pack(now)
-            union = bits.clone()
-            if not first:
-                before = working.as_bool(working.unpack(self._last[weight.name], weight.param))
-                differ += int((now ^ before).sum())
-                regrown += int((now & ~before).sum())
-                union |= self._union[weight.name].to(union.device)
-            kept += int(now.sum())
-            explored += int(working.unpack(union, weight.param).count_nonzero())
-            self._last[weight.name], self._union[weight.name] = bits.cpu(), union.cpu()
+            mask = masks.get(weight.name)
+            now = working.pack(weight.param.detach() if mask is None else mask)
+            last, union = (held.get(weight.name, now).to(now.device) for held in (self._last, self._union))
+            union = union | now
+            sums = torch.stack([_ones(bits) for bits in (now ^ last, now & ~last, now, union)])
+            totals = sums if totals is None else totals + sums.to(totals.device)
+            self._last[weight.name], self._union[weight.name] = now, union
+        assert totals is not None, "there is a prunable weight: find_prunable refuses models without"
+        return totals
+
+    def _change(self, differ: int, regrown: int, kept: int, explored: int, *, compared: bool) -> dict[str, float]:
+        """`compared` where there was a mask before."""
         size = self._pruned.size
-        compared = {} if first else {"mask_change": 100 * differ / size, "regrown": regrown / max(1, kept)}
-        return {**compared, "explored": explored / size}
+        change = {"mask_change": 100 * differ / size, "regrown": regrown / max(1, kept)} if compared else {}
+        return {**change, "explored": explored / size}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"last": dict(self._last), "union": dict(self._union)}
+        return {
+            "last": {name: bits.cpu() for name, bits in self._last.items()},
+            "union": {name: bits.cpu() for name, bits in self._union.items()},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._last, self._union = dict(state["last"]), dict(state["union"])
@@ -99,7 +117,7 @@ class Dynamics:
 
 def nonzeros(layers: Layers) -> dict[str, int]:
     """By layer; the device is asked once for all of them."""
-    counts = torch.stack([weight.param.detach().count_nonzero() for weight in layers.weights]).tolist()
+    counts = _read([weight.param.detach().count_nonzero() for weight in layers.weights])
     return {weight.name: count for weight, count in zip(layers.weights, counts, strict=True)}
 
 
@@ -109,28 +127,63 @@ def flops_of(counts: Mapping[str, int], uses: Mapping[str, float]) -> int:
 
 
 def threshold(histogram: list[int], zeros: int, sparsity: float) -> float | None:
-    """The magnitude below which a share `sparsity` of the weights lies, to a bin's width; None if all that are zero."""
+    """The magnitude below which a share `sparsity` of the weights lies, to a bin's width; None if those are all zero.
+
+    Of a dense phase's histogram, it is where global magnitude will cut when the next phase begins.
+    """
     wanted = sparsity * (sum(histogram) + zeros) - zeros
+    if wanted <= 0:
+        return None
     for index, count in enumerate(histogram):
-        if wanted <= 0:
-            break
         wanted -= count
-    else:
-        index = BINS
-    return 2.0 ** (LOWEST + (HIGHEST - LOWEST) * index / BINS) if index else None
+        if wanted <= 1e-6 * max(1, count):  # sparsity is a rounded fraction
+            return edge(index + 1)
+    return edge(BINS)
+
+
+def edge(index: int) -> float:
+    """The magnitude at which bin `index` begins."""
+    return 2.0 ** (LOWEST + (HIGHEST - LOWEST) * index / BINS)
+
+
+def _read(counts: list[Tensor]) -> list[int]:
+    """Every number in them, in order; in one go where they are on one device."""
+    flat = [count.reshape(-1).to(torch.int64) for count in counts]
+    if len({count.device for count in flat}) == 1:
+        return torch.cat(flat).tolist()
+    return [number for count in flat for number in count.tolist()]
+
+
+def _ones(bits: Tensor) -> Tensor:
+    """Bits set in packed masks: neighbours are added in pairs, then fours, then eights, inside each byte."""
+    bits = bits - ((bits >> 1) & 0x55)
+    bits = (bits & 0x33) + ((bits >> 2) & 0x33)
+    return ((bits + (bits >> 4)) & 0x0F).sum(dtype=torch.int64)
+
+
+def _groups(weight: Weight) -> int:
+    """A transposed convolution's weight has an axis for the outputs of one group only."""
+    return getattr(weight.module, "groups", 1) if weight.kind == "conv_transpose" else 1
+
+
+def _filters(weight: Weight) -> int:
+    return weight.param.shape[weight.out_dim] * _groups(weight)
 
 
 def _dead_filters(weight: Weight) -> Tensor:
-    param = weight.param.detach()
-    alive = (param != 0).movedim(weight.out_dim, 0).flatten(1).any(1)
-    return (~alive).sum()
+    param, groups = weight.param.detach(), _groups(weight)
+    alive = param != 0
+    if groups > 1:
+        alive = alive.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)  # inputs x (outputs of all groups) x ...
+    return (~alive.movedim(weight.out_dim, 0).flatten(1).any(1)).sum()
 
 
-def _histogram(layers: Layers) -> list[int]:
-    total = None
+def _histogram(layers: Layers) -> Tensor:
+    total: Tensor | None = None
     for weight in layers.weights:
-        size = weight.param.detach().abs().float().flatten()
-        size = size[size > 0].log2_().clamp_(LOWEST, HIGHEST)
-        counts = torch.histc(size, BINS, LOWEST, HIGHEST)
-        total = counts.double() if total is None else total + counts.double()
-    return [round(count) for count in total.tolist()] if total is not None else []
+        for part in working.in_memory_order(weight.param.detach(), _CHUNK):
+            size = part.abs().to(torch.promote_types(part.dtype, torch.float32))
+            logs = size.log2().clamp_(LOWEST, HIGHEST).masked_fill_(size == 0, -torch.inf)  # which histc leaves out
+            counts = torch.histc(logs, BINS, LOWEST, HIGHEST).to(torch.int64)
+            total = counts if total is None else total + counts.to(total.device)
+    return torch.zeros(BINS, dtype=torch.int64) if total is None else total

@@ -1,42 +1,57 @@
 """How often one sample uses each weight: what turns counts of weights into FLOPs."""
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from acdc.sparsity.layers import Weight, all_weights, merge_aliases
 
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+_TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 
-def forward_uses(model: nn.Module, inputs: Any) -> dict[str, float]:
+
+def forward_uses(
+    model: nn.Module, inputs: Any, *, around: AbstractContextManager[Any] | None = None
+) -> dict[str, float]:
     """Output positions of a convolution, tokens of a linear layer: 2 · non-zeros · uses is the layer's cost in FLOPs.
 
-    `inputs` is a tensor or a tuple of arguments, batch first. Runs one forward pass in eval mode without gradients.
+    `inputs` is a tensor or a tuple of arguments, batch first. Runs one forward pass, inside `around`, in eval mode and
+    without gradients.
     """
     args = inputs if isinstance(inputs, tuple) else (inputs,)
-    batch = next((a.shape[0] for a in args if isinstance(a, Tensor) and a.ndim), None)
-    if batch is None:
-        raise TypeError(f"example={type(inputs).__name__}: expected a tensor, batch first, or a tuple with one in it")
+    batch = batch_of(inputs)
     uses: dict[str, float] = {}
+    names: dict[int, str] = {}  # by parameter
     by_module: dict[nn.Module, list[Weight]] = {}
     for aliases in merge_aliases(list(all_weights(model))):
+        names[id(aliases[0].param)] = aliases[0].name
         for weight in {id(alias.module): alias for alias in aliases}.values():  # once for each module it stands in
             by_module.setdefault(weight.module, []).append(replace(weight, name=aliases[0].name))
             uses[aliases[0].name] = 0.0
+    calls = _Calls(names, uses, batch)
+
+    def begin(module: nn.Module, args: tuple) -> None:
+        calls.inside += 1
 
     def record(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        calls.inside -= 1
         for weight in by_module[module]:
             uses[weight.name] += _positions(weight, module, args, kwargs, output) / batch
 
     # Attention calls its output projection as a function, so that layer's own hook would never fire.
     for module in [m for m in by_module if isinstance(m, nn.MultiheadAttention)]:
         by_module[module] += by_module.pop(module.out_proj, [])
-    handles = [module.register_forward_hook(record, with_kwargs=True) for module in by_module]
+    handles = [module.register_forward_pre_hook(begin) for module in by_module]
+    handles += [module.register_forward_hook(record, with_kwargs=True) for module in by_module]
     training = {module: module.training for module in model.modules()}
     try:
         model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), around or nullcontext(), calls:
             model(*args)
     finally:
         for handle in handles:
@@ -44,6 +59,40 @@ def forward_uses(model: nn.Module, inputs: Any) -> dict[str, float]:
         for module, mode in training.items():
             module.training = mode
     return uses
+
+
+def batch_of(inputs: Any) -> int:
+    """The length of the first axis of the first tensor."""
+    args = inputs if isinstance(inputs, tuple) else (inputs,)
+    batch = next((a.shape[0] for a in args if isinstance(a, Tensor) and a.ndim), None)
+    if batch is None:
+        raise TypeError(f"example={type(inputs).__name__}: expected a tensor, batch first, or a tuple with one in it")
+    if not batch:
+        raise ValueError("example: expected at least one sample, got a batch of 0; pass for example a batch of 1")
+    return batch
+
+
+class _Calls(TorchFunctionMode):
+    """Weights used by F.linear(x, layer.weight) and the like, where the layer itself is not called and no hook fires.
+
+    Tied decoders and adaptive softmaxes are written so.
+    """
+
+    def __init__(self, names: Mapping[int, str], uses: dict[str, float], batch: int) -> None:
+        super().__init__()
+        self._names, self._uses, self._batch = names, uses, batch
+        self.inside = 0  # modules whose own hook will count
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        kind = getattr(func, "__name__", "")
+        if not self.inside and (kind == "linear" or kind in _CONVOLUTIONS or kind in _TRANSPOSED):
+            given = dict(zip(("input", "weight"), args, strict=False)) | (kwargs or {})
+            name = self._names.get(id(given.get("weight")))
+            if name is not None:
+                side = given["input"] if kind in _TRANSPOSED else output
+                self._uses[name] += side.numel() / given["weight"].shape[0] / self._batch
+        return output
 
 
 def _positions(weight: Weight, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> float:

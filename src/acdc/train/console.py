@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from acdc.train.loop import Live as Moment
-from acdc.train.loop import Row
+from acdc.train.rows import Live as Moment
+from acdc.train.rows import Row
 
 
 @dataclass(frozen=True)

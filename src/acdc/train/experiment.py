@@ -21,10 +21,12 @@ from acdc.sparsity.uses import forward_uses
 from acdc.train import environment, folder
 from acdc.train.checkpoint import Found
 from acdc.train.console import Console, Plan, Planned
+from acdc.train.evaluation import evaluate
 from acdc.train.loading import Problem
-from acdc.train.loop import Setting, Stage, evaluate
+from acdc.train.loop import Stage
 from acdc.train.recalibrate import recalibrate
 from acdc.train.recipe import Recipe
+from acdc.train.setting import Setting
 from acdc.twin import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 
 _FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 4 MB each

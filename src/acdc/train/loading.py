@@ -13,8 +13,8 @@ from acdc import data, models
 from acdc.data.images import Batches, ImageData, Images, InMemory, hold_out
 from acdc.data.labels import corrupt
 from acdc.train.distributed import World
-from acdc.train.loop import Loaders
 from acdc.train.recipe import Recipe
+from acdc.train.setting import Loaders
 
 _EVALUATION_BATCH = 1000  # images of 32 x 32; fewer where they are larger
 

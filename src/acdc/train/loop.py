@@ -15,90 +15,36 @@ for epoch                             order, crops and flips are a function of s
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from acdc.data.images import Batches
 from acdc.duration import Duration
 from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
 from acdc.methods.acdc import ACDC
 from acdc.sparsifier import Sparsifier, attach
 from acdc.sparsity.layers import find_prunable
 from acdc.train import checkpoint, optim
-from acdc.train.distributed import World
+from acdc.train.evaluation import Score, evaluate
 from acdc.train.rates import Rates
 from acdc.train.recipe import Recipe
-from acdc.train.step import Execution, Step, Totals, autocast
-from acdc.train.stopping import Stopped, StopRequest
+from acdc.train.rows import Live, Row
+from acdc.train.setting import Loaders, Setting
+from acdc.train.step import Step, Totals
+from acdc.train.stopping import Stopped
+from acdc.train.watch import Watch
 from acdc.twin import StateDict, to_cpu
 
 _ASK_OTHERS = 20  # steps between two times that ranks tell each other whether one was asked to stop
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One epoch of one run: a line of metrics.jsonl. Epochs count from 0; `step` is the number of steps run."""
-
-    run: str
-    epoch: int
-    step: int
-    phase: str
-    kind: str
-    loss: float  # training loss and accuracy: over the epoch's batches, each as it was when trained on
-    train_accuracy: float
-    test_accuracy: float  # after the epoch's last step, as all that follows
-    test_loss: float
-    sparsity: float  # zeros / prunable weights
-    flops: int  # inference, per sample, by non-zero weights
-    lr: float
-    seconds: float  # of the whole epoch
-    eval_seconds: float
-    validation_accuracy: float | None = None
-    ema_accuracy: float | None = None
-    skipped_images: int = 0
-
-
-@dataclass(frozen=True)
-class Live:
-    """How far an epoch has come, for whoever watches."""
-
-    run: str
-    epoch: int
-    share: float
-    loss: float
-    images_per_second: float
-
-
 class DivergedError(ArithmeticError):
     """The loss or a weight is no longer a finite number."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loaders:
-    train: Batches
-    test: Batches
-    validation: Batches | None = None
-
-
-@dataclass(kw_only=True)
-class Setting:
-    """Where and how a stage runs, as against what it computes."""
-
-    device: torch.device
-    execution: Execution
-    checkpoints: Path
-    world: World = field(default_factory=World)
-    stop: StopRequest = field(default_factory=StopRequest)
-    watch: Callable[[Live], None] = lambda live: None
-    sinks: Sequence[Callable[[Row], None]] = ()
 
 
 class Stage:
@@ -171,7 +117,7 @@ class Stage:
 
     def _train_epoch(self, start: float) -> None:
         self.model.train()
-        watch = _Watch(self, self.setting)
+        watch, began, first = Watch(self.totals), time.monotonic(), self.batch
         each, clip = self.loaders.train.steps, self.recipe.train.clip_norm
         for images, labels in self.loaders.train.batches(self.epoch, self.batch):
             lr = self.rates.at(self.step)
@@ -193,7 +139,8 @@ class Stage:
                 self.ema.update_parameters(self.model)
             self.batch += 1
             self.seconds = time.perf_counter() - start
-            watch.look()
+            if (sums := watch.look()) is not None:
+                self._show(sums, (self.batch - first) / max(1e-9, time.monotonic() - began))
             if self._asked_to_stop():
                 self.save()
                 raise Stopped(self.setting.stop.signum or signal.SIGTERM)
@@ -245,7 +192,16 @@ class Stage:
             skipped_images=len(getattr(self.loaders.train, "skipped", ())),
         )
 
-    def _note_best(self, score: "Score", chosen_on: str, counts: bool) -> None:
+    def _show(self, sums: list[float], steps_per_second: float) -> None:
+        loss, _, samples, alive, _ = sums
+        if not alive:
+            self._check_finite()
+        train = self.loaders.train
+        mean = loss / samples if samples else math.nan
+        share, speed = self.batch / train.steps, steps_per_second * train.batch_size
+        self.setting.watch(Live(self.name, self.epoch, share, mean, speed))
+
+    def _note_best(self, score: Score, chosen_on: str, counts: bool) -> None:
         if counts and (self.best is None or score.accuracy > self.best["accuracy"]):
             self.best = {"epoch": self.epoch, "accuracy": score.accuracy, "chosen_on": chosen_on}
             if chosen_on == "validation":
@@ -336,66 +292,6 @@ class Stage:
         self.seconds = state["seconds"]
         rng = state["rng"]
         checkpoint.set_rng_state(rng[min(self.setting.world.rank, len(rng) - 1)])
-
-
-@dataclass(frozen=True)
-class Score:
-    accuracy: float
-    loss: float
-    samples: int
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module, batches: Batches, recipe: Recipe, setting: Setting, logits_to: list[Tensor] | None = None
-) -> Score:
-    """Over all images, in evaluation mode, and in the precision of training; ranks share the work."""
-    training = model.training
-    model.eval()
-    sums = torch.zeros(3, dtype=torch.float64, device=setting.device)
-    for images, labels in batches.batches(0):
-        with autocast(recipe.train.precision, setting.device):
-            logits = model(images)
-        if logits_to is not None:
-            logits_to.append(logits.half())
-        known = labels >= 0  # an unreadable image has no label
-        loss = F.cross_entropy(logits.float(), labels, ignore_index=-1, reduction="sum")
-        sums += torch.stack((loss, ((logits.argmax(1) == labels) & known).sum(), known.sum())).double()
-    model.train(training)
-    loss, correct, count = setting.world.sum(sums).tolist()
-    return Score(correct / max(1, count), loss / max(1, count), round(count))
-
-
-class _Watch:
-    """Reads the running loss about once a second, without making the device wait: what is shown is a moment old."""
-
-    def __init__(self, stage: Stage, setting: Setting) -> None:
-        self._stage, self._setting = stage, setting
-        self._cuda = setting.device.type == "cuda"
-        self._copy = torch.zeros(5, pin_memory=self._cuda)
-        self._event = torch.cuda.Event() if self._cuda else None
-        self._asked = False
-        self._start, self._first, self._next = time.monotonic(), stage.batch, time.monotonic() + 0.5
-
-    def look(self) -> None:
-        if self._asked and (self._event is None or self._event.query()):
-            self._asked = False
-            self._show()
-        if not self._asked and time.monotonic() >= self._next:
-            self._next = time.monotonic() + 0.5
-            self._copy.copy_(self._stage.totals.values, non_blocking=True)
-            if self._event is not None:
-                self._event.record()
-            self._asked = True
-
-    def _show(self) -> None:
-        stage, train = self._stage, self._stage.loaders.train
-        loss, _, samples, alive, _ = self._copy.tolist()
-        if not alive and stage.scaler is None:
-            stage._check_finite()
-        done = (stage.batch - self._first) * train.batch_size / max(1e-9, time.monotonic() - self._start)
-        mean = loss / samples if samples else math.nan
-        self._setting.watch(Live(stage.name, stage.epoch, stage.batch / train.steps, mean, done))
 
 
 def _average(model: nn.Module, decay: float) -> AveragedModel:

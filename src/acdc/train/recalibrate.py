@@ -5,6 +5,8 @@ WRN-28-10 has momentum .9 in its last batch norm, so that its statistics there a
 test accuracy moves by tenths of a point between epochs that hardly change a weight. Here every batch counts the same.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -20,7 +22,9 @@ def has_statistics(model: nn.Module) -> bool:
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: Batches, *, precision: str, device: torch.device) -> None:
     """In place, over one epoch of training batches, augmented as in training. Nothing else is in training mode."""
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    norms: list[Any] = [
+        module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats
+    ]
     before = [(module.momentum, getattr(module, "splits", 1)) for module in norms]
     training = model.training
     model.eval()

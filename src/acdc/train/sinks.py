@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from acdc.train.loop import Row
 from acdc.train.recipe import Recipe
+from acdc.train.rows import Row
 
 Sink = Callable[[Row], None]
 _NUMBERS = ("loss", "train_accuracy", "test_accuracy", "test_loss", "validation_accuracy", "ema_accuracy", "sparsity",
@@ -59,7 +59,7 @@ def _tensorboard(recipe: Recipe, out: Path) -> Iterator[Sink]:
 
 @contextmanager
 def _wandb(recipe: Recipe, out: Path) -> Iterator[Sink]:
-    import wandb
+    import wandb  # pyright: ignore[reportMissingImports]
 
     with wandb.init(project="acdc", name=out.name, dir=str(out), config=recipe.to_dict()) as run:
         yield lambda row: run.log(numbers(row) | {"epoch": row.epoch, "step": row.step})
@@ -67,7 +67,7 @@ def _wandb(recipe: Recipe, out: Path) -> Iterator[Sink]:
 
 @contextmanager
 def _trackio(recipe: Recipe, out: Path) -> Iterator[Sink]:
-    import trackio
+    import trackio  # pyright: ignore[reportMissingImports]
 
     trackio.init(project="acdc", name=out.name, config=recipe.to_dict())
     try:

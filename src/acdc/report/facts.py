@@ -1,0 +1,247 @@
+"""What a report says of a run: its models, its phases and what they cost, each worked out once for all formats."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from acdc.measure.flops import training_flops
+from acdc.report.read import Record, Run
+from acdc.train import paper, reading
+
+ROLES = {"sparse": "sparse", "dense": "twin", "finetuned": "finetuned", "baseline": "baseline"}
+NOUNS = {
+    "sparse": "the sparse model",
+    "twin": "its dense twin",
+    "finetuned": "the fine-tuned twin",
+    "baseline": "the dense baseline",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    role: str  # of ROLES, or "other"
+    title: str
+    accuracy: float
+    loss: float
+    sparsity: float  # zeros / prunable weights
+    reported_sparsity: float | None  # zeros / (prunable weights + norm parameters), as the paper counts
+    flops: int
+    dense_flops: int
+    best: Record | None  # the best epoch of the final phase, and the images that chose it
+    training: float | None  # FLOPs spent until it was there, as a fraction of a dense run of as many epochs
+    dense_bytes: int | None
+    sparse_bytes: int | None
+    paper: str | None
+
+    @property
+    def ratio(self) -> float:
+        return self.flops / self.dense_flops
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    name: str
+    kind: str
+    first: int  # epochs, from 0
+    last: int
+    accuracy: float  # at its end, as all that follows
+    best: float
+    sparsity: float
+    flops: int
+    seconds: float
+    end: Record | None  # of phases.jsonl
+
+
+def phases(run: Run, stage: str | None = None) -> list[Phase]:
+    stage = stage or run.main
+    ends = {end["epoch"]: end for end in run.phase_ends(stage)}
+    found = []
+    for (kind, name), group in groupby(run.stage(stage), lambda row: (row["kind"], row["phase"])):
+        rows = list(group)
+        found.append(
+            Phase(
+                name=name,
+                kind=kind,
+                first=rows[0]["epoch"],
+                last=rows[-1]["epoch"],
+                accuracy=rows[-1]["test_accuracy"],
+                best=max(row["test_accuracy"] for row in rows),
+                sparsity=rows[-1]["sparsity"],
+                flops=rows[-1]["flops"],
+                seconds=sum(row["seconds"] for row in rows),
+                end=ends.get(rows[-1]["epoch"]),
+            )
+        )
+    return found
+
+
+def dense_flops(run: Run) -> int:
+    """Of one forward pass with every weight; weights as they are initialised are not zero."""
+    models = (run.result or {}).get("models", [])
+    return models[0]["dense_flops"] if models else max(row["flops"] for row in run.rows)
+
+
+def cost(run: Run, rows: Sequence[Record]) -> float:
+    """Training FLOPs over these epochs per sample, in epochs of dense training."""
+    dense = dense_flops(run)
+    return training_flops(((row["kind"], row["flops"]) for row in rows), dense) / (3 * dense)
+
+
+def training(run: Run, role: str) -> float | None:
+    """FLOPs spent until the model of this role was there, as a fraction of a dense run of as many epochs."""
+    rows = run.stage(run.main)
+    if role == "baseline":
+        rows = run.stage("dense")
+    elif role in ("twin", "finetuned"):
+        last = max((row["epoch"] for row in rows if row["kind"] == "dense"), default=-1)
+        tuned = run.stage("finetune") if role == "finetuned" else []
+        rows = [row for row in rows if row["epoch"] <= last] + tuned
+    elif role == "other":
+        return None
+    return cost(run, rows) / run.planned if rows else None
+
+
+def models(run: Run) -> list[Model]:
+    """Of the final table; of a run that is not complete, the last of each kind so far."""
+    if run.result is not None:
+        return [_finished(run, row) for row in run.result.get("models", [])]
+    found = []
+    main = run.stage(run.main)
+    for role, rows in (
+        ("baseline", run.stage("dense")),
+        ("sparse", [row for row in main if row["kind"] == "sparse"] if run.main != "dense" else []),
+        ("twin", [row for row in main if row["kind"] == "dense"] if run.main != "dense" else []),
+        ("finetuned", run.stage("finetune")),
+    ):
+        if rows:
+            found.append(_so_far(run, role, rows[-1]))
+    return found
+
+
+def of_role(run: Run, role: str) -> Model | None:
+    return next((model for model in models(run) if model.role == role), None)
+
+
+def headline(run: Run) -> Model:
+    """The model that the run is about."""
+    found = models(run)
+    return next((model for role in ("sparse", "baseline") for model in found if model.role == role), found[0])
+
+
+def rival(run: Run) -> Model | None:
+    """The dense model that the sparse one is set against: a baseline of its own, or the twin."""
+    found = models(run)
+    return next((model for role in ("baseline", "twin", "finetuned") for model in found if model.role == role), None)
+
+
+def _finished(run: Run, row: Record) -> Model:
+    stem = Path(row["file"]).stem
+    role = ROLES.get(stem, "other")
+    dense, sparse = _bytes(run, row["file"], row["sparsity"], row.get("reported_sparsity"))
+    return Model(
+        role=role,
+        title=row["model"],
+        accuracy=row["test_accuracy"],
+        loss=row["test_loss"],
+        sparsity=row["sparsity"],
+        reported_sparsity=row.get("reported_sparsity"),
+        flops=row["flops"],
+        dense_flops=row["dense_flops"],
+        best=row.get("best"),
+        training=training(run, role),
+        dense_bytes=dense,
+        sparse_bytes=sparse,
+        paper=paper.beside(run.recipe, row["file"]) if run.recipe else None,
+    )
+
+
+def _so_far(run: Run, role: str, row: Record) -> Model:
+    title = {"sparse": "compressed", "twin": "dense phases", "baseline": "dense baseline", "finetuned": "twin, tuned"}
+    dense, sparse = _bytes(run, "", row["sparsity"], None)
+    return Model(
+        role=role,
+        title=f"{title[role]}, epoch {row['epoch'] + 1}",
+        accuracy=row["test_accuracy"],
+        loss=row["test_loss"],
+        sparsity=row["sparsity"],
+        reported_sparsity=None,
+        flops=row["flops"],
+        dense_flops=dense_flops(run),
+        best=None,
+        training=None,
+        dense_bytes=dense,
+        sparse_bytes=sparse,
+        paper=None,
+    )
+
+
+def _bytes(run: Run, file: str, sparsity: float, reported: float | None) -> tuple[int | None, int | None]:
+    """In 32-bit floats, and with 4 bytes for each non-zero weight and one bit for the place of every weight."""
+    if not run.ends:
+        return None, None
+    size = sum(run.ends[-1]["size"].values())
+    path, zeros = run.folder / file, round(sparsity * size)
+    if file and path.is_file():
+        dense = path.stat().st_size
+    else:
+        norms = round(zeros / reported) - size if reported else 0
+        dense = 4 * (size + max(0, norms))
+    return dense, dense - 4 * zeros + -(-size // 8)
+
+
+# Beside the paper
+
+
+def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
+    """What is compared, our value, the paper's, and the paper's standard deviation. Accuracies in %."""
+    row = paper.row_for(run.recipe) if run.recipe else None
+    if row is None:
+        return []
+    found: list[tuple[str, float, float, float | None]] = []
+    deviations = {"sparse": row.std, "baseline": row.std if row.sparse is None else None}
+    published = {"sparse": row.sparse, "baseline": row.dense, "twin": row.twin, "finetuned": row.finetuned}
+    for model in models(run):
+        value = published.get(model.role)
+        if value is None:
+            continue
+        name = NOUNS[model.role].removeprefix("the ").removeprefix("its ")
+        found.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, deviations.get(model.role)))
+        if model.best:
+            best = f"{name}, best epoch on the {model.best['chosen_on']} set (%)"
+            found.append((best, 100 * model.best["accuracy"], value, deviations.get(model.role)))
+    if (sparse := of_role(run, "sparse")) and run.result is not None:
+        if row.inference is not None:
+            found.append(("inference FLOPs, of dense", sparse.ratio, row.inference, None))
+        if row.training is not None and sparse.training is not None:
+            usual = reading.read(run.recipe.name).epochs if run.recipe else run.planned  # what the paper divides by
+            name = f"training FLOPs, of {usual} dense epochs"
+            found.append((name, sparse.training * run.planned / usual, row.training, None))
+    return found
+
+
+def epoch_seconds(run: Run) -> dict[str, float]:
+    """Median time of an epoch of each kind of the main stage: measured, as against FLOPs in theory."""
+    kinds: dict[str, list[float]] = {}
+    for row in run.stage(run.main):
+        kinds.setdefault(row["kind"], []).append(row["seconds"])
+    return {kind: statistics.median(seconds) for kind, seconds in kinds.items()}
+
+
+def environment(run: Run) -> dict[str, Any]:
+    """Hardware, versions and how it ran, as config.json has them."""
+    hardware, versions = run.config.get("hardware", {}), run.config.get("versions", {})
+    threads = f"{hardware.get('cores', '?')} cores, {hardware.get('threads', '?')} threads"
+    found = {
+        "GPU": hardware.get("gpu"),
+        "CPU": f"{hardware['cpu']} ({threads})" if "cpu" in hardware else None,
+        "platform": run.config.get("platform"),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "processes": run.config.get("processes"),
+        "execution": "; ".join(run.config.get("execution", ())),
+        "started": run.config.get("started"),
+        "resumed": len(run.config["resumed"]) if run.config.get("resumed") else None,
+    }
+    return {key: value for key, value in found.items() if value}

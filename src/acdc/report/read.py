@@ -1,0 +1,214 @@
+"""A run folder, read for a report: whatever is whole counts, and whatever is not is said."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acdc.train import reading
+from acdc.train.recipe import Recipe
+
+Record = dict[str, Any]
+_ROW = {"run", "epoch", "phase", "kind", "loss", "test_accuracy", "test_loss", "sparsity", "flops", "lr", "seconds"}
+_END = {"run", "index", "phase", "kind", "epoch", "nonzero", "size", "dead_filters", "filters", "flops", "histogram"}
+_PAIRS = (
+    ("sparse", "dense", "the sparse model", "its dense twin"),
+    ("sparse", "finetuned", "the sparse model", "the fine-tuned twin"),
+    ("sparse", "baseline", "the sparse model", "the dense baseline"),
+    ("dense", "baseline", "the dense twin", "the dense baseline"),
+)
+
+
+class ReportError(ValueError):
+    """A report that cannot be made, with the reason and what to do instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """How far two models of a run say the same on the test images."""
+
+    a: str
+    b: str
+    top1: float
+    ab: float  # cross-entropy of b's predictions under a's
+    ba: float
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    folder: Path
+    config: Mapping[str, Any]
+    recipe: Recipe | None  # None where a newer or older acdc wrote settings that this one cannot read
+    rows: Sequence[Record]  # of metrics.jsonl
+    ends: Sequence[Record]  # of phases.jsonl
+    result: Mapping[str, Any] | None
+    pairs: Sequence[Pair]
+    classes: int | None
+    notes: Sequence[str]  # what is cut, missing or unfinished
+
+    @property
+    def name(self) -> str:
+        here = self.folder.resolve()
+        return f"{here.parent.name}/{here.name}" if here.name.startswith("seed-") else here.name
+
+    @property
+    def seed(self) -> int | None:
+        seeds = self.settings("run").get("seeds") or [None]
+        return seeds[0]
+
+    @property
+    def main(self) -> str:
+        """The stage that the run is about: the method's, or dense training where there is nothing else."""
+        stages = list(dict.fromkeys(row["run"] for row in self.rows))
+        return next((stage for stage in stages if stage not in ("dense", "finetune")), stages[0])
+
+    @property
+    def planned(self) -> int:
+        """Epochs of the main stage."""
+        try:
+            return self.recipe.epochs if self.recipe else len(self.stage(self.main))
+        except ValueError:
+            return len(self.stage(self.main))
+
+    def stage(self, name: str) -> list[Record]:
+        return [row for row in self.rows if row["run"] == name]
+
+    def phase_ends(self, name: str) -> list[Record]:
+        return [end for end in self.ends if end["run"] == name]
+
+    def settings(self, table: str) -> Mapping[str, Any]:
+        found = self.config.get("recipe", {}).get(table, {})
+        return found if isinstance(found, Mapping) else {}
+
+
+def expand(paths: Iterable[Path]) -> list[Path]:
+    """Run folders; one of several seeds stands for those of its seeds that have begun."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            raise ReportError(f"{path}: there is no such folder; type a folder that `acdc train` wrote")
+        seeds = sorted(path.glob("seed-*"), key=lambda inner: (len(inner.name), inner.name))
+        begun = [inner for inner in seeds if (inner / "metrics.jsonl").is_file()]
+        if begun and not (path / "metrics.jsonl").is_file():
+            found += begun
+        else:
+            found.append(path)
+    twice = {path for path in found if [other.resolve() for other in found].count(path.resolve()) > 1}
+    if twice:
+        raise ReportError(f"{sorted(twice)[0]}: named more than once; type each run once")
+    return found
+
+
+def read(folder: Path) -> Run:
+    config = _json(folder / "config.json", needed=True)
+    assert config is not None
+    notes: list[str] = []
+    rows = _lines(folder / "metrics.jsonl", _ROW, notes)
+    if not rows:
+        raise ReportError(f"{folder}: no epoch has ended yet (metrics.jsonl); wait for the first, then report again")
+    rows = list({(row["run"], row["epoch"]): row for row in rows}.values())
+    ends = _lines(folder / "phases.jsonl", _END, notes)
+    if not (folder / "phases.jsonl").is_file():
+        notes.append("There is no phases.jsonl: masks, layers and magnitudes are not shown.")
+    recipe = _recipe(config, notes)
+    result = _json(folder / "result.json")
+    if result is None:
+        last = rows[-1]
+        notes.insert(
+            0,
+            f"This run is not complete (no result.json): it stands after epoch {last['epoch'] + 1} of the stage "
+            f"“{last['run']}”, and numbers are of the last epoch that was measured.",
+        )
+    pairs, classes = _agreement(folder / "predictions.safetensors", notes, complete=result is not None)
+    if classes is None and ends:
+        classes = list(ends[-1]["filters"].values())[-1]
+    return Run(
+        folder=folder,
+        config=config,
+        recipe=recipe,
+        rows=rows,
+        ends=ends,
+        result=result,
+        pairs=pairs,
+        classes=classes,
+        notes=notes,
+    )
+
+
+def _json(path: Path, *, needed: bool = False) -> Record | None:
+    if not path.is_file():
+        if needed:
+            raise ReportError(f"{path.parent}: there is no run (no {path.name}) in this folder; type a run's folder")
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise ReportError(f"{path}: it cannot be read ({error}); put the run's own file back") from None
+    if not isinstance(content, dict):
+        raise ReportError(f"{path}: expected a table of settings; put the run's own file back")
+    return content
+
+
+def _lines(path: Path, needed: set[str], notes: list[str]) -> list[Record]:
+    """The lines that are whole. A crash cuts the last one; any other is named as well."""
+    if not path.is_file():
+        return []
+    whole, bad = [], []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            bad.append(number)
+            continue
+        if isinstance(row, dict) and needed <= row.keys():
+            whole.append(row)
+        else:
+            bad.append(number)
+    if bad:
+        named = ", ".join(map(str, bad[:5])) + (" and others" if len(bad) > 5 else "")
+        cut = "is cut short in its last line" if bad == [len(lines)] else "has lines that are not whole"
+        notes.append(f"{path.name} {cut} (line {named}): the {len(whole)} whole lines are shown.")
+    return whole
+
+
+def _recipe(config: Mapping[str, Any], notes: list[str]) -> Recipe | None:
+    try:
+        return reading.from_dict(config["recipe"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        notes.append("This acdc cannot read all settings of the run: the paper's values are not shown beside it.")
+        return None
+
+
+def _agreement(path: Path, notes: list[str], *, complete: bool) -> tuple[list[Pair], int | None]:
+    if not path.is_file():
+        if complete:
+            notes.append("There is no predictions.safetensors: agreement between the models is not shown.")
+        return [], None
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from acdc.measure.agreement import agreement
+
+    try:
+        logits = load_file(path)
+    except (SafetensorError, OSError) as error:
+        notes.append(f"{path.name} cannot be read ({error}): agreement between the models is not shown.")
+        return [], None
+    labels, pairs = logits.get("labels"), []
+    for a, b, a_name, b_name in _PAIRS:
+        if a in logits and b in logits:
+            found = agreement(logits[a].float(), logits[b].float(), labels)
+            pairs.append(
+                Pair(
+                    a=a_name,
+                    b=b_name,
+                    top1=found.top1,
+                    ab=found.cross_entropy_ab,
+                    ba=found.cross_entropy_ba,
+                    samples=found.samples,
+                )
+            )
+    return pairs, next((int(t.shape[1]) for t in logits.values() if t.ndim == 2), None)

@@ -1,0 +1,192 @@
+"""Figures of where the zeros are: how the mask moves, which layers it thins, and at which magnitude it cuts."""
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from acdc.measure import dynamics
+from acdc.report import facts, plot, words
+from acdc.report.facts import Phase
+from acdc.report.read import Record, Run
+from acdc.report.theme import LIGHT, SMALL, Chart
+
+
+def mask_change(run: Run) -> Chart | None:
+    """From one compressed mask to the next, as the published code counts and as a share of what is kept."""
+    sparse = [phase for phase in facts.phases(run) if phase.kind == "sparse"]
+    numbered = [(number, phase, phase.end) for number, phase in enumerate(sparse, 1) if phase.end]
+    moved = [(n, phase, end) for n, phase, end in numbered if end.get("mask_change") is not None]
+    if not moved:
+        return None
+    first, last, explored = moved[0][2]["regrown"], moved[-1][2]["regrown"], numbered[-1][2].get("explored")
+    verb = "settles" if last < first / 2 else "keeps moving"
+    title = f"The support {verb}: {words.share(first)} of the kept weights are new at compression {moved[0][0]}"
+    title += f", {words.share(last)} at the last" if len(moved) > 1 else ""
+
+    def draw(narrow: bool) -> Figure:
+        figure = plot.new(plot.HALF, 330)
+        top = plot.panel(figure, "change from the mask before (%)", left=36, right=88, top=24, height=154)
+        places = [n for n, _, _ in moved]
+        for shift, key, factor, colour in ((-0.19, "regrown", 100, "sparse"), (0.19, "mask_change", 1, "series-5")):
+            values = [factor * end[key] for _, _, end in moved]
+            top.bar([place + shift for place in places], values, width=0.36, color=LIGHT[colour])
+        highest = 100 * max(end["regrown"] for _, _, end in moved)
+        top.set_ylim(0, max(1.15 * highest, 1))
+        top.set_xlim(0.5, len(sparse) + 0.5)
+        plot.bare(top)
+        top.text(1.02, 0.94, "new, of kept", transform=top.transAxes, color=LIGHT["sparse"], fontsize=10, va="center")
+        top.text(1.02, 0.83, "changed,", transform=top.transAxes, color=LIGHT["series-5"], fontsize=10, va="center")
+        top.text(1.02, 0.74, "of all", transform=top.transAxes, color=LIGHT["series-5"], fontsize=10, va="center")
+        low = plot.panel(figure, "kept by any mask so far (% of all weights)", left=36, right=88, top=212, height=66)
+        shares = [(n, 100 * end["explored"]) for n, _, end in numbered if end.get("explored") is not None]
+        low.plot([n for n, _ in shares], [s for _, s in shares], color=LIGHT["finetuned"], marker="o", markersize=5)
+        low.set_ylim(0, 1.25 * max([s for _, s in shares], default=1))
+        low.set_xlim(0.5, len(sparse) + 0.5)
+        every = max(1, len(sparse) // 7)
+        marks = [(n, f"{n}\n@{phase.first}") for n, phase in enumerate(sparse, 1) if (n - 1) % every == 0]
+        low.set_xticks([n for n, _ in marks], [text for _, text in marks])
+        low.set_xlabel("compression (number, @ epoch)", labelpad=1)
+        if shares:
+            plot.label_ends(low, [(shares[-1][1], f"explored {shares[-1][1]:.0f} %", LIGHT["finetuned"])])
+        return figure
+
+    alt = "; ".join(
+        f"compression {n}: {words.share(end['mask_change'] / 100)} of all positions changed, {words.share(end['regrown'])} "
+        "of the kept weights new"
+        for n, _, end in moved
+    )
+    alt += f". {words.share(explored)} of the weights were kept by some mask." if explored is not None else "."
+    return Chart("mask-change", title, alt, draw)
+
+
+def layers(run: Run) -> Chart | None:
+    """Zeros of each layer at each phase's end."""
+    phases = [(phase, phase.end) for phase in facts.phases(run) if phase.end]
+    if not any(phase.kind == "sparse" for phase, _ in phases):
+        return None
+    final = [end for phase, end in phases if phase.kind == "sparse"][-1]
+    names = list(final["size"])
+    zeros = {name: _zeros(final, name) for name in names}
+    least, most = min(names, key=zeros.__getitem__), max(names, key=zeros.__getitem__)
+    title = (
+        f"Layers end between {words.share(zeros[least])} zeros ({_plain(least)}) and "
+        f"{words.share(zeros[most])} ({_plain(most)})"
+    )
+
+    def draw(narrow: bool) -> Figure:
+        width, step = (plot.NARROW, 13) if narrow else (plot.WIDE, 17)
+        letters = 16 if narrow else 30
+        left, right = min(letters, max(len(_plain(name)) for name in names)) * 5.9 + 12, 6 if narrow else 66
+        figure = plot.new(width, step * len(names) + 74)
+        axes = plot.panel(figure, "", left=left, right=right, top=30, height=step * len(names))
+        axes.set_xlim(0, len(phases))
+        axes.set_ylim(len(names), 0)
+        axes.grid(visible=False)
+        for column, (_, end) in enumerate(phases):
+            for row, name in enumerate(names):
+                share = _zeros(end, name)
+                axes.add_patch(
+                    Rectangle((column + 0.02, row + 0.04), 0.96, 0.92, color=LIGHT["sparse"], alpha=share, linewidth=0)
+                )
+                if not narrow:
+                    colour = LIGHT["page" if share > 0.6 else "muted"]
+                    text = f"{100 * share:.0f}" if share else "·"
+                    axes.text(
+                        column + 0.5, row + 0.54, text, ha="center", va="center", fontsize=SMALL, color=colour
+                    )
+        if not narrow:
+            for row, name in enumerate(names):
+                size = words.si(final["size"][name], digits=2)
+                axes.text(len(phases) + 0.08, row + 0.54, size, va="center", fontsize=SMALL, color=LIGHT["muted"])
+            axes.text(len(phases) + 0.08, -0.9, "weights", va="center", fontsize=SMALL, color=LIGHT["muted"])
+        axes.set_yticks([row + 0.5 for row in range(len(names))], [words.clip(_plain(name), letters) for name in names])
+        room = axes.bbox.width / len(phases)
+        every = max(1, round(24 / room)) if room < 24 else 1
+        marks = list(enumerate(phases))[::every]
+        axes.set_xticks([column + 0.5 for column, _ in marks], [_column(phase, room) for _, (phase, _) in marks])
+        axes.tick_params(axis="both", length=0, labelsize=SMALL)
+        axes.spines["bottom"].set_visible(False)
+        axes.set_title("zeros (%) of each layer at each phase’s end", loc="left", x=0, color=LIGHT["muted"], fontsize=10.5)
+        axes.set_xlabel("phase, and the epoch it ends with")
+        return figure
+
+    listed = "; ".join(f"{_plain(name)} {words.share(share)}" for name, share in zeros.items())
+    alt = f"Zeros of {len(names)} layers at the ends of {len(phases)} phases. At the last compressed one: {listed}."
+    return Chart("layers", title, alt, draw, wide=True)
+
+
+def _column(phase: Phase, room: float) -> str:
+    name = phase.name if len(phase.name) * 5.6 < room else plot.SHORT.get(phase.name, phase.name[:1].upper())
+    return f"{name}\n{phase.last + 1}"
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(".weight")
+
+
+def _zeros(end: Record, name: str) -> float:
+    return 1 - end["nonzero"][name] / end["size"][name]
+
+
+def magnitudes(run: Run) -> Chart | None:
+    """How large the weights are before the last compression, and where it cuts."""
+    phases = [phase for phase in facts.phases(run) if phase.end]
+    sparse = [index for index, phase in enumerate(phases) if phase.kind == "sparse"]
+    if not sparse or sparse[-1] == 0:
+        return None
+    before, after = phases[sparse[-1] - 1].end, phases[sparse[-1]].end
+    assert before is not None
+    assert after is not None
+    size = sum(before["size"].values())
+    method = run.settings("method")
+    one = method.get("pattern") == "unstructured" and method.get("distribution") == "global"
+    target, zeros = method.get("sparsity"), size - sum(before["nonzero"].values())
+    cut = dynamics.threshold(before["histogram"], zeros, target) if one and target else None
+    title = f"The last compression cuts at |w| = {cut:.2g}: {words.share(target)} of the weights lie below" if cut else (
+        f"Kept weights are the large ones: {words.share(1 - sum(after['histogram']) / size)} are pruned"
+    )
+    low, high = _span(before["histogram"], after["histogram"])
+
+    def draw(narrow: bool) -> Figure:
+        figure = plot.new(plot.HALF, 290)
+        axes = plot.panel(figure, "weights in each tenth of a doubling (% of all)", left=36, right=16, top=24, height=212)
+        edges = [_edge(index) for index in range(low, high + 1)]
+        for end, colour, filled in ((before, "dense", False), (after, "sparse", True)):
+            values = [100 * count / size for count in end["histogram"][low:high]]
+            style = {"fill": True, "alpha": 0.75, "linewidth": 0} if filled else {"linewidth": 1.7}
+            axes.stairs(values, edges, color=LIGHT[colour], **style)
+        highest = 100 * max(max(end["histogram"][low + 1 : high]) for end in (before, after)) / size
+        axes.set_ylim(0, 1.3 * highest)
+        if cut:
+            axes.axvline(cut, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)))
+            axes.text(
+                cut, 1.22 * highest, f" cut {cut:.2g}", color=LIGHT["ink"], fontsize=10, va="center", ha="left"
+            )
+        axes.set_xscale("log")
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_xlabel("magnitude |w| of the weight (no unit)")
+        for y, text, colour in ((0.95, "before: end of the last dense phase", "dense"), (0.86, "after: sparse model", "sparse")):
+            axes.text(0.01, y, text, transform=axes.transAxes, color=LIGHT[colour], fontsize=10, va="center")
+        return figure
+
+    beneath = sum(before["histogram"][:low]) / size
+    alt = (
+        "Histogram of the magnitudes of non-zero weights before and after the last compression. "
+        f"{words.share(zeros / size)} of the weights were zero before it, {words.share(beneath)} smaller than the axis shows."
+    )
+    return Chart("magnitudes", title, alt, draw)
+
+
+def _edge(index: int) -> float:
+    return 2.0 ** (dynamics.LOWEST + (dynamics.HIGHEST - dynamics.LOWEST) * index / dynamics.BINS)
+
+
+def _span(before: list[int], after: list[int]) -> tuple[int, int]:
+    """Bins from the smallest 3 % of the weights to the largest one."""
+    both = [one + other for one, other in zip(before, after, strict=True)]
+    high = max((index + 1 for index, count in enumerate(both) if count), default=dynamics.BINS)
+    total, seen = sum(both), 0
+    for index, count in enumerate(both):
+        seen += count
+        if seen > 0.03 * total:
+            return min(index, high - 10), high
+    return 0, high

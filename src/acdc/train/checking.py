@@ -1,0 +1,128 @@
+"""What is wrong with a recipe whose values are each of the right type: names, schedules, numbers out of range."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+
+import torch
+
+from acdc import data, models
+from acdc.duration import Duration
+from acdc.schedule import Schedule
+from acdc.sparsity.distributions import check_distribution, check_sparsity
+from acdc.train.recipe import Recipe, in_method, read_pattern
+from acdc.train.words import did_you_mean, keys_of, no_such, shown
+
+_KNOBS = tuple(inspect.signature(Schedule.alternating).parameters)
+_FOLDER_OPTIONS = ("size", "resize", "classes")
+
+
+def check(recipe: Recipe) -> list[str]:
+    """What single values cannot show: models and data by name, schedules, numbers in range."""
+    problems = _schedule_knobs(recipe)
+    phases = () if problems else (recipe.schedule, lambda: recipe.epochs, recipe.build_method)
+    for attempt in (*phases, *_knobs(recipe), lambda: _check_model(recipe)):
+        try:
+            attempt()
+        except (ValueError, TypeError) as error:
+            problems.append(str(error))
+    problems += _data(recipe)
+    problems += _ranges(recipe)
+    try:
+        if Duration.parse(recipe.run.checkpoint_every).unit == "%":
+            said = recipe.run.checkpoint_every
+            problems.append(f'run.checkpoint_every = "{said}": expected epochs or steps; write "10ep" or "500st"')
+    except ValueError as error:
+        problems.append(f"run.checkpoint_every: {error}")
+    return problems
+
+
+def _schedule_knobs(recipe: Recipe) -> list[str]:
+    said = recipe.method.schedule
+    if not isinstance(said, Mapping) or recipe.method.name == "dense":
+        return []
+    needed = [knob for knob in _KNOBS if knob != "last_dense" and not (knob == "total" and recipe.train.epochs)]
+    missing = [knob for knob in needed if knob not in said]
+    problems = [no_such("method.schedule", knob, _KNOBS) for knob in said if knob not in _KNOBS]
+    if missing:
+        problems.append(f'method.schedule: {", ".join(missing)} not set; write for example {missing[0]} = "10ep"')
+    return problems
+
+
+def _knobs(recipe: Recipe) -> Iterator[Callable[[], object]]:
+    """The method's, one by one: building it stops at the first that is wrong. Errors read as they do there."""
+    said = recipe.method
+    if said.name != "dense":
+        yield lambda: read_pattern(said.pattern)
+        yield lambda: in_method(check_distribution, said.distribution)
+        if said.sparsity is not None:
+            yield lambda: in_method(check_sparsity, "sparsity", said.sparsity)
+
+
+def _check_model(recipe: Recipe) -> None:
+    for key in ("classes", "in_channels", "seed"):
+        if key in recipe.model.options:
+            raise ValueError(f"model.{key}: the data and run.seeds settle it; leave it out")
+    try:
+        with torch.device("meta"):
+            models.build(recipe.model.name, classes=10, **recipe.model.options)
+    except ValueError as error:
+        raise ValueError(f"model.{error}") from None
+
+
+def _data(recipe: Recipe) -> list[str]:
+    """The name, and options that its loader does not take."""
+    said = recipe.data
+    if said.name not in data.names():
+        close = did_you_mean(said.name, data.names())
+        return [f'data.name = "{said.name}": expected one of {", ".join(data.names())}{close}']
+    known, problems = data.describe(said.name), []
+    own = _FOLDER_OPTIONS
+    if known.kind == "memory":
+        load = getattr(import_module(known.module), known.function)
+        own = tuple(name for name in inspect.signature(load).parameters if name not in ("root", "device"))
+    else:
+        problems = [
+            f"data.{key} = {getattr(said, key)}: not for images read from folders; leave it out"
+            for key in ("validation", "corrupt", "crop")
+            if getattr(said, key)
+        ]
+    settings = [key for key in keys_of(type(said)) if known.kind == "memory" or key in ("name", "bad_limit")]
+    return problems + [no_such("data", key, [*settings, *own]) for key in said.options if key not in own]
+
+
+def _ranges(recipe: Recipe) -> list[str]:
+    o, t, r, d, rate = recipe.optimizer, recipe.train, recipe.run, recipe.data, recipe.rate
+    smoothing = 0 <= t.label_smoothing < 1
+    problems = [
+        f"{key} = {shown(value)}: expected {allowed}"
+        for key, value, fine, allowed in (
+            ("optimizer.lr", o.lr, o.lr > 0, "a number above 0, such as 0.1"),
+            ("optimizer.momentum", o.momentum, 0 <= o.momentum < 1, "from 0 to below 1, such as 0.9"),
+            ("optimizer.nesterov", o.nesterov, not o.nesterov or o.momentum > 0, "false where momentum is 0"),
+            ("optimizer.betas", o.betas, all(0 <= b < 1 for b in o.betas), "two numbers from 0 to below 1"),
+            ("optimizer.eps", o.eps, o.eps is None or o.eps > 0, "a number above 0, such as 1e-8"),
+            ("optimizer.weight_decay", o.weight_decay, o.weight_decay >= 0, "0 or more, such as 5e-4"),
+            ("train.epochs", t.epochs, t.epochs is None or t.epochs > 0, "1 or more"),
+            ("train.batch_size", t.batch_size, t.batch_size > 0, "1 or more, such as 128"),
+            ("train.accumulate", t.accumulate, 0 < t.accumulate <= max(1, t.batch_size), "from 1 to train.batch_size"),
+            ("train.label_smoothing", t.label_smoothing, smoothing, "from 0 to below 1, such as 0.1"),
+            ("train.clip_norm", t.clip_norm, t.clip_norm is None or t.clip_norm > 0, "a number above 0, such as 1.0"),
+            ("train.ema", t.ema, t.ema is None or 0 < t.ema < 1, "between 0 and 1, such as 0.999"),
+            ("rate.warmup", rate.warmup, rate.warmup >= 0, "epochs, 0 or more"),
+            ("rate.final", rate.final, 0 <= rate.final <= 1, "a fraction of lr, from 0 to 1"),
+            ("rate.gamma", rate.gamma, rate.gamma > 0, "a number above 0, such as 0.1"),
+            ("rate.milestones", rate.milestones, rate.shape != "step" or bool(rate.milestones), "epochs, such as [60]"),
+            ("data.crop", d.crop, d.crop >= 0, "pixels, 0 or more"),
+            ("data.validation", d.validation, d.validation >= 0, "images, 0 or more"),
+            ("data.corrupt", d.corrupt, d.corrupt >= 0, "images, 0 or more"),
+            ("data.bad_limit", d.bad_limit, d.bad_limit >= 0, "files, 0 or more"),
+            ("run.seeds", r.seeds, bool(r.seeds) and len({*r.seeds}) == len(r.seeds), "different whole numbers"),
+            ("run.seeds", r.seeds, all(0 <= s < 2**31 for s in r.seeds), "whole numbers from 0 to 2147483647"),
+            ("run.keep", r.keep, r.keep > 0, "checkpoints, 1 or more"),
+        )
+        if not fine
+    ]
+    if recipe.method.name == "dense" and (r.baseline or r.finetune):
+        problems.append('run.baseline, run.finetune: method.name = "dense" has neither; leave them false')
+    return problems

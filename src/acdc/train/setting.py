@@ -1,0 +1,31 @@
+"""Where and how stages run, as against what they compute."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from acdc.data.images import Batches
+from acdc.train.distributed import World
+from acdc.train.rows import Live, Row
+from acdc.train.step import Execution
+from acdc.train.stopping import StopRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaders:
+    train: Batches
+    test: Batches
+    validation: Batches | None = None
+
+
+@dataclass(kw_only=True)
+class Setting:
+    device: torch.device
+    execution: Execution
+    checkpoints: Path
+    world: World = field(default_factory=World)
+    stop: StopRequest = field(default_factory=StopRequest)
+    watch: Callable[[Live], None] = lambda live: None
+    sinks: Sequence[Callable[[Row], None]] = ()

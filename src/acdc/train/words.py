@@ -1,0 +1,52 @@
+"""Words for mistakes in a recipe: what was meant, what is allowed."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+from acdc.train.recipe import Recipe
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    folded = {fold(word): word for word in known}
+    close = difflib.get_close_matches(fold(name), folded, n=1, cutoff=0.5)
+    return f'; did you mean "{folded[close[0]]}"?' if close else ""
+
+
+def no_such(table: str, key: str, known: Iterable[str]) -> str:
+    """With the setting that was meant: of this table, or of the same name in another one."""
+    known = list(known)
+    instead = did_you_mean(key, known)
+    if fold(key) not in known and (near := elsewhere(key)):
+        instead = f"; did you mean {' or '.join(near)}?"
+    allowed = f"allowed are {', '.join(known)}" if known else "there are none"
+    return f"{table}.{key}: no such setting; {allowed}{instead}"
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(list(value) if isinstance(value, tuple) else value)
+
+
+def elsewhere(key: str) -> list[str]:
+    """The settings of this name, in whatever table."""
+    return [
+        f"{table}.{known}"
+        for table, part in parts_of_a_recipe().items()
+        for known in keys_of(part)
+        if known == fold(key)
+    ]
+
+
+def fold(word: str) -> str:
+    return word.lower().replace("-", "_")
+
+
+def parts_of_a_recipe() -> dict[str, Any]:
+    return {name: hint for name, hint in get_type_hints(Recipe).items() if is_dataclass(hint)}
+
+
+def keys_of(part: type) -> list[str]:
+    return [f.name for f in fields(part) if f.name != "options"]

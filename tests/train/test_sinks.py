@@ -1,0 +1,91 @@
+"""Where else metrics go. The services themselves are stood in for: what is sent to them is what matters."""
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from acdc.cli import main
+from acdc.train import sinks
+from tests.train.problems import recipe
+from tests.train.test_folder import ROW
+
+
+def module(monkeypatch: pytest.MonkeyPatch, name: str, **contents: object) -> None:
+    made = ModuleType(name)
+    vars(made).update(contents)
+    monkeypatch.setitem(sys.modules, name, made)
+
+
+def test_what_is_sent_are_the_numbers_of_a_row() -> None:
+    sent = sinks.numbers(ROW)
+    assert sent["acdc/loss"] == 0.5
+    assert sent["acdc/sparsity"] == 0.9
+    assert "acdc/validation_accuracy" not in sent, "nothing was held out"
+    assert all(isinstance(value, int | float) for value in sent.values())
+
+
+def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said, logged = {}, []
+
+    @contextmanager
+    def init(**settings: object):
+        said.update(settings)
+        yield SimpleNamespace(log=logged.append)
+
+    module(monkeypatch, "wandb", init=init)
+    with sinks.opened(["wandb"], recipe(), tmp_path / "run") as (send,):
+        send(ROW)
+    assert said["name"] == "run"
+    assert said["config"]["method"]["sparsity"] == 0.8
+    assert logged == [sinks.numbers(ROW) | {"epoch": 3, "step": 8}]
+
+
+def test_trackio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[str] = []
+    module(
+        monkeypatch,
+        "trackio",
+        init=lambda **settings: calls.append(f"init {settings['name']}"),
+        log=lambda numbers: calls.append(f"log {numbers['step']}"),
+        finish=lambda: calls.append("finish"),
+    )
+    with sinks.opened(["trackio"], recipe(), tmp_path / "run") as (send,):
+        send(ROW)
+    assert calls == ["init run", "log 8", "finish"]
+
+
+def test_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    written: list[tuple] = []
+
+    class Writer:
+        def __init__(self, folder: str) -> None:
+            written.append(("folder", folder, 0))
+
+        def add_scalar(self, *scalar: object) -> None:
+            written.append(scalar)
+
+        def flush(self) -> None:
+            pass
+
+        def close(self) -> None:
+            written.append(("closed", 0, 0))
+
+    module(monkeypatch, "torch.utils.tensorboard")
+    module(monkeypatch, "torch.utils.tensorboard.writer", SummaryWriter=Writer)
+    with sinks.opened(["tensorboard"], recipe(), tmp_path) as (send,):
+        send(ROW)
+    assert written[0] == ("folder", str(tmp_path / "tensorboard"), 0)
+    assert ("acdc/test_accuracy", 0.5, 8) in written
+    assert written[-1][0] == "closed"
+
+
+@pytest.mark.parametrize("name", sinks.names())
+def test_a_missing_package_says_what_to_install(name: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    for missing in (name, "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, missing, None)
+    out = tmp_path / "run"
+    assert main(["train", "--epochs", "4", "--log", name, "--device", "cpu", "--out", str(out)]) == 2
+    assert f'pip install "acdc-torch[{name}]"' in capsys.readouterr().err
