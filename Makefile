@@ -3,7 +3,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 
-.PHONY: help setup demo test lint format bench matrix figure clean
+.PHONY: help setup demo test lint format bench matrix figure drills clean
 
 help:
 	@echo "make demo    train the default run: digits, a dense baseline and AC/DC at 90 %"
@@ -11,6 +11,7 @@ help:
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   run the CPU benchmarks and write results/"
 	@echo "make matrix  regenerate docs/compatibility.md from the tests"
+	@echo "make drills  kill a run at random moments and compare it with one left alone"
 	@echo "make figure  train the default run and redraw docs/digits.svg from it"
 
 setup: $(STAMP)
@@ -39,6 +40,7 @@ bench: $(STAMP)
 	$(PY) -m benchmarks.digits
 	$(PY) -m benchmarks.select
 	$(PY) -m benchmarks.overhead
+	$(PY) -m benchmarks.jpeg
 	$(PY) -m benchmarks.tables
 
 matrix: $(STAMP)
@@ -48,6 +50,9 @@ figure: $(STAMP)
 	rm -rf build/figure
 	$(VENV)/bin/acdc train --out build/figure
 	$(PY) docs/draw_run.py build/figure docs/digits.svg
+
+drills: $(STAMP)
+	$(PY) tests/drills.py --kills 12 --epochs 20
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache

@@ -450,7 +450,7 @@ def test_too_many_unreadable_files_stop_the_run(folder, own_tree: Path, workers:
         RuntimeError, match=r"bad_limit=2: 3 of the 21 images of .*train cannot be read, the first "
     ) as e:
         read(data)
-    for part in (*(name.partition("/")[2] for name in BAD), "at most 2", "set bad_limit=6"):
+    for part in (*(name.partition("/")[2] for name in BAD), "at most 2", "set data.bad_limit=6"):
         assert part in str(e.value)
 
 

@@ -259,14 +259,14 @@ def _answers(model: Model, problem: loading.Problem | None, device: torch.device
 
 
 def _show(done: Sequence[Compared]) -> None:
-    rows = []
+    runs = {model.where for one in done for model in (one.a, one.b)}
+    rows, alone = [], len(runs) == 1
     for one in done:
         found = one.agreement
         known = (found.accuracy_a, found.accuracy_b, found.both_right, found.only_a_right, found.only_b_right)
         rows.append(
             [
-                str(one.a),
-                str(one.b),
+                *(one.a.name if alone else str(one.a), one.b.name if alone else str(one.b)),
                 f"{found.top1:.2%}",
                 f"{found.cross_entropy_ab:.3f}",
                 f"{found.cross_entropy_ba:.3f}",
@@ -275,7 +275,7 @@ def _show(done: Sequence[Compared]) -> None:
         )
     header = ["A", "B", "agree", "A to B", "B to A", "A right", "B right", "both", "only A", "only B"]
     samples, sources = done[0].agreement.samples, sorted({one.source for one in done})
-    title = f"Answers on {samples:,} test images of {done[0].a.recipe.data.name} ({', '.join(sources)})"
+    title = f"{', '.join(sorted(map(str, runs)))}: answers on {samples:,} test images ({', '.join(sources)})"
     common.show_table(title, header, rows, text=2)
     print("agree: the same top-1 class; A to B: cross-entropy −Σ softmax(A) · log softmax(B), in nats")
     for one in done:

@@ -13,6 +13,7 @@ import torch
 
 from acdc.cli import common, seeds
 from acdc.cli.errors import UsageError
+from acdc.data.images import BadImagesError
 from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, step, stopping
 from acdc.train.checkpoint import CheckpointError, Found
 from acdc.train.console import Console, Plan, open_console
@@ -57,6 +58,8 @@ class Place:
 def run(args: argparse.Namespace) -> int:
     device, why_device = common.read_device(args.device)
     jobs = seeds.read_jobs(args.jobs)
+    if missing := sinks.missing(args.log):
+        raise UsageError(missing)
     with distributed.join(device.type) as world:
         place = Place(
             device=device,
@@ -109,9 +112,9 @@ def train_one(
             said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name}
             outcomes = experiment.run(recipe, problem, setting, out, console, resume=found, settings=said)
             _show(console, recipe, outcomes, problem, out)
-    except ModuleNotFoundError as error:
-        raise UsageError([str(error)]) from None
-    except (stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, OSError) as error:
+    except (
+        stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, BadImagesError, OSError
+    ) as error:  # fmt: skip
         if isinstance(error, BrokenPipeError):
             raise
         return _ended(error, out, shown or out, recipe, world)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from acdc.data import folders
+from acdc.data.images import BadImagesError
 from acdc.data.jpeg import Bad, Read, Reader, Request, check_installed, end_with_parent, generator
 
 MEAN = (0.485, 0.456, 0.406)
@@ -192,10 +193,10 @@ class ImageFolder:
         log.warning("skipped %s: %s", self.root / self.split / bad.name, bad.reason)
         count, shown = len(self.skipped), ", ".join(self.skipped[:3])
         if count > self.bad_limit or count == self.samples:
-            raise RuntimeError(
-                f"bad_limit={self.bad_limit}: {count} of the {self.samples} images of {self.root / self.split} cannot "
+            raise BadImagesError(
+                f"data.bad_limit={self.bad_limit}: {count} of the {self.samples} images of {self.root / self.split} cannot "
                 f"be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. Copy "
-                f"these files again from their archive, or set bad_limit={2 * count} to go on without them"
+                f"these files again from their archive, or set data.bad_limit={2 * count} to go on without them"
             )
 
     # On the device

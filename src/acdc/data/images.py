@@ -13,6 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 
+class BadImagesError(RuntimeError):
+    """More image files are unreadable than a run may pass over."""
+
+
 class Batches(Protocol):
     """What the training loop asks of data."""
 

@@ -94,8 +94,8 @@ class Agreeing:
             raise ValueError("agreement of nothing: every label is below 0; pass samples that have one")
         if sums["no_class"]:
             raise ValueError(
-                f"{round(sums['no_class']):,} labels are {self._classes} or more, and that is the number of classes the "
-                "logits tell apart: pass the labels of these samples"
+                f"{round(sums['no_class']):,} labels are {self._classes} or more, and the logits tell only that many "
+                "classes apart: pass the labels of these samples"
             )
         if sums["not_finite"]:
             raise ValueError(

@@ -34,6 +34,7 @@ _WITH_BIAS = ("linear", *(f"conv{way}{axes}d" for way in ("", "_transpose") for 
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm")
 # What may be done to a parameter without multiplying it by a matrix.
 _HARMLESS = {"__get__", "size", "dim", "numel", "to", "type_as", "add", "sub", "mul", "div"}
+_VIEWS = ("T", "mT", "H", "mH", "data")  # the attributes that are not harmless
 _HARMLESS |= {f"__{way}{name}__" for way in ("", "r", "i") for name in ("add", "sub", "mul", "truediv")}
 
 
@@ -145,6 +146,8 @@ class _Rest(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if name == "__get__" and func.__self__.__name__ in _VIEWS:
+            name = func.__self__.__name__
         output = func(*args, **kwargs)
         if self._unknown and name not in _HARMLESS:
             found = (self._unknown.get(id(tensor)) for tensor in _tensors((args, kwargs)))

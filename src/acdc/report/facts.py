@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,10 @@ class Phase:
     end: Record | None  # of phases.jsonl
 
 
-def phases(run: Run, stage: str | None = None) -> list[Phase]:
-    stage = stage or run.main
+@lru_cache(maxsize=128)
+def phases(run: Run) -> list[Phase]:
+    """Of the main stage."""
+    stage = run.main
     ends = {end["epoch"]: end for end in run.phase_ends(stage)}
     found = []
     for (kind, name), group in groupby(run.stage(stage), lambda row: (row["kind"], row["phase"])):
@@ -104,6 +107,7 @@ def training(run: Run, role: str) -> float | None:
     return cost(run, rows) / run.planned if rows else None
 
 
+@lru_cache(maxsize=128)
 def models(run: Run) -> list[Model]:
     """Of the final table; of a run that is not complete, the last of each kind so far."""
     if run.result is not None:

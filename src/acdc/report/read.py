@@ -31,12 +31,12 @@ class Pair:
     a: str
     b: str
     top1: float
-    ab: float  # cross-entropy of b's predictions under a's
+    ab: float  # cross-entropy, −Σ p_a · log p_b, in nats; and the other way round
     ba: float
     samples: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
     folder: Path
     config: Mapping[str, Any]
@@ -200,7 +200,11 @@ def _agreement(path: Path, notes: list[str], *, complete: bool) -> tuple[list[Pa
     labels, pairs = logits.get("labels"), []
     for a, b, a_name, b_name in _PAIRS:
         if a in logits and b in logits:
-            found = agreement(logits[a].float(), logits[b].float(), labels)
+            try:
+                found = agreement(logits[a], logits[b], labels)
+            except ValueError as error:
+                notes.append(f"{path.name}: agreement of {a_name} and {b_name} is not shown ({error}).")
+                continue
             pairs.append(
                 Pair(
                     a=a_name,

@@ -149,7 +149,7 @@ def magnitudes(run: Run) -> Chart | None:
     def draw(narrow: bool) -> Figure:
         figure = plot.new(plot.HALF, 290)
         axes = plot.panel(figure, "weights in each tenth of a doubling (% of all)", left=36, right=16, top=24, height=212)
-        edges = [_edge(index) for index in range(low, high + 1)]
+        edges = [dynamics.edge(index) for index in range(low, high + 1)]
         for end, colour, filled in ((before, "dense", False), (after, "sparse", True)):
             values = [100 * count / size for count in end["histogram"][low:high]]
             style = {"fill": True, "alpha": 0.75, "linewidth": 0} if filled else {"linewidth": 1.7}
@@ -174,10 +174,6 @@ def magnitudes(run: Run) -> Chart | None:
         f"{words.share(zeros / size)} of the weights were zero before it, {words.share(beneath)} smaller than the axis shows."
     )
     return Chart("magnitudes", title, alt, draw)
-
-
-def _edge(index: int) -> float:
-    return 2.0 ** (dynamics.LOWEST + (dynamics.HIGHEST - dynamics.LOWEST) * index / dynamics.BINS)
 
 
 def _span(before: list[int], after: list[int]) -> tuple[int, int]:

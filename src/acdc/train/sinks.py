@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,19 @@ def names() -> tuple[str, ...]:
     return tuple(_OPENERS)
 
 
+def missing(wanted: Sequence[str]) -> list[str]:
+    """What is not installed, and what to type."""
+    return [
+        f'--log {name}: {name} is not installed; type: pip install "acdc-torch[{name}]"'
+        for name in wanted
+        if find_spec(name) is None
+    ]
+
+
 @contextmanager
 def opened(wanted: Sequence[str], recipe: Recipe, out: Path) -> Iterator[list[Sink]]:
-    """A missing package is a ModuleNotFoundError that says what to install."""
     with ExitStack() as stack:
-        sinks = []
-        for name in wanted:
-            try:
-                sinks.append(stack.enter_context(_OPENERS[name](recipe, out)))
-            except ModuleNotFoundError as error:
-                raise ModuleNotFoundError(
-                    f'--log {name}: {error.name} is not installed; type: pip install "acdc-torch[{name}]"',
-                    name=error.name,
-                ) from error
-        yield sinks
+        yield [stack.enter_context(_OPENERS[name](recipe, out)) for name in wanted]
 
 
 def numbers(row: Row) -> dict[str, float]:

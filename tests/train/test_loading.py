@@ -1,0 +1,105 @@
+"""From a recipe to batches and a model, and what is refused on the way."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from acdc.cli import main
+from acdc.train.distributed import World
+from tests.train.problems import problem, recipe
+
+
+def test_the_model_fits_the_data_and_is_a_function_of_the_seed() -> None:
+    said = recipe()
+    learned = problem(said)
+    assert (learned.classes, learned.shape) == (4, (1, 8, 8))
+    model = learned.new_model(said)
+    assert model.fc.out_features == 4
+    assert torch.equal(model.conv1.weight, learned.new_model(said).conv1.weight)
+    assert not torch.equal(model.conv1.weight, learned.new_model(said.with_seed(1)).conv1.weight)
+
+
+def test_images_set_aside_are_not_trained_on() -> None:
+    loaders = problem(recipe("data.validation=20")).loaders
+    assert (loaders.train.samples, loaders.validation.samples, loaders.test.samples) == (50, 20, 40)
+
+
+def test_labels_are_corrupted_in_the_training_set_only() -> None:
+    plain, learned = problem(recipe()), problem(recipe("data.corrupt=9", "data.validation=20"))
+    images = learned.images
+    index = images.corrupted["index"]
+    assert len(index) == 9
+    assert (images.train.labels[index] == images.corrupted["given"].to(images.train.labels.device)).all()
+    assert (images.corrupted["given"] != images.corrupted["true"]).all()
+    assert torch.equal(images.test.labels, plain.images.test.labels)
+    assert "9" in " ".join(learned.notes)
+
+
+def test_a_batch_larger_than_the_data_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"train.batch_size = 71: synthetic has 70 training images; set it to 70"):
+        problem(recipe("train.batch_size=71"))
+
+
+def test_a_last_batch_too_small_for_the_processes_is_refused() -> None:
+    with pytest.raises(ValueError, match="the last batch of an epoch has 1 images for 2 processes"):
+        problem(recipe("train.batch_size=23"), World(0, 2, 0))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "images"
+    generator = torch.Generator().manual_seed(0)
+    for split, count in (("train", 6), ("val", 3)):
+        for label, name in enumerate(("cat", "dog")):
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = torch.randint(100 * label, 100 * label + 100, (40, 50, 3), generator=generator)
+                Image.fromarray(pixels.byte().numpy()).save(root / split / name / f"{number}.jpg")
+    return root
+
+
+SETTINGS = [
+    "train.epochs=4", "train.batch_size=4", "train.precision=fp32", "model.width=0.25", "data.size=32",
+    "data.resize=36", "run.finetune=false",
+]  # fmt: skip
+
+
+def train(tree: Path, out: Path, *settings: str) -> int:
+    sets = [part for setting in (*SETTINGS, *settings) for part in ("--set", setting)]
+    place = ["--data", str(tree), "--device", "cpu", "--workers", "0", "--out", str(out)]
+    return main(["train", "imagenet-mobilenet", *place, *sets])
+
+
+def test_a_tree_of_jpegs_trains_and_a_bad_one_is_skipped_by_name(tree: Path, tmp_path: Path, caplog) -> None:
+    (tree / "train" / "cat" / "3.jpg").write_bytes((tree / "train" / "cat" / "3.jpg").read_bytes()[:300])
+    assert train(tree, tmp_path / "run") == 0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 4
+    assert rows[-1]["skipped_images"] == 1
+    assert "3.jpg" in caplog.text
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["data"] == {"train": 12, "test": 6}
+
+
+def test_too_many_bad_ones_stop_the_run(tree: Path, tmp_path: Path, capsys) -> None:
+    for path in (tree / "train").rglob("*.jpg"):
+        path.write_bytes(b"not an image")
+    assert train(tree, tmp_path / "run", "data.bad_limit=2") == 1
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert ".jpg" in said
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_tree_that_is_not_there_or_of_other_classes_is_refused(tree: Path, tmp_path: Path, capsys) -> None:
+    assert train(tmp_path / "nowhere", tmp_path / "run") == 2
+    assert "nowhere" in capsys.readouterr().err
+    assert train(tree, tmp_path / "run", "data.classes=1000") == 2
+    assert "1000" in capsys.readouterr().err
+    (tree / "val" / "cat").rename(tree / "val" / "cow")
+    assert train(tree, tmp_path / "run") == 2
+    assert "cow" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
