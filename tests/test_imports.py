@@ -12,7 +12,7 @@ import acdc
 
 ROOT = Path(acdc.__file__).parent
 PURE = ("schedule", "duration", "timeline")
-CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "sparsifier", "methods")
+CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "shadow", "sparsifier", "methods")
 OUTER = ("models", "data", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
 OPTIONAL = ("torchvision", "matplotlib", "sklearn", "lightning", "pytorch_lightning", "transformers", "accelerate")
 

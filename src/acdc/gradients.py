@@ -24,6 +24,7 @@ class Gradients:
 
     def __init__(self, weights: Mapping[str, Weight], on_gradient: Callable[[], None]) -> None:
         self.alert = False
+        self.paused = False  # in a step whose gradients are to be seen whole; they are masked before the optimizer's
         self._weights = weights
         self._on_gradient = on_gradient
         self._handles: list[RemovableHandle] = []
@@ -46,16 +47,16 @@ class Gradients:
         self.watch()
         self._masks = masks
         self._masked.clear()
-        self._factors = {
-            name: mask.neg().to(self._weights[name].param.dtype)
-            for name, mask in masks.items()
-            if mask.is_cuda and mask.numel() <= _SMALL
-        }
+        for name, mask in masks.items():
+            if mask.is_cuda and mask.numel() <= _SMALL:
+                param = self._weights[name].param
+                factor = self._factors.setdefault(name, torch.empty_like(param, requires_grad=False))
+                factor.copy_(mask).neg_()  # in place: a CUDA graph goes on reading the same memory
 
     def stop(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles, self._masks, self._factors = [], {}, {}
+        self._handles, self._masks = [], {}
 
     def unmasked(self) -> list[str]:
         """Weights whose gradient is not as masking left it: written by hand, or changed since, if only by clipping."""
@@ -88,6 +89,8 @@ class Gradients:
     def _written(self, name: str, param: Tensor) -> None:
         if self.alert:
             self._on_gradient()
+        if self.paused:
+            return
         if param.is_cuda:
             backward = torch._C._current_graph_task_id()
             if backward != self._backward:

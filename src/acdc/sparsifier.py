@@ -13,7 +13,7 @@ When a phase changes: see trigger.py.
 import logging
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -32,6 +32,7 @@ from acdc.checks import (
 from acdc.gradients import Gradients
 from acdc.host import forget, has_closure, keeps_zeros, plain_model, plain_optimizer, step_was_skipped
 from acdc.schedule import Phase, Schedule
+from acdc.shadow import Shadow
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers
@@ -64,6 +65,30 @@ class Method(Protocol):
 
     def enter(self, sparsifier: "Sparsifier", phase: Phase) -> None:
         """A training step begins and `phase` is new: compress, decompress, keep the twin."""
+        ...
+
+    def updates_at(self, sparsifier: "Sparsifier", step: int) -> bool:
+        """Whether `update` is called as step `step` begins, inside a phase. A function of the step."""
+        ...
+
+    def update(self, sparsifier: "Sparsifier") -> None:
+        """A training step begins inside a phase: change the masks."""
+        ...
+
+    def observes_at(self, sparsifier: "Sparsifier", step: int) -> bool:
+        """Whether `observe` is called in step `step`, whose gradients are then masked only after that."""
+        ...
+
+    def observe(self, sparsifier: "Sparsifier") -> None:
+        """Gradients are complete, pruned weights' too, and the optimizer's step has not begun."""
+        ...
+
+    def view(self, sparsifier: "Sparsifier", name: str, dense: Tensor) -> Tensor:
+        """What the model computes with, of a layer's dense weights; see shadow.py. Asked for after `shadow()` only."""
+        ...
+
+    def pull_back(self, sparsifier: "Sparsifier", name: str, grad: Tensor, dense: Tensor) -> None:
+        """Make of the gradient at the view, in place, the gradient of the dense weights."""
         ...
 
     def keeps_best_twin(self) -> bool:
@@ -118,6 +143,7 @@ class Sparsifier:
         self._step = 0
         self.history: list[dict[str, Any]] = []
         self.twin: Twin | None = None
+        self.kept_sparse: tuple[StateDict, dict[str, Tensor]] | None = None
         self.best_metric: float | None = None
 
         for target in (self.model, self.optimizer):
@@ -135,6 +161,10 @@ class Sparsifier:
         self._compressed = False
         self._masks: dict[str, Tensor] = {}
         self._due = False  # a phase has ended, and the next step has not begun
+        self._update_due = False  # as the next step begins, inside a phase
+        self._observing = False  # in the step to come
+        self._shadow: Shadow | None = None
+        self.memory: dict[str, Any] = {}  # what a method remembers from step to step: tensors and plain data
         self._late = False  # compression was noticed only after the forward pass; weights are zeroed after the step
         self._said: set[str] = set()
         self._keeps_zeros = keeps_zeros(self.optimizer)
@@ -162,6 +192,12 @@ class Sparsifier:
         return self._step
 
     @property
+    def phase_starts(self) -> list[tuple[int, Phase]]:
+        """The first step of each phase of the schedule."""
+        starts = (0, *self.method.schedule.boundaries(self.steps_per_epoch))
+        return list(zip(starts, self.method.schedule.phases, strict=False))
+
+    @property
     def phase(self) -> Phase:
         """The phase whose model this is now. It changes when the next phase's first step begins."""
         return self._phase
@@ -169,7 +205,11 @@ class Sparsifier:
     @property
     def masks(self) -> dict[str, Tensor]:
         """Boolean masks by name, True where a weight is kept; empty in dense phases."""
-        return {name: working.as_bool(mask) for name, mask in self._masks.items()} if self._compressed else {}
+        if not self._compressed:
+            return {}
+        if self._shadow is not None and not self._masks:  # what a view leaves at 0 is pruned
+            return {name: weight.param.detach() != 0 for name, weight in self._weights.items()}
+        return {name: working.as_bool(mask) for name, mask in self._masks.items()}
 
     @property
     def layer_sparsity(self) -> dict[str, float]:
@@ -197,11 +237,14 @@ class Sparsifier:
         """A training step begins. Only loops that hooks cannot see into (CUDA graph replays) need to call this."""
         self._refuse_if_detached("begin_step")
         if self._late:
-            self._zero(self._weights)
+            if self._shadow is None:
+                self._zero(self._weights)
             self._late = False
             self._next_forward.disarm()
         elif self._due:
             self._enter_due()
+        elif self._update_due:
+            self._update()
 
     def set_step(self, step: int) -> None:
         """For hosts that know better how many optimizer steps have run."""
@@ -244,22 +287,78 @@ class Sparsifier:
     # What a method does with it
 
     @torch.no_grad()
-    def compress(self, *, keep_twin: bool = False) -> None:
-        """Take masks from the weights as they are, keep those as the dense twin if asked, and zero the rest.
+    def compress(
+        self,
+        *,
+        scores: Mapping[str, Tensor] | None = None,
+        budgets: Sequence[Budget] | None = None,
+        keep_twin: bool = False,
+    ) -> None:
+        """Take masks of the largest scores, keep the weights as they are as the dense twin if asked, zero the rest.
 
-        Scores that are not finite are refused before anything changes.
+        Scores are the weights themselves unless given, and count by magnitude; budgets are the method's. Scores that
+        are not finite are refused before anything changes.
         """
         check_same_parameters(self.model, self.layers)
-        scores = {name: weight.param.detach() for name, weight in self._weights.items()}
-        if not self._masks:
-            self._masks = {name: working.new_mask(score) for name, score in scores.items()}
-        self.method.pattern.write_masks(self.layers.weights, scores, self.budgets, out=self._masks)
+        scores = scores if scores is not None else self.weights
+        self._new_masks()
+        self.method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=self._masks)
         if keep_twin:
             self.keep_twin()
+        self._masks_changed()
+
+    @torch.no_grad()
+    def set_masks(self, masks: Mapping[str, Tensor]) -> None:
+        """Masks as the method made them, boolean, True where a weight is kept; layers not named keep theirs.
+
+        Weights that come back start at 0, and so does their optimizer state, as they were while pruned.
+        """
+        if new := not self._masks:
+            self._new_masks()
+        if missing := [name for name in self._masks if new and name not in masks]:
+            raise ValueError(f"set_masks: no mask yet for {', '.join(missing[:3])}; the first call names every layer")
+        for name, mask in masks.items():
+            self._masks[name].copy_(working.from_bool(mask))
+        self._masks_changed()
+
+    @torch.no_grad()
+    def write_masks(self, scores: Mapping[str, Tensor], budgets: Sequence[Budget] | None = None) -> dict[str, Tensor]:
+        """Masks of the largest scores, by the method's pattern, without using them: boolean, by name."""
+        out = {name: working.new_mask(weight.param) for name, weight in self._weights.items()}
+        self.method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=out)
+        return {name: working.as_bool(mask) for name, mask in out.items()}
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The prunable weights by name: the dense ones, where a method trains those behind the model's."""
+        if self._shadow is not None:
+            return dict(self._shadow.dense)
+        return {name: weight.param.detach() for name, weight in self._weights.items()}
+
+    @torch.no_grad()
+    def shadow(self) -> None:
+        """From now on train dense weights behind the model's, which hold the method's view of them; see shadow.py.
+
+        Masks then say what the view keeps: they mask no gradient.
+        """
+        if self._shadow is None:
+            self._gradients.stop()
+            self._shadow = Shadow(self._weights, lambda name, dense: self.method.view(self, name, dense))
         self._compressed = True
-        self._gradients.mask(self._masks)
         if not self._late:
-            self._zero(self._weights)
+            self._shadow.show()
+
+    @torch.no_grad()
+    def unshadow(self) -> None:
+        """Put the dense weights back into the model for good."""
+        if self._shadow is not None:
+            self._shadow.put_dense()
+            self._shadow = None
+        self._compressed = False
+
+    def keep_sparse(self) -> None:
+        """Keep a copy of the model as it is as the sparse one, for methods that end with a dense phase."""
+        self.kept_sparse = (to_cpu(self.model.state_dict()), {name: mask.cpu() for name, mask in self.masks.items()})
 
     @torch.no_grad()
     def decompress(self, reset: str) -> None:
@@ -281,6 +380,8 @@ class Sparsifier:
     def finish(self, *, early: bool = False) -> Result:
         """The sparse model as it is and its dense twin. `early=True` accepts a run stopped in its final phase."""
         self._refuse_if_detached("finish")
+        if self.kept_sparse is not None and self.phase.final and self.phase.kind == "dense":
+            return self._finish_dense(early)
         if not (self.phase.final and self._compressed):
             raise RuntimeError(
                 f"finish() at step {self.step} of {self.total_steps}, in a {self.phase.name} phase: the sparse model "
@@ -290,7 +391,7 @@ class Sparsifier:
             )
         if not early:
             check_finished(self.step, self.total_steps)
-        check_still_sparse(self.layers, self._masks)
+        check_still_sparse(self.layers, self.masks)
         return Result(
             sparse=to_cpu(self.model.state_dict()),
             dense=self.twin.model if self.twin else None,
@@ -300,9 +401,28 @@ class Sparsifier:
             twin=self.twin,
         )
 
+    def _finish_dense(self, early: bool) -> Result:
+        """Of a method that ends densely: the sparse model was kept before, and the model as it is is the dense one."""
+        if not early:
+            check_finished(self.step, self.total_steps)
+        assert self.kept_sparse is not None, "finish() has looked"
+        self.keep_twin()
+        assert self.twin is not None, "it was just kept"
+        sparse, masks = self.kept_sparse
+        return Result(
+            sparse=sparse,
+            dense=self.twin.model,
+            dense_step=self.twin.step,
+            masks=masks,
+            total_steps=self.total_steps,
+            twin=self.twin,
+        )
+
     def detach(self) -> None:
         """Take every hook away, for good. The weights stay as they are; nothing keeps them sparse any more."""
         self._attached = False
+        self._shadow = None  # the model keeps the view it has
+        self._update_due = self._observing = False
         for handle in self._step_hooks:
             handle.remove()
         self._step_hooks = []
@@ -330,6 +450,9 @@ class Sparsifier:
             "history": [dict(event) for event in self.history],
             "best_metric": self.best_metric,
             "twin": dict(vars(self.twin)) if self.twin else None,
+            "memory": to_cpu(self.memory),
+            "shadow": self._shadow.state_dict() if self._shadow else None,
+            "kept_sparse": list(self.kept_sparse) if self.kept_sparse else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -348,9 +471,18 @@ class Sparsifier:
         self.best_metric = state["best_metric"]
         self.twin = Twin(**state["twin"]) if state["twin"] else None
         self._due, self._late = False, state["late"]
+        self.memory = _to_device(state.get("memory") or {}, next(iter(self._weights.values())).param.device)
+        kept = state.get("kept_sparse")
+        self.kept_sparse = (kept[0], kept[1]) if kept else None
         if masks:
             self._masks, self._compressed = masks, True
-            self._gradients.mask(masks)
+            if state.get("shadow") is None:
+                self._gradients.mask(masks)
+        self._shadow = None
+        if state.get("shadow") is not None:
+            self._compressed = True
+            self._shadow = Shadow(self._weights, lambda name, dense: self.method.view(self, name, dense))
+            self._shadow.load_state_dict(state["shadow"])
         self._watch_for_next_phase()
 
     def _identity(self) -> dict[str, Any]:
@@ -365,8 +497,11 @@ class Sparsifier:
 
     def _watch_for_next_phase(self) -> None:
         upcoming = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
-        self._due = self._gradients.alert = upcoming.index != self._phase.index
-        if self._due and upcoming.kind == "sparse":
+        self._due = upcoming.index != self._phase.index
+        self._update_due = not self._due and self.method.updates_at(self, self.step)
+        self._observing = self._gradients.paused = self.method.observes_at(self, self.step)
+        self._gradients.alert = self._due or self._update_due
+        if self._update_due or (self._due and upcoming.kind == "sparse"):
             self._gradients.watch()
             self._next_forward.arm()
             return
@@ -387,6 +522,25 @@ class Sparsifier:
         self._phase = phase
         self._record(phase)
 
+    def _update(self) -> None:
+        self.method.update(self)
+        self._update_due = False
+        self._next_forward.disarm()
+
+    def _new_masks(self) -> None:
+        if not self._masks:
+            self._masks = {name: working.new_mask(weight.param) for name, weight in self._weights.items()}
+
+    def _masks_changed(self) -> None:
+        self._compressed = True
+        if self._shadow is not None:
+            if not self._late:
+                self._shadow.show()
+            return
+        self._gradients.mask(self._masks)
+        if not self._late:
+            self._zero(self._weights)
+
     def _record(self, phase: Phase) -> None:
         kept = {name: working.count_kept(mask) for name, mask in self._masks.items()} if self._compressed else {}
         if empty := [name for name, count in kept.items() if not count]:
@@ -402,7 +556,7 @@ class Sparsifier:
     # Hooks
 
     def _on_gradient(self) -> None:
-        if self._due:
+        if self._due or self._update_due:
             self._enter_late()
         self._next_forward.release()
         self._gradients.alert = False
@@ -414,7 +568,7 @@ class Sparsifier:
             return
         self._late = True
         try:
-            self._enter_due()
+            self._update() if self._update_due else self._enter_due()
         except Exception:
             self._late = False
             raise
@@ -425,17 +579,40 @@ class Sparsifier:
             "it exact"
         )
 
-    def _before_optimizer_step(self, *_: Any) -> None:
+    def _before_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         self._next_forward.release()
         if self._due:
             self._enter_due()
-        if self._compressed:
+        elif self._update_due:
+            self._update()
+        if self._observing:
+            with torch.no_grad():
+                self.method.observe(self)
+        if self._shadow is not None:
+            self._step_densely(has_closure(args, kwargs))
+        elif self._compressed:
             self._gradients.mask_now()
 
+    @torch.no_grad()
+    def _step_densely(self, closure: bool) -> None:
+        assert self._shadow is not None, "asked for by methods that have one"
+        if closure:
+            raise RuntimeError(
+                f"optimizer.step(closure): {self.method.name} trains dense weights behind the model's and cannot let a "
+                "closure compute with them; call the closure yourself, then optimizer.step()"
+            )
+        for name, weight in self._weights.items():
+            if weight.param.grad is not None:
+                self.method.pull_back(self, name, weight.param.grad, self._shadow.dense[name])
+        self._shadow.put_dense()
+
     def _after_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        if step_was_skipped(optimizer):
+        skipped = step_was_skipped(optimizer)
+        if self._shadow is not None:
+            self._shadow.show() if skipped else self._shadow.take_dense()
+        if skipped:
             return
-        if self._compressed:
+        if self._compressed and self._shadow is None:
             if not self._keeps_zeros:
                 self._say_once(
                     f"{type(optimizer).__name__} is not known to keep zero weights at zero: masks are applied "
@@ -470,3 +647,12 @@ class Sparsifier:
         if message not in self._said:
             self._said.add(message)
             log.warning(message)
+
+
+def _to_device(value: Any, device: torch.device) -> Any:
+    """Nested dicts and lists with their tensors moved."""
+    if isinstance(value, Tensor):
+        return value.to(device, copy=True)
+    if isinstance(value, Mapping):
+        return {key: _to_device(item, device) for key, item in value.items()}
+    return [_to_device(item, device) for item in value] if isinstance(value, list) else value

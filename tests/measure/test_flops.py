@@ -313,6 +313,19 @@ def test_recurrent_layers_are_not_known(layer: nn.Module) -> None:
     assert names == tuple(f"cell.weight_{side}_l0 ({type(layer).__name__})" for side in ("ih", "hh"))
 
 
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.weight = nn.Linear(4, 4), nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(self.fc(x), self.weight * torch.eye(4))
+
+
+def test_a_weight_made_from_an_unknown_parameter_is_seen() -> None:
+    assert inference_flops(Masked(), torch.zeros(2, 4)).uncounted == ("weight (Masked)",)
+
+
 def test_norms_of_several_axes_are_known() -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.LayerNorm((3, 4, 4)), nn.PReLU(3))
     assert not inference_flops(model, torch.zeros(1, 2, 4, 4)).lower_bound

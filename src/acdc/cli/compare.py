@@ -177,7 +177,7 @@ def _refuse_other_data(a: Model, b: Model) -> None:
 
 
 def _plain(value: Any) -> str:
-    return str(list(value) if isinstance(value, tuple) else value)
+    return "not set" if value is None else str(list(value) if isinstance(value, tuple) else value)
 
 
 def _refuse_other_models(pairs: Sequence[tuple[Model, Model]], problem: loading.Problem) -> None:

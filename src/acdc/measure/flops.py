@@ -32,10 +32,17 @@ _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _POOLS = {f"{kind}_pool{axes}d": axes for kind in ("max", "avg") for axes in (1, 2, 3)}
 _WITH_BIAS = ("linear", *(f"conv{way}{axes}d" for way in ("", "_transpose") for axes in (1, 2, 3)))
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm")
-# What may be done to a parameter without multiplying it by a matrix.
-_HARMLESS = {"__get__", "size", "dim", "numel", "to", "type_as", "add", "sub", "mul", "div"}
-_VIEWS = ("T", "mT", "H", "mH", "data")  # the attributes that are not harmless
-_HARMLESS |= {f"__{way}{name}__" for way in ("", "r", "i") for name in ("add", "sub", "mul", "truediv")}
+# What may be done to a parameter that then enters no product: positions are added. Some attributes are views of it.
+_HARMLESS = {
+    "__get__",
+    "size",
+    "dim",
+    "numel",
+    "add",
+    "sub",
+    *(f"__{way}{op}__" for way in "ri" for op in ("add", "sub")),
+}
+_VIEWS = ("T", "mT", "H", "mH", "data")
 
 
 @dataclass(frozen=True)

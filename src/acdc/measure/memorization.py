@@ -99,8 +99,7 @@ class Curve:
 
     @property
     def name(self) -> str:
-        seeds = f", mean of {self.seeds} seeds" if self.seeds > 1 else ""
-        return f"{self.sparsity:.0%} sparse{seeds}" if self.sparsity else f"dense baseline{seeds}"
+        return f"{100 * self.sparsity:g} % sparse" if self.sparsity else "dense"
 
 
 def read_curves(runs: Iterable[Path]) -> list[Curve]:
@@ -159,10 +158,12 @@ def draw_panels(curves: Sequence[Curve], out: Path) -> None:
             for axes, key in zip(panels[:, column], ("true", "memorised"), strict=True):
                 _panel(axes, here, key)
             panels[1, column].set_xlabel("epoch (shaded: compressed phases)")
-        panels[0, 0].set_ylabel("put in their true class (% of random labels)")
-        panels[1, 0].set_ylabel("memorised (% of random labels)")
+        panels[0, 0].set_ylabel("put in their true class (% of samples)")
+        panels[1, 0].set_ylabel("memorised (% of samples)")
         handles, names = panels[0, 0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+        several = max(curve.seeds for curve in curves)
+        title = f"mean of up to {several} seeds" if several > 1 else None
+        figure.legend(handles, names, title=title, loc="outside lower center", ncols=len(names), frameon=False)
         figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
 
 
@@ -200,23 +201,22 @@ def _panel(axes: "Axes", curves: Sequence[Curve], key: str) -> None:
     axes.set_ylim(0, 100)
     axes.grid(axis="y", color="#e4e6e8", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.set_title(_finding(curves, key), loc="left", fontsize=11, fontweight="bold", color=_INK)
+    axes.set_title(_finding(curves, key), loc="left", fontsize=10, fontweight="bold", color=_INK)
 
 
 def _finding(curves: Sequence[Curve], key: str) -> str:
-    """What the last epoch shows of the sparsest and the densest, and what the sparsest was before it was compressed."""
-    verb = "put in their true class" if key == "true" else "memorised"
+    """What the last epoch shows of the sparsest, beside the dense baseline and its own last dense phase."""
+    verb = "in their true class" if key == "true" else "memorised"
     first, last = curves[0], curves[-1]
-    said = f"{_percent(last, key, -1)} {verb} {f'at {last.sparsity:.0%} sparsity' if last.sparsity else 'when dense'}"
+    where = f"at {100 * last.sparsity:g} % sparsity" if last.sparsity else "when dense"
+    said = f"{'With' if first.augmented else 'Without'} augmentation: {_percent(last, key, -1)} {verb} {where}"
+    beside = []
     if last.sparsity and not first.sparsity:
-        said += f", {_percent(first, key, -1)} when dense"
-    said = f"{'With' if first.augmented else 'Without'} augmentation: {said}"
-    before = [epoch for epoch, kind in enumerate(last.kinds) if kind == "dense"] if last.sparsity else []
-    return (
-        f"{said}\nat {last.sparsity:.0%}, the last dense phase ended with {_percent(last, key, before[-1])}"
-        if before
-        else said
-    )
+        beside.append(f"dense baseline {_percent(first, key, -1)}")
+    if last.sparsity and "dense" in last.kinds:
+        dense = max(epoch for epoch, kind in enumerate(last.kinds) if kind == "dense")
+        beside.append(f"last dense phase {_percent(last, key, dense)}")
+    return "\n".join(filter(None, (said, ", ".join(beside))))
 
 
 def _percent(curve: Curve, key: str, epoch: int) -> str:

@@ -1,1 +1,52 @@
-"""Sparse-training methods, one file each, behind one interface (acdc.sparsifier.Method)."""
+"""Sparse-training methods, one file each, all behind the same small interface.
+
+    method = acdc.methods.build("rigl", sparsity=0.9, epochs=100)
+
+A method's module is imported when the method is built; its docstring is its card.
+"""
+
+from dataclasses import fields
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from acdc.methods.base import Base
+
+# Where each method is.
+_METHODS = {
+    "acdc": "acdc.ACDC",
+    "gmp": "gmp.GMP",
+    "rigl": "rigl.RigL",
+}
+
+
+def names() -> tuple[str, ...]:
+    return tuple(_METHODS)
+
+
+def find(name: str) -> "type[Base]":
+    """The method's class."""
+    if name not in _METHODS:
+        close = get_close_matches(str(name).lower(), _METHODS, n=1)
+        guess = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"method={name!r}: expected one of {', '.join(_METHODS)}{guess}")
+    module, kind = _METHODS[name].split(".")
+    return getattr(import_module(f"{__name__}.{module}"), kind)
+
+
+def build(name: str, **knobs: Any) -> "Base":
+    """The method of that name. Knobs it does not have are refused."""
+    kind = find(name)
+    known = [f.name for f in fields(kind)]
+    for knob, value in knobs.items():
+        if knob not in known:
+            close = get_close_matches(knob, known, n=1)
+            guess = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"{knob}={value!r}: {name} has the knobs {', '.join(known)}{guess}")
+    return kind(**knobs)
+
+
+def card(name: str) -> str:
+    """Idea, equation, knobs, cost and reference of a method."""
+    return (import_module(find(name).__module__).__doc__ or "").strip()

@@ -43,7 +43,9 @@ def flops(run: Run) -> Chart | None:
         low = plot.panel(figure, label, left=36, right=76, top=158, height=130)
         plot.shade(low, phases)
         x = plot.after(rows)
-        low.plot(x, [usual * epoch / factor for epoch in x], color=LIGHT["baseline"], linestyle=(0, (4, 2)), linewidth=1.3)
+        low.plot(
+            x, [usual * epoch / factor for epoch in x], color=LIGHT["baseline"], linestyle=(0, (4, 2)), linewidth=1.3
+        )
         low.plot(x, [value / factor for value in spent], color=LIGHT["ink"])
         low.set_ylim(0, 1.06 * usual * len(rows) / factor)
         plot.epochs(low, max(run.planned, len(rows)), label="epochs trained (shaded: compressed)")
@@ -88,8 +90,8 @@ def agreement(run: Run) -> Chart | None:
         return figure
 
     alt = "; ".join(
-        f"{pair.a} and {pair.b}: {words.percent(pair.top1)} of {pair.samples:,} images, cross-entropy {pair.ab:.3f} and "
-        f"{pair.ba:.3f} nats"
+        f"{pair.a} and {pair.b}: {words.percent(pair.top1)} of {pair.samples:,} images, cross-entropy {pair.ab:.3f} "
+        f"and {pair.ba:.3f} nats"
         for pair in run.pairs
     )
     return Chart("agreement", title, f"{alt}.", draw)

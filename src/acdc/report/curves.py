@@ -9,8 +9,19 @@ from acdc.report.theme import LIGHT, Chart
 _TITLES = {"baseline": "dense baseline", "finetuned": "twin, fine-tuned"}
 
 
+def name(run: Run) -> str:
+    """The page's title: what was trained, and what came out."""
+    best, model, data = facts.headline(run), run.settings("model").get("name"), run.settings("data").get("name")
+    if best.role != "sparse":
+        return f"{model} on {data}: dense, {words.percent(best.accuracy)}"
+    return (
+        f"{model} on {data}: {words.share(best.sparsity)} sparse at {words.percent(best.accuracy)}, "
+        f"with {words.times(best.ratio)} of the dense FLOPs"
+    )
+
+
 def headline(run: Run) -> str:
-    """The run in one sentence: also the page's title."""
+    """The run's finding in one sentence."""
     best = facts.headline(run)
     so_far = "" if run.result is not None else f" so far (epoch {run.stage(run.main)[-1]['epoch'] + 1})"
     if best.role != "sparse":
@@ -35,8 +46,11 @@ def signature(run: Run) -> Chart:
     def draw(narrow: bool) -> Figure:
         width, right = (plot.NARROW, 74) if narrow else (plot.WIDE, 150)
         figure = plot.new(width, 380 if narrow else 440)
-        top = plot.panel(figure, "test accuracy (%)", left=34, right=right, top=24, height=210 if narrow else 262)
+        height = 210 if narrow else 262
+        top = plot.panel(figure, "test accuracy (%)", left=34, right=right, top=24, height=height)
         scale = plot.accuracy_scale(top, [*rows, *(row for part in others.values() for row in part)], images)
+        if scale(min(row["test_accuracy"] for row in rows)) < min(top.get_ylim()):
+            plot.add_to_label(top, ", some of the first epochs lie below")
         plot.shade(top, phases)
         plot.by_kind(top, rows, phases, lambda row: scale(row["test_accuracy"]))
         for role, part in others.items():
@@ -130,7 +144,9 @@ def inactive(run: Run) -> Chart | None:
         return None
     rows = [row for row in run.stage(run.main) if row["kind"] == "dense" and row["epoch"] >= phases[0].first]
     ends = [phase for phase in phases if phase.end]
-    dead = {p.last + 1: 100 * sum(p.end["dead_filters"].values()) / sum(p.end["filters"].values()) for p in ends if p.end}
+    dead = {
+        p.last + 1: 100 * sum(p.end["dead_filters"].values()) / sum(p.end["filters"].values()) for p in ends if p.end
+    }
     last = phases[-1]
     title = f"{words.share(last.sparsity)} of the weights stay zero through the last dense phase"
     if last.sparsity == 0:
@@ -156,6 +172,8 @@ def inactive(run: Run) -> Chart | None:
         plot.label_ends(axes, labels)
         return figure
 
-    alt = "Share of weights that are zero in each epoch of the dense phases, and of output channels with no weight left "
+    alt = (
+        "Share of weights that are zero in each epoch of the dense phases, and of output channels with no weight left "
+    )
     alt += "at their ends: " + "; ".join(f"epoch {p.last + 1}, {words.share(p.sparsity)} zero" for p in phases) + "."
     return Chart("inactive", title, alt, draw)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from acdc.report import facts, plot, words
-from acdc.report.several import Group, legend_of
+from acdc.report.overlay import LEGEND, legend_of
+from acdc.report.several import Group
 from acdc.report.theme import LIGHT, Chart
 
-_MARKS = {"sparse": "o", "baseline": "s", "twin": "^", "finetuned": "D", "other": "o"}
-_WORDS = {"sparse": "sparse", "baseline": "dense", "twin": "dense twin", "finetuned": "fine-tuned twin"}
+_MARKS = {"sparse": "o", "baseline": "s", "finetuned": "D"}
+_WORDS = {"sparse": "sparse", "baseline": "dense", "finetuned": "dense twin, fine-tuned"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Point:
     @property
     def name(self) -> str:
         return f"{self.group.label}, {_WORDS[self.role]}"
+
+    @property
+    def said(self) -> str:
+        return words.percent(self.accuracy) + (f" ± {100 * self.std:.1f}" if self.seeds > 1 else "")
 
 
 def points(found: Sequence[Group]) -> list[Point]:
@@ -61,52 +66,53 @@ def frontier(found: Sequence[Group]) -> Chart | None:
     if len(made) < 2:
         return None
     front = best(made)
-    top, cheap = front[-1], front[0]
-    title = f"{top.name}, is the most accurate at {words.times(top.cost)} of the training FLOPs"
-    if cheap is not top:
-        other = words.gap(cheap.accuracy, top.accuracy, f"{top.name} ({words.times(top.cost)})")
-        title = f"At {words.times(cheap.cost)} of the training FLOPs, {cheap.name}, ends {other}"
+    images = found[0].runs[0].config.get("data", {}).get("test")
 
     def draw(narrow: bool) -> Figure:
-        legend = 17 * len(found)
-        width, right = (plot.NARROW, 24) if narrow else (plot.WIDE, 40)
-        figure = plot.new(width, (296 if narrow else 376) + legend)
-        height = 228 if narrow else 306
-        axes = plot.panel(figure, "test accuracy (%)", left=38, right=right, top=24 + legend, height=height)
-        axes.plot(
-            [p.cost for p in front], [100 * p.accuracy for p in front], color=LIGHT["line"], linewidth=5, zorder=1
-        )
+        legend, height = LEGEND * (len(found) + 1) + 4, 228 if narrow else 306
+        figure = plot.new(plot.NARROW if narrow else plot.WIDE, height + 68 + legend)
+        axes = plot.panel(figure, "test accuracy (%)", left=38, right=24, top=24 + legend, height=height)
+        scale = plot.accuracy_scale(axes, [{"test_accuracy": point.accuracy} for point in made], images)
+        heights = [scale(point.accuracy) for point in front]
+        axes.plot([p.cost for p in front], heights, color=LIGHT["line"], linewidth=5, zorder=1)
         for point in made:
-            axes.errorbar(
-                point.cost,
-                100 * point.accuracy,
-                yerr=100 * point.std if point.std else None,
-                fmt=_MARKS[point.role],
-                color=point.group.colour,
-                markersize=8,
-                elinewidth=1.2,
-                capsize=3,
-                zorder=3,
-            )
-            axes.annotate(
-                f"{_WORDS[point.role]} {100 * point.accuracy:.1f}",
-                (point.cost, 100 * point.accuracy),
-                xytext=(9, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=9.5,
-                color=point.group.colour,
-            )
-        axes.margins(y=0.14)
+            style = {"color": point.group.colour, "zorder": 3}
+            if point.std:
+                low, high = (scale(min(1, point.accuracy + sign * point.std)) for sign in (-1, 1))
+                axes.plot([point.cost, point.cost], [low, high], linewidth=1.2, **style)
+            hollow = {} if point.role == "sparse" else {"markerfacecolor": LIGHT["page"], "markeredgewidth": 1.8}
+            axes.plot([point.cost], [scale(point.accuracy)], _MARKS[point.role], markersize=8, **style, **hollow)
+        for point in front:
+            place = (point.cost, scale(point.accuracy))
+            style = {"fontsize": 9.5, "color": point.group.colour, "va": "bottom", "ha": "right"}
+            text = f"{100 * point.accuracy:.1f}"
+            axes.annotate(text, place, xytext=(-7, 4), textcoords="offset points", annotation_clip=False, **style)
         costs = [point.cost for point in made]
-        axes.set_xlim(max(0, min(costs) - 0.06), max(costs) + (0.3 if narrow else 0.12))
+        pad = 0.08 * (max(costs) - min(costs)) + 0.02
+        axes.set_xlim(min(costs) - pad, max(costs) + pad)
         axes.set_xlabel("training FLOPs (fraction of the longest dense run)")
         legend_of(figure, found, narrow)
+        y = 1 - (10 + LEGEND * len(found)) / figure.bbox.height
+        figure.text(6 / figure.bbox.width, y, _roles(made), va="center", fontsize=10, color=LIGHT["muted"])
         return figure
 
-    listed = "; ".join(
-        f"{p.name}: {words.percent(p.accuracy)}{f' ± {100 * p.std:.1f}' if p.seeds > 1 else ''} at {words.times(p.cost)}"
-        for p in made
-    )
+    listed = "; ".join(f"{p.name}: {p.said} at {words.times(p.cost)}" for p in made)
     alt = f"Accuracy against training FLOPs; the pale line joins what nothing cheaper equals. {listed}."
-    return Chart("frontier", title, alt, draw, wide=True)
+    return Chart("frontier", _title(made), alt, draw, wide=True)
+
+
+def _title(made: Sequence[Point]) -> str:
+    """The best sparse model against the best dense one, or the best of all."""
+    sparse, dense = ([point for point in made if point.role == role] for role in ("sparse", "baseline"))
+    if not sparse or not dense:
+        top = max(made, key=lambda point: point.accuracy)
+        return f"{top.group.label} is the most accurate, at {words.times(top.cost)} of the training FLOPs"
+    best_sparse, best_dense = (max(part, key=lambda point: point.accuracy) for part in (sparse, dense))
+    gap = words.gap(best_sparse.accuracy, best_dense.accuracy, "the best dense model")
+    ratio = words.times(best_sparse.cost / best_dense.cost)
+    return f"{best_sparse.group.label} ends {gap}, with {ratio} of its training FLOPs"
+
+
+def _roles(made: Sequence[Point]) -> str:
+    signs = {"sparse": "●", "baseline": "□", "finetuned": "◇"}
+    return "   ".join(f"{sign} {_WORDS[role]}" for role, sign in signs.items() if any(p.role == role for p in made))

@@ -12,7 +12,7 @@ from acdc.report.theme import KINDS, LIGHT, SMALL
 
 HALF, WIDE, NARROW = 440, 1040, 420  # pixels: half the page, all of it, a phone
 SHORT = {"warm-up": "W", "compressed": "C", "decompressed": "D", "final compressed": "C", "dense": "D"}
-_LETTER = 0.56  # of the type's size, on average
+_LETTER = 0.6  # of the type's size, on average
 
 
 def new(width: float, height: float) -> Figure:
@@ -24,7 +24,9 @@ def panel(figure: Figure, label: str, *, left: float, right: float, top: float, 
     """Axes by their distance from the figure's edges; the label stands above them, where it is read upright."""
     width, whole = figure.bbox.width, figure.bbox.height
     axes = figure.add_axes((left / width, 1 - (top + height) / whole, 1 - (left + right) / width, height / whole))
-    axes.set_title(label, loc="left", x=-(left - 4) / (width - left - right), pad=7, color=LIGHT["muted"], fontsize=10.5)
+    axes.set_title(
+        label, loc="left", x=-(left - 4) / (width - left - right), pad=7, color=LIGHT["muted"], fontsize=10.5
+    )
     axes.grid(axis="y")
     axes.tick_params(axis="y", pad=3)
     axes.margins(x=0)
@@ -58,10 +60,12 @@ def name_phases(axes: Axes, phases: Sequence[Phase], y: float, *, on_fill: bool 
     """Every phase's name in the middle of it, or its letter where the name has no room; and what letters mean."""
     last = max(phase.last + 1 for phase in phases)
     scale = axes.bbox.width / max(1, last)
+    rooms = [(phase.last + 1 - phase.first) * scale - 4 for phase in phases]
+    narrow = {p.name for p, room in zip(phases, rooms, strict=True) if len(p.name) * SMALL * _LETTER > room}
     short: dict[str, str] = {}
-    for phase in phases:
-        room, text = (phase.last + 1 - phase.first) * scale - 4, phase.name
-        if len(text) * SMALL * _LETTER > room:
+    for phase, room in zip(phases, rooms, strict=True):
+        text = phase.name
+        if text in narrow:
             text = SHORT.get(phase.name, phase.name[:1].upper())
             short.setdefault(text, phase.name.removeprefix("final "))
         if len(text) * SMALL * _LETTER > room + 3:
@@ -84,9 +88,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]], *, apart: flo
     for index, y in zip(order, placed, strict=True):
         _, text, colour = ends[index]
         x = 1 + dx / axes.bbox.width
-        axes.text(
-            x, y / height, text, transform=axes.transAxes, va="center", color=colour, fontsize=10, clip_on=False
-        )
+        axes.text(x, y / height, text, transform=axes.transAxes, va="center", color=colour, fontsize=10, clip_on=False)
 
 
 def spread(wanted: Sequence[float], apart: float, height: float) -> list[float]:
@@ -144,7 +146,9 @@ def log_if_wide(axes: Axes, values: Iterable[float], *, factor: float = 20) -> N
         axes.set_ylim(bottom=0)
 
 
-def bars(axes: Axes, labels: Sequence[str], values: Sequence[float], colours: Sequence[str], text: Sequence[str]) -> Any:
+def bars(
+    axes: Axes, labels: Sequence[str], values: Sequence[float], colours: Sequence[str], text: Sequence[str]
+) -> Any:
     """Horizontal, the first on top, each with its value at its end."""
     places = range(len(values))
     drawn = axes.barh(places, values, color=colours, height=0.62)

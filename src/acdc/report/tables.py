@@ -23,7 +23,16 @@ class Table:
 
 
 def models(run: Run) -> Table:
-    header = ["model", "test accuracy", "test loss", "best epoch", "zeros", "paper’s count", "inference FLOPs", "of dense"]
+    header = [
+        "model",
+        "test accuracy",
+        "test loss",
+        "best epoch",
+        "zeros",
+        "paper’s count",
+        "inference FLOPs",
+        "of dense",
+    ]
     header += ["training FLOPs", "size", "as sparse", "paper"]
     rows = [
         [
@@ -60,7 +69,9 @@ def paper(run: Run) -> Table | None:
         [what, f"{ours:.2f}", f"{theirs:g}" + (f" ± {std:g}" if std else ""), f"{ours - theirs:+.2f}"]
         for what, ours, theirs, std in found
     ]
-    note = "Paper: Peste et al., AC/DC, NeurIPS 2021, mean over its seeds where a ± is given; it reports the best epoch."
+    note = (
+        "Paper: Peste et al., AC/DC, NeurIPS 2021, mean over its seeds where a ± is given; it reports the best epoch."
+    )
     return Table("paper", "Beside the paper", ["", "this run", "paper", "difference"], rows, note)
 
 
@@ -151,8 +162,8 @@ def several(groups: Sequence[Group]) -> Table:
             ]
         )
     note = (
-        "Test accuracy in %, mean ± standard deviation (n − 1) over seeds, last epoch. FLOPs in theory, as fractions of "
-        "the dense model and of a dense run of as many epochs. Click a column to sort by it."
+        "Test accuracy in %, mean ± standard deviation (n − 1) over seeds, last epoch. FLOPs in theory, as fractions "
+        "of the dense model and of a dense run of as many epochs. Click a column to sort by it."
     )
     return Table("several", "All settings", header, rows, note, sortable=True)
 

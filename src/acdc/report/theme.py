@@ -22,6 +22,7 @@ LIGHT = {
     "finetuned": "#0d7a6b",
     "baseline": "#6c7480",
     "shade": "#fbf0e7",
+    "on-mid": "#1c2229",  # letters on a cell of the heat map that is neither pale nor full
 }
 DARK = {
     "ink": "#e8eaed",
@@ -34,6 +35,7 @@ DARK = {
     "finetuned": "#55c9b3",
     "baseline": "#9aa3af",
     "shade": "#2a211b",
+    "on-mid": "#14171b",
 }
 # For several runs: told apart also without colour vision (after Okabe and Ito), and by their dashes.
 SERIES_LIGHT = ("#b8500e", "#2665a7", "#0c796a", "#9c3f80", "#806000", "#515963", "#b03a42", "#4c55b8")
@@ -44,7 +46,7 @@ DARK |= {f"series-{number}": colour for number, colour in enumerate(SERIES_DARK)
 KINDS = {"sparse": LIGHT["sparse"], "dense": LIGHT["dense"]}
 
 SIZE, SMALL = 11.0, 9.5
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": SIZE,
     "axes.edgecolor": LIGHT["muted"],
@@ -123,16 +125,14 @@ def _inline(text: str, chart: Chart, kind: str) -> str:
     box = re.search(r'viewBox="[^"]*"', text)
     assert box is not None
     words = escape(f"{chart.title}. {chart.alt}", quote=True)
-    head = (
-        f'<svg class="chart {kind}" role="img" {box[0]} aria-label="{words}">'
-        f"<desc>{words}</desc>"
-    )
+    head = f'<svg class="chart {kind}" role="img" {box[0]} aria-label="{words}"><desc>{words}</desc>'
     return head + text[text.index(">", text.index("<svg")) + 1 :]
 
 
 def _shorter(found: re.Match[str]) -> str:
     """A hundredth of a pixel will do."""
-    return f' {found[1]}="{re.sub(r"(-?[0-9]+[.][0-9][0-9])[0-9]+", r"\1", found[2])}"'
+    numbers = re.sub(r"(-?\d+\.\d\d)\d+", r"\1", found[2])
+    return f' {found[1]}="{numbers}"'
 
 
 @cache

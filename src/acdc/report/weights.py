@@ -1,5 +1,8 @@
 """Figures of where the zeros are: how the mask moves, which layers it thins, and at which magnitude it cuts."""
 
+from itertools import accumulate
+from typing import Any
+
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -28,7 +31,9 @@ def mask_change(run: Run) -> Chart | None:
         places = [n for n, _, _ in moved]
         for shift, key, factor, colour in ((-0.19, "regrown", 100, "sparse"), (0.19, "mask_change", 1, "series-5")):
             values = [factor * end[key] for _, _, end in moved]
-            top.bar([place + shift for place in places], values, width=0.36, color=LIGHT[colour])
+            drawn = top.bar([place + shift for place in places], values, width=0.36, color=LIGHT[colour])
+            if len(places) < 9:
+                top.bar_label(drawn, fmt="{:.0f}", padding=1, fontsize=9, color=LIGHT[colour])
         highest = 100 * max(end["regrown"] for _, _, end in moved)
         top.set_ylim(0, max(1.15 * highest, 1))
         top.set_xlim(0.5, len(sparse) + 0.5)
@@ -50,8 +55,8 @@ def mask_change(run: Run) -> Chart | None:
         return figure
 
     alt = "; ".join(
-        f"compression {n}: {words.share(end['mask_change'] / 100)} of all positions changed, {words.share(end['regrown'])} "
-        "of the kept weights new"
+        f"compression {n}: {words.share(end['mask_change'] / 100)} of all positions changed, "
+        f"{words.share(end['regrown'])} of the kept weights new"
         for n, _, end in moved
     )
     alt += f". {words.share(explored)} of the weights were kept by some mask." if explored is not None else "."
@@ -88,11 +93,9 @@ def layers(run: Run) -> Chart | None:
                     Rectangle((column + 0.02, row + 0.04), 0.96, 0.92, color=LIGHT["sparse"], alpha=share, linewidth=0)
                 )
                 if not narrow:
-                    colour = LIGHT["page" if share > 0.6 else "muted"]
+                    colour = LIGHT["page" if share > 0.85 else "on-mid" if share > 0.6 else "ink" if share else "muted"]
                     text = f"{100 * share:.0f}" if share else "·"
-                    axes.text(
-                        column + 0.5, row + 0.54, text, ha="center", va="center", fontsize=SMALL, color=colour
-                    )
+                    axes.text(column + 0.5, row + 0.54, text, ha="center", va="center", fontsize=SMALL, color=colour)
         if not narrow:
             for row, name in enumerate(names):
                 size = words.si(final["size"][name], digits=2)
@@ -105,7 +108,9 @@ def layers(run: Run) -> Chart | None:
         axes.set_xticks([column + 0.5 for column, _ in marks], [_column(phase, room) for _, (phase, _) in marks])
         axes.tick_params(axis="both", length=0, labelsize=SMALL)
         axes.spines["bottom"].set_visible(False)
-        axes.set_title("zeros (%) of each layer at each phase’s end", loc="left", x=0, color=LIGHT["muted"], fontsize=10.5)
+        axes.set_title(
+            "zeros (%) of each layer at each phase’s end", loc="left", x=0, color=LIGHT["muted"], fontsize=10.5
+        )
         axes.set_xlabel("phase, and the epoch it ends with")
         return figure
 
@@ -115,7 +120,9 @@ def layers(run: Run) -> Chart | None:
 
 
 def _column(phase: Phase, room: float) -> str:
-    name = phase.name if len(phase.name) * 5.6 < room else plot.SHORT.get(phase.name, phase.name[:1].upper())
+    name = phase.name if len(phase.name) * 5.6 < room else phase.name.removesuffix(" compressed")
+    if len(name) * 5.6 > room:
+        name = plot.SHORT.get(phase.name, phase.name[:1].upper())
     return f"{name}\n{phase.last + 1}"
 
 
@@ -141,48 +148,51 @@ def magnitudes(run: Run) -> Chart | None:
     one = method.get("pattern") == "unstructured" and method.get("distribution") == "global"
     target, zeros = method.get("sparsity"), size - sum(before["nonzero"].values())
     cut = dynamics.threshold(before["histogram"], zeros, target) if one and target else None
-    title = f"The last compression cuts at |w| = {cut:.2g}: {words.share(target)} of the weights lie below" if cut else (
-        f"Kept weights are the large ones: {words.share(1 - sum(after['histogram']) / size)} are pruned"
-    )
-    low, high = _span(before["histogram"], after["histogram"])
+    title = f"Kept weights are the large ones: {words.share(1 - sum(after['histogram']) / size)} are pruned"
+    if cut and target:
+        title = f"The last compression cuts at |w| = {cut:.2g}: {words.share(target)} of the weights lie below"
+    low, high = _span(before["histogram"], after["histogram"], cut)
 
     def draw(narrow: bool) -> Figure:
         figure = plot.new(plot.HALF, 290)
-        axes = plot.panel(figure, "weights in each tenth of a doubling (% of all)", left=36, right=16, top=24, height=212)
+        axes = plot.panel(
+            figure, "weights (% of all, ten bins to a doubling of |w|)", left=36, right=16, top=24, height=212
+        )
         edges = [dynamics.edge(index) for index in range(low, high + 1)]
         for end, colour, filled in ((before, "dense", False), (after, "sparse", True)):
             values = [100 * count / size for count in end["histogram"][low:high]]
-            style = {"fill": True, "alpha": 0.75, "linewidth": 0} if filled else {"linewidth": 1.7}
-            axes.stairs(values, edges, color=LIGHT[colour], **style)
+            style: dict[str, Any] = {"fill": True, "alpha": 0.75, "linewidth": 0} if filled else {"linewidth": 1.7}
+            axes.stairs(values, edges, color=LIGHT[colour], baseline=0 if filled else None, **style)
         highest = 100 * max(max(end["histogram"][low + 1 : high]) for end in (before, after)) / size
         axes.set_ylim(0, 1.3 * highest)
         if cut:
             axes.axvline(cut, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)))
-            axes.text(
-                cut, 1.22 * highest, f" cut {cut:.2g}", color=LIGHT["ink"], fontsize=10, va="center", ha="left"
-            )
+            axes.text(cut, 1.22 * highest, f" cut {cut:.2g}", color=LIGHT["ink"], fontsize=10, va="center", ha="left")
         axes.set_xscale("log")
         axes.set_xlim(edges[0], edges[-1])
+        axes.minorticks_off()
         axes.set_xlabel("magnitude |w| of the weight (no unit)")
-        for y, text, colour in ((0.95, "before: end of the last dense phase", "dense"), (0.86, "after: sparse model", "sparse")):
+        for y, text, colour in (
+            (0.95, "before: end of the last dense phase", "dense"),
+            (0.86, "after: sparse model", "sparse"),
+        ):
             axes.text(0.01, y, text, transform=axes.transAxes, color=LIGHT[colour], fontsize=10, va="center")
         return figure
 
     beneath = sum(before["histogram"][:low]) / size
     alt = (
         "Histogram of the magnitudes of non-zero weights before and after the last compression. "
-        f"{words.share(zeros / size)} of the weights were zero before it, {words.share(beneath)} smaller than the axis shows."
+        f"{words.share(zeros / size)} of the weights were zero before it, {words.share(beneath)} smaller than the axis "
+        "shows."
     )
     return Chart("magnitudes", title, alt, draw)
 
 
-def _span(before: list[int], after: list[int]) -> tuple[int, int]:
-    """Bins from the smallest 3 % of the weights to the largest one."""
+def _span(before: list[int], after: list[int], cut: float | None) -> tuple[int, int]:
+    """Bins from the smallest 3 % of the weights, but not far below the cut, to the largest weight."""
     both = [one + other for one, other in zip(before, after, strict=True)]
     high = max((index + 1 for index, count in enumerate(both) if count), default=dynamics.BINS)
-    total, seen = sum(both), 0
-    for index, count in enumerate(both):
-        seen += count
-        if seen > 0.03 * total:
-            return min(index, high - 10), high
-    return 0, high
+    seen = accumulate(both)
+    first = next((index for index, count in enumerate(seen) if count > 0.03 * sum(both)), 0)
+    near = [index for index in range(high) if cut and dynamics.edge(index) > cut / 2**14]
+    return min(max(first, near[0] if near else 0), high - 10), high

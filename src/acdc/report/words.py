@@ -33,7 +33,7 @@ def _digits(value: float, digits: int) -> str:
 
 def gap(value: float, other: float, noun: str) -> str:
     """ "0.2 points below its dense twin", of two accuracies."""
-    points = 100 * (value - other)
+    points = round(100 * value, 1) - round(100 * other, 1)  # as both are shown
     if abs(points) < 0.05:
         return f"level with {noun}"
     return f"{abs(points):.1f} points {'above' if points > 0 else 'below'} {noun}"

@@ -1,0 +1,40 @@
+"""acdc report: one or several runs as one page, or as Markdown, JSON, CSV or a picture."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from acdc.cli.errors import UsageError
+from acdc.report import write
+from acdc.report.read import ReportError
+
+
+def add_to(verbs: Any) -> None:
+    parser = verbs.add_parser(
+        "report",
+        help="show runs on one page: figures, tables, settings",
+        description="Write what run folders hold as one file without any other: a page of figures and tables. Several "
+        "runs are set beside each other; those that differ only in the seed are averaged.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a folder that `acdc train` wrote, complete or not")
+    parser.add_argument("--out", metavar="FILE", help="default RUN/report.html; ./report.html for several runs")
+    parser.add_argument("--format", metavar="KIND", help=f"{', '.join(write.FORMATS)} (default: as FILE ends, or html)")
+    parser.set_defaults(verb=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Path(args.out) if args.out else None
+    kind = args.format or (out.suffix[1:].lower() if out and out.suffix else "html")
+    if kind not in write.FORMATS:
+        said = f"--format {kind}" if args.format else f"--out {out}"
+        raise UsageError([f"{said}: expected one of {', '.join(write.FORMATS)}; type --format html"])
+    try:
+        path, notes = write.make([Path(folder) for folder in args.runs], out, kind)
+    except ReportError as error:
+        raise UsageError([str(error)]) from None
+    for note in notes:
+        print(f"acdc: {note}", file=sys.stderr)
+    print(f"report: {path} ({path.stat().st_size / 1000:,.0f} kB)")
+    return 0

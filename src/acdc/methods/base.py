@@ -1,0 +1,162 @@
+"""What methods share: the knobs that say which weights and how many, and hooks that do nothing unless a method asks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from acdc.schedule import Phase, Schedule
+from acdc.sparsifier import Sparsifier
+from acdc.sparsity.distributions import Budget, Distribution, budgets, check_distribution, check_sparsity
+from acdc.sparsity.layers import Layers, Rule, find_prunable
+from acdc.sparsity.patterns import Pattern, Unstructured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """A method at a target sparsity, over `epochs` or an explicit `schedule`.
+
+    pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel().
+    distribution  "global" magnitude, "uniform", "erk", or a mapping from layers to sparsities.
+    include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable.
+    """
+
+    sparsity: float | None = None
+    epochs: int | None = None
+    schedule: Schedule = None  # type: ignore[assignment]  # always a Schedule after __post_init__
+    pattern: Pattern = field(default_factory=Unstructured)
+    distribution: Distribution = "global"
+    include: Sequence[Rule] = ()
+    exclude: Sequence[Rule] = ()
+    first_and_last_dense: bool = False
+    depthwise_dense: bool = False
+    embeddings: bool = False
+
+    name: ClassVar[str]
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that take one of a few words
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        derived = self.epochs is not None and self.schedule == self.default_schedule(self.epochs)  # dataclasses.replace
+        if (self.epochs is None) == (self.schedule is None) and not derived:
+            raise ValueError(
+                f"epochs={self.epochs!r}, schedule={'None' if self.schedule is None else 'given'}: {kind} needs exactly "
+                f"one of them; write {kind}(sparsity=0.9, epochs=100) or schedule=acdc.Schedule.alternating(...)"
+            )
+        if self.epochs is not None:
+            object.__setattr__(self, "schedule", self.default_schedule(self.epochs))
+        if not isinstance(self.schedule, Schedule):
+            raise TypeError(
+                f"schedule={self.schedule!r}: expected an acdc.Schedule, for example acdc.Schedule.for_epochs(100)"
+            )
+        if not callable(getattr(self.pattern, "write_masks", None)):
+            raise TypeError(
+                f"pattern={self.pattern!r}: expected acdc.Unstructured(), acdc.NM(2, 4), acdc.Block(4, 4) or "
+                "acdc.Channel()"
+            )
+        check_distribution(self.distribution)
+        self._check_sparsity()
+        for knob, allowed in self.choices.items():
+            if getattr(self, knob) not in allowed:
+                raise ValueError(f"{knob}={getattr(self, knob)!r}: expected one of {', '.join(map(repr, allowed))}")
+
+    def _check_sparsity(self) -> None:
+        fixed = self.pattern.sparsity
+        if self.sparsity is not None:
+            check_sparsity("sparsity", self.sparsity)
+        if fixed is not None:
+            if self.sparsity is not None and abs(self.sparsity - fixed) > 1e-9:
+                raise ValueError(
+                    f"sparsity={self.sparsity!r}: {self.pattern} fixes it at {fixed:g}; leave sparsity out, "
+                    "or choose the unstructured pattern"
+                )
+            if self.distribution != "global":
+                raise ValueError(
+                    f"distribution={self.distribution!r}: {self.pattern} gives every layer the same sparsity; "
+                    "leave distribution out"
+                )
+            object.__setattr__(self, "sparsity", fixed)
+        elif self.sparsity is None and not isinstance(self.distribution, Mapping):
+            raise ValueError(
+                "sparsity is not set: give the fraction of zeros, for example "
+                f"{type(self).__name__}(sparsity=0.9, epochs=100)"
+            )
+
+    def default_schedule(self, epochs: int) -> Schedule:
+        """The phases over a number of epochs, in the method's own proportions."""
+        raise NotImplementedError
+
+    def layers(self, model: nn.Module) -> Layers:
+        found = find_prunable(
+            model,
+            include=self.include,
+            exclude=self.exclude,
+            first_and_last_dense=self.first_and_last_dense,
+            depthwise_dense=self.depthwise_dense,
+            embeddings=self.embeddings,
+        )
+        unfit = {w.name: reason for w in found.weights if (reason := self.pattern.why_not(w))}
+        fit = tuple(w for w in found.weights if w.name not in unfit)
+        if not fit:
+            name, reason = next(iter(unfit.items()))
+            raise ValueError(
+                f"pattern={self.pattern}: fits none of the model's {len(unfit)} prunable layers ({name}: {reason}); "
+                "choose another pattern, or leave it out for unstructured sparsity"
+            )
+        return Layers(fit, {**found.left_dense, **unfit})
+
+    def budgets(self, layers: Layers) -> list[Budget]:
+        return budgets(self.distribution, layers.weights, self.sparsity)
+
+    def budgets_at(self, layers: Layers, sparsity: float) -> list[Budget]:
+        """As `budgets`, on the way to the target."""
+        return budgets(self.distribution, layers.weights, sparsity)
+
+    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+        raise NotImplementedError
+
+    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
+        return False
+
+    def update(self, sparsifier: Sparsifier) -> None:
+        raise NotImplementedError
+
+    def observes_at(self, sparsifier: Sparsifier, step: int) -> bool:
+        return False
+
+    def observe(self, sparsifier: Sparsifier) -> None:
+        raise NotImplementedError
+
+    def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def pull_back(self, sparsifier: Sparsifier, name: str, grad: Tensor, dense: Tensor) -> None:
+        raise NotImplementedError
+
+    def rate_step(self, sparsifier: Sparsifier, step: int) -> int:
+        """The step whose learning rate step `step` takes: another one where a method starts training over."""
+        return step
+
+    def keeps_best_twin(self) -> bool:
+        return False
+
+    def config(self) -> dict[str, Any]:
+        """Every knob as plain data: what a checkpoint is checked against."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "epochs"}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Schedule):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, list | tuple):
+        return [item if isinstance(item, str | int | float) else _describe(item) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return repr(value)
+
+
+def _describe(rule: Any) -> str:
+    return f"<{getattr(rule, '__qualname__', type(rule).__name__)}>"

@@ -1,0 +1,52 @@
+"""RigL: rigged lottery.
+
+Idea       Stay sparse throughout; now and then drop the smallest weights and grow those with the largest gradients.
+Step       every ΔT steps until T_end, in each layer: drop the ⌊ζ(t)·k⌋ kept weights of smallest |θ|, grow as many pruned
+           ones of largest |∇f|, which start at 0; ζ(t) = ½ α (1 + cos(π t / T_end)).
+Knobs      sparsity; distribution ("erk", or "uniform"); drop α (.3); every ΔT ("100st"); end, as a fraction (.75).
+FLOPs      3·F per sample by the weights that are left, and a dense backward pass every ΔT steps:
+           (3·F_S·ΔT + 2·F_S + F_D) / (ΔT + 1) on average.
+Costs      as AC/DC's compressed phases; in one step of ΔT gradients are masked only after the backward pass.
+Reference  Evci, Gale, Menick, Castro, Elsen: Rigging the Lottery: Making All Tickets Winners. ICML 2020.
+
+The gradient is that of the step before the update, which is taken as usual; the paper skips it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from acdc.methods.sparse import SparseThroughout
+from acdc.sparsifier import Sparsifier
+from acdc.sparsity.distributions import Distribution
+
+
+@dataclass(frozen=True, kw_only=True)
+class RigL(SparseThroughout):
+    """See the module."""
+
+    distribution: Distribution = "erk"
+    drop: float = 0.3
+    every: str = "100st"
+    end: float = 0.75
+
+    name: ClassVar[str] = "rigl"
+
+    def fraction_at(self, step: int, last: int) -> float:
+        """ζ: the share of kept weights replaced at an update."""
+        return self.drop / 2 * (1 + math.cos(math.pi * step / max(1, last)))
+
+    def observes_at(self, sparsifier: Sparsifier, step: int) -> bool:
+        return self.updates_at(sparsifier, step + 1)
+
+    def observe(self, sparsifier: Sparsifier) -> None:
+        """Keep the gradients until the next step begins."""
+        sparsifier.memory["gradients"] = {
+            weight.name: weight.param.grad.detach().abs()
+            for weight in sparsifier.layers.weights
+            if weight.param.grad is not None
+        }
+
+    def update(self, sparsifier: Sparsifier) -> None:
+        gradients = sparsifier.memory.pop("gradients", {})
+        self.replace_weights(sparsifier, lambda name, mask: gradients.get(name))

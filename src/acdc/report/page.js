@@ -1,0 +1,43 @@
+"use strict";
+(() => {
+  const root = document.documentElement, button = document.getElementById("theme");
+  const names = { auto: "as the system", light: "light", dark: "dark" };
+  const kept = {
+    get() { try { return localStorage.getItem("acdc-theme"); } catch { return null; } },
+    set(value) { try { localStorage.setItem("acdc-theme", value); } catch { /* a file may not be allowed to */ } },
+  };
+  const show = (theme) => {
+    if (theme === "auto") delete root.dataset.theme; else root.dataset.theme = theme;
+    button.textContent = "Theme: " + names[theme];
+    button.dataset.now = theme;
+  };
+  const first = kept.get();
+  show(first in names ? first : "auto");
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    const order = Object.keys(names), next = order[(order.indexOf(button.dataset.now) + 1) % order.length];
+    show(next);
+    kept.set(next);
+  });
+  const value = (row, column) => {
+    const text = row.cells[column].textContent.trim(), found = text.match(/^([\d.]+)(?: ([kMGTPE]?)B$| min| h| s)?/);
+    if (!found) return { text, number: NaN };
+    const unit = { k: 1e3, M: 1e6, G: 1e9, T: 1e12 }[found[2]] ?? (/ min/.test(found[0]) ? 60 : / h/.test(found[0]) ? 3600 : 1);
+    return { text, number: parseFloat(found[1]) * unit };
+  };
+  for (const table of document.querySelectorAll("table.sortable")) {
+    table.querySelectorAll("thead th").forEach((head, column) => head.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") !== "descending";
+      table.querySelectorAll("thead th").forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const rows = [...table.tBodies[0].rows], words = !head.classList.contains("number");
+      rows.sort((one, other) => {
+        const a = value(one, column), b = value(other, column);
+        if (words) return a.text.localeCompare(b.text, undefined, { numeric: true }) * (down ? -1 : 1);
+        if (isNaN(a.number) || isNaN(b.number)) return isNaN(a.number) - isNaN(b.number);
+        return (a.number - b.number) * (down ? -1 : 1);
+      });
+      table.tBodies[0].append(...rows);
+    }));
+  }
+})();

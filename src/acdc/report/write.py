@@ -1,0 +1,105 @@
+"""Write a report: one file, whole or not at all, over nothing but an earlier report of the same runs."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from acdc.report.read import ReportError, Run, expand, read
+
+FORMATS = ("html", "md", "json", "csv", "png")
+
+
+def missing() -> str | None:
+    """Why no report can be drawn here, or None."""
+    from importlib.util import find_spec
+
+    gone = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
+    if not gone:
+        return None
+    return f"a report needs {' and '.join(gone)}; type: pip install 'acdc-torch[report]'"
+
+
+def write_report(run: Path) -> Path:
+    """The page of a run folder, or of the seeds in it, as report.html inside it."""
+    path, _ = make([run])
+    return path
+
+
+def make(paths: Sequence[Path], out: Path | None = None, kind: str = "html") -> tuple[Path, Sequence[str]]:
+    """Where it was written, and what is missing from it."""
+    if reason := missing():
+        raise ReportError(reason)
+    target = out or (paths[0] if len(paths) == 1 else Path()) / f"report.{kind}"
+    folders = expand(paths)
+    marker = f"acdc-report:{_key(paths)}"
+    _check(target, marker)
+    runs = [read(folder) for folder in folders]
+    content, notes = _render(runs, kind, marker)
+    _replace(target, content)
+    return target, notes
+
+
+def _render(runs: Sequence[Run], kind: str, marker: str) -> tuple[bytes, Sequence[str]]:
+    from acdc.report import compose, page, plain
+
+    report = compose.compose(runs)
+    forms: dict[str, Callable[[], str | bytes]] = {
+        "html": lambda: page.html(report, marker),
+        "md": lambda: plain.markdown(report, marker),
+        "json": lambda: plain.as_json(report, marker),
+        "csv": lambda: plain.as_csv(report, marker),
+        "png": lambda: page.png(report, marker),
+    }
+    content = forms[kind]()
+    return content.encode() if isinstance(content, str) else content, report.notes
+
+
+def _key(paths: Sequence[Path]) -> str:
+    """The same for the same runs, wherever they lie and however far they have come."""
+    told = []
+    for path in paths:
+        try:
+            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            config = {}
+        known = config if isinstance(config, dict) else {}
+        told.append([known.get("recipe"), known.get("started")])
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _check(target: Path, marker: str) -> None:
+    """Refuse before any work is done."""
+    if target.is_dir():
+        raise ReportError(f"--out {target}: this is a folder; type a file's name, such as {target / 'report.html'}")
+    if not target.parent.is_dir():
+        raise ReportError(f"--out {target}: there is no folder {target.parent}; make it first, or type another name")
+    if not target.exists():
+        return
+    content = target.read_bytes()
+    if marker.encode() in content:
+        return
+    what = "a report of other runs" if b"acdc-report:" in content else "not a report that acdc wrote"
+    raise ReportError(f"--out {target}: this file exists and is {what}; type another name, or move it away")
+
+
+def _replace(target: Path, content: bytes) -> None:
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise ReportError(f"--out {target}: nothing can be written there ({error.strerror})") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)  # as any new file; mkstemp's is for the owner alone
+        os.replace(name, target)
+    except OSError as error:
+        raise ReportError(f"--out {target}: it could not be written ({error.strerror})") from None
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,214 @@
+"""acdc compare: two models' answers, kept or made again, and what cannot be compared."""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from acdc.cli import compare, main
+from acdc.cli.errors import UsageError
+from acdc.measure.agreement import agreement
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "made"
+    assert main(["train", "--epochs", "4", "--device", "cpu", "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return copy(trained, tmp_path / "run")
+
+
+def copy(run: Path, to: Path) -> Path:
+    shutil.copytree(run, to, ignore=shutil.ignore_patterns("checkpoints"))
+    return to
+
+
+def compared(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    compare.add_to(parser.add_subparsers())
+    args = parser.parse_args(["compare", *map(str, arguments), "--device", "cpu"])
+    return args.verb(args)
+
+
+def refused(*arguments: object) -> str:
+    with pytest.raises(UsageError) as error:
+        compared(*arguments)
+    return str(error.value)
+
+
+def as_json(tmp_path: Path, *arguments: object) -> list[dict[str, Any]]:
+    assert compared(*arguments, "--json", tmp_path / "facts.json") == 0
+    return json.loads((tmp_path / "facts.json").read_text())["comparisons"]
+
+
+def change_config(run: Path, *, test: int | None = None, **data: object) -> None:
+    config = json.loads((run / "config.json").read_text())
+    config["recipe"]["data"] |= data
+    if test is not None:
+        config["data"]["test"] = test
+    (run / "config.json").write_text(json.dumps(config))
+
+
+# Comparing
+
+
+def test_one_run_is_its_sparse_model_beside_its_dense_ones(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = as_json(tmp_path, trained)
+    out = capsys.readouterr().out
+    kept = load_file(trained / "predictions.safetensors")
+    said = {row["file"]: row["test_accuracy"] for row in json.loads((trained / "result.json").read_text())["models"]}
+    twins = [name for name in ("dense", "finetuned", "baseline") if name in kept]
+    assert [(row["a"], row["b"]) for row in rows] == [
+        ({"run": "made", "model": "sparse"}, {"run": "made", "model": twin}) for twin in twins
+    ]
+    for row in rows:
+        expected = agreement(kept["sparse"], kept[row["b"]["model"]])
+        assert (row["samples"], row["classes"], row["source"]) == (400, 10, "kept predictions")
+        assert row["top1"] == expected.top1
+        assert row["cross_entropy_ab"] == pytest.approx(expected.cross_entropy_ab)
+        assert row["accuracy_a"] == said["sparse.safetensors"]
+        assert row["accuracy_b"] == said[f"{row['b']['model']}.safetensors"]
+        assert sum(row["flips"].values()) == round(400 * (1 - row["top1"]))
+        assert f"{row['top1']:.2%}" in out
+    assert f"{trained}: answers on 400 test images (kept predictions)" in out
+    assert "A to B: cross-entropy −Σ softmax(A) · log softmax(B), in nats" in out
+    assert "sparse and dense differ most in class" in out
+
+
+def test_models_run_again_answer_as_they_did(trained: Path, run: Path, tmp_path: Path) -> None:
+    (run / "predictions.safetensors").unlink()
+    pair = ("sparse.safetensors", "dense.safetensors")
+    (kept,) = as_json(tmp_path, *(trained / name for name in pair))
+    (again,) = as_json(tmp_path, *(run / name for name in pair))
+    (mixed,) = as_json(tmp_path, trained / pair[0], run / pair[1])
+    assert (kept["source"], again["source"]) == ("kept predictions", "run again")
+    assert mixed["source"] == "kept predictions and run again"
+    for row in (again, mixed):
+        assert row["top1"] == kept["top1"]
+        assert row["flips"] == kept["flips"]
+        assert row["cross_entropy_ab"] == pytest.approx(kept["cross_entropy_ab"], abs=1e-3)  # kept in half precision
+
+
+def test_predictions_are_enough_where_the_weights_are_gone(run: Path, tmp_path: Path) -> None:
+    (run / "sparse.safetensors").unlink()
+    assert as_json(tmp_path, run / "sparse.safetensors", run / "dense.safetensors")[0]["samples"] == 400
+
+
+def test_two_runs_are_their_sparse_models(trained: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compared(trained, run) == 0
+    out = capsys.readouterr().out
+    assert "made/sparse" in out
+    assert "run/sparse" in out
+    assert "100.00%" in out
+
+
+def test_without_the_data_there_are_no_labels(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ACDC_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    change_config(run, name="cifar10", options={})
+    (row, *_) = as_json(tmp_path, run)
+    assert (row["accuracy_a"], row["flips"], row["samples"]) == (None, None, 400)
+    assert "without labels, so nobody is right or wrong: cifar10" in capsys.readouterr().out
+    assert "does not exist" in refused(run, "--data", tmp_path / "nowhere")
+    (run / "predictions.safetensors").unlink()
+    assert "does not exist" in refused(run)
+
+
+# What cannot be
+
+
+def test_different_data_is_refused_by_naming_all_that_differs(trained: Path, run: Path) -> None:
+    kept = load_file(run / "predictions.safetensors")
+    save_file({name: torch.zeros(10, 7) for name in kept}, run / "predictions.safetensors")
+    change_config(run, name="synthetic", options={"classes": 7, "shape": [1, 8, 8]}, test=10)
+    said = refused(trained, run).splitlines()
+    assert said[0] == f"{trained} and {run} were not tested on the same images, so they cannot be compared:"
+    assert [line.strip() for line in said[1:]] == [
+        "data: digits and synthetic",
+        "test images: 400 and 10",
+        "data.classes: not set and 7",
+        "data.shape: not set and [1, 8, 8]",
+        "classes: 10 and 7",
+    ]
+
+
+def test_other_test_images_than_now_are_refused(run: Path) -> None:
+    kept = load_file(run / "predictions.safetensors")
+    change_config(run, test=390)
+    assert "400 predictions of 390 test images" in refused(run)
+    save_file({name: logits[:390].clone() for name, logits in kept.items()}, run / "predictions.safetensors")
+    assert "was tested on 390 images, and digits has 400 here" in refused(run)
+
+
+def test_another_number_of_classes_is_refused(run: Path) -> None:
+    kept = load_file(run / "predictions.safetensors")
+    save_file({name: logits[:, :9].clone() for name, logits in kept.items()}, run / "predictions.safetensors")
+    assert "run/sparse tells 9 classes apart, and digits has 10" in refused(run)
+
+
+def test_other_weights_are_refused(run: Path) -> None:
+    (run / "predictions.safetensors").unlink()
+    save_file({"fc.weight": torch.zeros(2, 2)}, run / "dense.safetensors")
+    assert "does not fit the run's model" in refused(run / "sparse.safetensors", run / "dense.safetensors")
+
+
+def test_predictions_that_are_no_numbers_are_refused(run: Path) -> None:
+    kept = load_file(run / "predictions.safetensors")
+    kept["sparse"][3] = torch.nan
+    save_file(kept, run / "predictions.safetensors")
+    assert "logits of 1 of 400 samples are not finite" in refused(run)
+
+
+def test_a_damaged_file_of_predictions_is_refused(run: Path) -> None:
+    content = (run / "predictions.safetensors").read_bytes()
+    (run / "predictions.safetensors").write_bytes(content[:1000])
+    assert "predictions.safetensors: cut short, or not a safetensors file" in refused(run)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere holds no run (no config.json); type a folder of acdc train"),
+        (["made", "made"], "are the same model; type two different ones"),
+        (["made/sparse.safetensors"], "is one model, and B is missing"),
+        (["made/best.safetensors", "made"], "there is no such model in"),
+        (["made", "made/masks.safetensors"], "there is no such model in"),
+    ],
+)
+def test_refused(arguments: list[str], message: str, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained.parent)
+    assert message in refused(*arguments)
+
+
+def test_a_run_of_one_model_wants_another(run: Path) -> None:
+    for path in run.glob("*.safetensors"):
+        if path.stem != "baseline":
+            path.unlink()
+    assert "holds one model, baseline, and B is missing" in refused(run)
+    (run / "baseline.safetensors").unlink()
+    assert "its models are none yet" in refused(run)
+
+
+def test_a_run_of_several_seeds_wants_one_of_them(trained: Path, tmp_path: Path) -> None:
+    copy(trained, tmp_path / "all" / "seed-0")
+    assert f"it holds several seeds: type one of them, such as {tmp_path / 'all' / 'seed-0'}" in refused(
+        tmp_path / "all"
+    )
+
+
+def test_json_that_cannot_be_written(trained: Path, tmp_path: Path) -> None:
+    assert "--json" in refused(trained, "--json", tmp_path / "nowhere" / "facts.json")
