@@ -18,7 +18,7 @@ from acdc.train.recipe import PaperRow, Recipe
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS
 
-KEPT = ("config.json", "metrics.jsonl", "phases.jsonl", "result.json", "run.log")
+KEPT = ("config.json", "metrics.jsonl", "phases.jsonl", "result.json", "agreement.json", "run.log")
 Kept = dict[str, Any]
 _MODELS = ("baseline", "sparse", "dense", "finetuned")
 

@@ -91,6 +91,10 @@ class Method(Protocol):
         """Make of the gradient at the view, in place, the gradient of the dense weights."""
         ...
 
+    def rate_step(self, sparsifier: "Sparsifier", step: int) -> int:
+        """The step whose learning rate step `step` takes: for trainers that set the rate as a function of the step."""
+        ...
+
     def keeps_best_twin(self) -> bool:
         """Whether the twin is the best dense model reported, rather than the last."""
         ...

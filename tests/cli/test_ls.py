@@ -32,7 +32,7 @@ def test_recipes_by_default(capsys: pytest.CaptureFixture[str]) -> None:
         ("models", models.names()),
         ("data", data.names()),
         ("schedules", tuple(Schedule.named())),
-        ("methods", ("acdc", "dense")),
+        ("methods", ("acdc", "gmp", "rigl", "dense")),
     ],
 )
 def test_other_lists(capsys: pytest.CaptureFixture[str], what: str, names: tuple[str, ...]) -> None:

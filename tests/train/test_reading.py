@@ -130,7 +130,7 @@ def test_knobs_without_a_total_go_with_the_epochs(write) -> None:
 def test_a_pattern_that_fixes_the_sparsity_takes_its_place(write) -> None:
     file = write(WHOLE + 'distribution = "uniform"\n')
     for recipe in (reading.read(file, ["method.pattern=2:4"]), reading.read("digits", ["method.pattern=2:4"])):
-        assert (recipe.method.sparsity, recipe.method.distribution) == (0.5, "global")
+        assert (recipe.method.sparsity, recipe.method.distribution) == (0.5, None)
         method = recipe.build_method()
         assert method is not None
         assert method.pattern == NM(2, 4)

@@ -13,7 +13,7 @@ from acdc import models
 from acdc.cli import common, predict, timing
 from acdc.cli.errors import UsageError
 from acdc.cli.facts import STAND_IN, Facts, facts_of
-from acdc.methods.acdc import ACDC
+from acdc.methods.base import Base
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.uses import forward_uses
 from acdc.train import experiment, reading, step
@@ -59,7 +59,7 @@ class _Subject:
     recipe: Recipe
     facts: Facts
     model: nn.Module
-    method: ACDC | None
+    method: Base | None
     layers: Layers | None  # that the method prunes
     uses: dict[str, float]
     device: torch.device
@@ -130,7 +130,7 @@ def _model(recipe: Recipe, facts: Facts) -> nn.Module:
     return models.build(said.name, classes=facts.classes, in_channels=facts.shape[0], seed=seed, **said.options)
 
 
-def _layers(method: ACDC, model: nn.Module) -> Layers:
+def _layers(method: Base, model: nn.Module) -> Layers:
     layers = in_method(method.layers, model)
     in_method(method.budgets, layers)
     return layers

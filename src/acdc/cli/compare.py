@@ -12,8 +12,7 @@ from torch import Tensor
 
 from acdc.cli import common
 from acdc.cli.errors import UsageError
-from acdc.cli.eval import _load as load_weights
-from acdc.cli.eval import _recipe as recipe_of
+from acdc.cli.eval import load_weights, recipe_of
 from acdc.measure.agreement import Agreeing, Agreement
 from acdc.train import folder, loading
 from acdc.train.distributed import World

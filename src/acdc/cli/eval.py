@@ -78,7 +78,7 @@ def _where(args: argparse.Namespace) -> tuple[Path, list[str]]:
 
 
 def _one(where: Path, names: list[str], device: torch.device, root: str | None, workers: int | None) -> int:
-    recipe = _recipe(where)
+    recipe = recipe_of(where)
     if recipe.train.precision == "fp16" and device.type == "cpu":
         recipe = replace(recipe, train=replace(recipe.train, precision="fp32"))
         print("precision: fp32 (trained in fp16, which needs a GPU)")
@@ -107,7 +107,7 @@ def _models(where: Path) -> list[str]:
     return [path.name for path in sorted(where.glob("*.safetensors")) if path.name not in _OTHERS]
 
 
-def _recipe(where: Path) -> Recipe:
+def recipe_of(where: Path) -> Recipe:
     try:
         return reading.from_dict(folder.read_json(where / "config.json")["recipe"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -123,7 +123,7 @@ def _measure_all(
         model = problem.new_model(recipe).to(device)
         uses = uses or forward_uses(model, problem.example(device))
         try:
-            _load(model, where / name)
+            load_weights(model, where / name)
         except ValueError as error:
             problems.append(str(error))
             continue
@@ -135,7 +135,7 @@ def _measure_all(
         yield Measured(name, score.accuracy, score.loss, sparsity, flops_of(counts, uses), flops_of(whole, uses))
 
 
-def _load(model: nn.Module, path: Path) -> None:
+def load_weights(model: nn.Module, path: Path) -> None:
     """Weights into the model, or a ValueError in words. Only safetensors are read: nothing in a file is executed."""
     try:
         weights = load_file(path)

@@ -3,13 +3,13 @@
 import argparse
 from collections.abc import Callable
 from inspect import getdoc
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-from acdc import data, models
+from acdc import data, methods, models
 from acdc.cli import common
-from acdc.methods import acdc
+from acdc.cli.errors import UsageError
 from acdc.schedule import Schedule
-from acdc.train import reading, recipe
+from acdc.train import reading
 
 
 def add_to(verbs: Any) -> None:
@@ -21,11 +21,20 @@ def add_to(verbs: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("what", nargs="?", default="recipes", choices=tuple(_LISTS), help="default %(default)s")
+    parser.add_argument("name", nargs="?", help="of a method: show its card")
     parser.set_defaults(verb=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    _LISTS[args.what]()
+    if args.name is None:
+        _LISTS[args.what]()
+        return 0
+    if args.what != "methods":
+        raise UsageError([f"acdc ls {args.what} {args.name}: only methods have cards; type acdc show for a recipe"])
+    try:
+        print(methods.card(args.name))
+    except ValueError as error:
+        raise UsageError([str(error)]) from None
     return 0
 
 
@@ -63,9 +72,10 @@ def _schedules() -> None:
 
 
 def _methods() -> None:
-    about = {"acdc": _first_line(acdc), "dense": "plain training: nothing is pruned"}
-    names = get_args(get_type_hints(recipe.Method)["name"])
-    common.show_table("Methods, for method.name", ("name", "about"), [(name, about[name]) for name in names], text=2)
+    rows = [(name, methods.card(name).partition("\n")[0].rstrip(".")) for name in methods.names()]
+    rows.append(("dense", "plain training: nothing is pruned"))
+    common.show_table("Methods, for method.name", ("name", "about"), rows, text=2)
+    print("\nacdc ls methods NAME shows a method's card: idea, equation, knobs, costs, reference")
 
 
 def _first_line(thing: object) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from acdc.measure.dynamics import flops_of
-from acdc.methods.acdc import ACDC
+from acdc.methods.base import Base
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget, budgets
 from acdc.sparsity.layers import Layers, find_prunable
@@ -36,7 +36,7 @@ class Compressed:
         return self.how == "exact"
 
 
-def compressed(method: ACDC, layers: Layers) -> Compressed:
+def compressed(method: Base, layers: Layers) -> Compressed:
     """`layers` are those the method prunes, with initial weights."""
     pattern, shares = method.pattern, method.budgets(layers)
     if isinstance(pattern, NM):
@@ -75,7 +75,7 @@ def training(plan: Plan, flops: Inference, samples: int) -> dict[str, tuple[int,
     return costs
 
 
-def _from_weights(method: ACDC, layers: Layers, shares: list[Budget]) -> Kept:
+def _from_weights(method: Base, layers: Layers, shares: list[Budget]) -> Kept:
     scores = {weight.name: weight.param.detach() for weight in layers.weights}
     masks = {name: working.new_mask(score) for name, score in scores.items()}
     method.pattern.write_masks(layers.weights, scores, shares, out=masks)

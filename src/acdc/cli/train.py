@@ -253,6 +253,10 @@ def _introduce(
         console.say(f"pruned: {layers.size:,} weights in {len(layers.weights)} layers")
         for name, reason in layers.left_dense.items():
             console.say(f"left dense: {name} ({reason})")
+        if recipe.run.finetune and not method.gives_twin():
+            console.say(
+                f"no twin to fine-tune: {method.title()} does not end with a compressed phase after a dense one"
+            )
     threads = f", {recipe.train.threads} thread" if place.device.type == "cpu" and recipe.train.threads else ""
     several = f", {place.world.size} processes" if place.world.size > 1 else ""
     console.say(f"device: {place.device.type} ({place.why_device}){threads}{several}")

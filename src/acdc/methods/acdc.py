@@ -42,6 +42,10 @@ class ACDC(Base):
         "twin": ("last", "best"),
     }
 
+    @classmethod
+    def title(cls) -> str:
+        return "AC/DC"
+
     def default_schedule(self, epochs: int) -> Schedule:
         return Schedule.for_epochs(epochs)
 

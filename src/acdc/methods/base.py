@@ -1,11 +1,12 @@
 """What methods share: the knobs that say which weights and how many, and hooks that do nothing unless a method asks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from acdc.duration import ABSOLUTE, Duration, wrong
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget, Distribution, budgets, check_distribution, check_sparsity
@@ -34,6 +35,7 @@ class Base:
     embeddings: bool = False
 
     name: ClassVar[str]
+    needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that take one of a few words
 
     def __post_init__(self) -> None:
@@ -83,6 +85,11 @@ class Base:
                 f"{type(self).__name__}(sparsity=0.9, epochs=100)"
             )
 
+    @classmethod
+    def title(cls) -> str:
+        """As people write it."""
+        return cls.__name__
+
     def default_schedule(self, epochs: int) -> Schedule:
         """The phases over a number of epochs, in the method's own proportions."""
         raise NotImplementedError
@@ -113,6 +120,13 @@ class Base:
         """As `budgets`, on the way to the target."""
         return budgets(self.distribution, layers.weights, sparsity)
 
+    def budgets_along(self, layers: Layers, path: Callable[[float], float]) -> list[Budget]:
+        """As `budgets`, on the way to the target: `path` makes of a target sparsity the one of now."""
+        distribution, target = self.distribution, self.sparsity
+        if isinstance(distribution, Mapping):
+            distribution = {name: path(value) for name, value in distribution.items()}
+        return budgets(distribution, layers.weights, None if target is None else path(target))
+
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         raise NotImplementedError
 
@@ -138,12 +152,30 @@ class Base:
         """The step whose learning rate step `step` takes: another one where a method starts training over."""
         return step
 
+    def gives_twin(self) -> bool:
+        """Whether a dense model is kept from which training can go on densely."""
+        *before, final = self.schedule.phases
+        return final.kind == "sparse" and any(phase.kind == "dense" for phase in before)
+
     def keeps_best_twin(self) -> bool:
         return False
 
     def config(self) -> dict[str, Any]:
         """Every knob as plain data: what a checkpoint is checked against."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "epochs"}
+
+
+def check_every(value: str) -> None:
+    """The time between two updates: some epochs or steps."""
+    if not Duration.parse(value, "every", ABSOLUTE).value:
+        raise wrong("every", value, "updates lie some steps or epochs apart", 'write every="1st" or more')
+
+
+def check_free(method: Base, instead: str) -> None:
+    """Refuse a pattern that fixes the sparsity, in methods that approach it step by step."""
+    if method.pattern.sparsity is not None:
+        allowed = f"it fixes the sparsity, which {type(method).__name__} raises step by step"
+        raise wrong("pattern", method.pattern, allowed, instead)
 
 
 def _plain(value: Any) -> Any:

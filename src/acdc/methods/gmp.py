@@ -13,8 +13,7 @@ Reference  Zhu, Gupta: To prune, or not to prune. 2017. Gale, Elsen, Hooker: The
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acdc.duration import Duration
-from acdc.methods.base import Base
+from acdc.methods.base import Base, check_every, check_free
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -36,10 +35,11 @@ class GMP(Base):
         fraction("begin", self.begin, "0.25")
         fraction("end", self.end, "0.75")
         check_sparsity("initial", self.initial)
-        Duration.parse(self.every)
+        check_every(self.every)
         if not self.begin < self.end:
             raise ValueError(f"begin={self.begin}, end={self.end}: the rise ends after it begins; write end=0.75")
         super().__post_init__()
+        check_free(self, "leave pattern out, or use OneShot")
         if self.sparsity is not None and self.initial > self.sparsity:
             raise ValueError(f"initial={self.initial}: the sparsity rises to {self.sparsity}; start lower")
 
@@ -62,19 +62,22 @@ class GMP(Base):
     def update(self, sparsifier: Sparsifier) -> None:
         self._prune(sparsifier)
 
-    def sparsity_at(self, step: int, first: int, last: int) -> float:
+    def sparsity_at(self, target: float, step: int, first: int, last: int) -> float:
         """The cubic rise, at the target from `last` on."""
-        assert self.sparsity is not None, "checked when it was made"
-        left = 1 - min(max((step - first) / max(1, last - first), 0.0), 1.0)
-        return self.sparsity + (self.initial - self.sparsity) * left**3
+        if step >= last:
+            return target
+        left = 1 - max(step - first, 0) / (last - first)
+        return target + (min(self.initial, target) - target) * left**3
 
     def _prune(self, sparsifier: Sparsifier) -> None:
         first, last, _ = self._times(sparsifier)
-        now = self.sparsity_at(sparsifier.step, first, last)
-        sparsifier.compress(budgets=self.budgets_at(sparsifier.layers, now))
+        step = sparsifier.step
+        sparsifier.compress(
+            budgets=self.budgets_along(sparsifier.layers, lambda target: self.sparsity_at(target, step, first, last))
+        )
 
     def _times(self, sparsifier: Sparsifier) -> tuple[int, int, int]:
-        """The first update, the last, and the steps between two."""
+        """The first update, the last, which a step follows, and the steps between two."""
         first = next(start for start, phase in sparsifier.phase_starts if phase.kind == "sparse")
-        last = max(first, round(self.end * sparsifier.total_steps))
+        last = min(max(first, round(self.end * sparsifier.total_steps)), sparsifier.total_steps - 1)
         return first, last, in_steps(self.every, sparsifier.steps_per_epoch)

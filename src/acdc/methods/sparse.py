@@ -1,4 +1,4 @@
-"""Methods that are sparse from the first step to the last and replace a few weights now and then."""
+"""Methods that are sparse from the first step to the last: random masks, of which a few weights are replaced now and then."""
 
 import math
 from collections.abc import Callable
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from acdc.methods.base import Base
+from acdc.duration import check_whole, wrong
+from acdc.methods.base import Base, check_every
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Distribution
 from acdc.sparsity.masks import as_bool
+from acdc.sparsity.patterns import Unstructured
 from acdc.sparsity.select import top_k
 
 Growth = Callable[[str, Tensor], Tensor | None]
@@ -20,29 +22,25 @@ Growth = Callable[[str, Tensor], Tensor | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseThroughout(Base):
-    """Random masks at the first step, by the distribution's budgets; then drop and grow, layer by layer.
+class RandomStart(Base):
+    """Random masks at the first step, by the distribution's budgets.
 
-    drop   the share of a layer's kept weights replaced at an update, at first
-    every  steps between two updates, "100st" or "1ep"
-    end    no update after this fraction of the run
     seed   of the random choices, which are a function of it, the step and the layer: the same on every rank
     """
 
     distribution: Distribution = "erk"
-    drop: float = 0.3
-    every: str = "100st"
-    end: float = 0.75
     seed: int = 0
 
     def __post_init__(self) -> None:
-        fraction("drop", self.drop, "0.3")
-        fraction("end", self.end, "0.75")
+        kind = type(self).__name__
         if self.distribution == "global":
             raise ValueError(
-                f"distribution='global': {type(self).__name__} starts from random masks, which have no global "
-                "threshold; write distribution='erk' or 'uniform'"
+                f"distribution='global': {kind} starts from random masks, which have no global threshold; write "
+                "distribution='erk' or 'uniform'"
             )
+        if not isinstance(self.pattern, Unstructured):
+            raise wrong("pattern", self.pattern, f"{kind} places single weights", "leave pattern out, or use ACDC")
+        check_whole("seed", self.seed, 0, "write seed=0")
         super().__post_init__()
 
     def default_schedule(self, epochs: int) -> Schedule:
@@ -58,8 +56,39 @@ class SparseThroughout(Base):
         }
         sparsifier.compress(scores=scores)
 
+    def generator(self, sparsifier: Sparsifier, layer: int) -> torch.Generator:
+        """Of random numbers that are a function of seed, step and layer; on the CPU, so the same on any device."""
+        return torch.Generator().manual_seed((self.seed * 1_000_003 + sparsifier.step) * 10_007 + layer)
+
+    def random(self, sparsifier: Sparsifier, layer: int, like: Tensor) -> Tensor:
+        """Uniform numbers in [0, 1)."""
+        return torch.rand(like.shape, generator=self.generator(sparsifier, layer)).to(like.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseThroughout(RandomStart):
+    """Random masks at the first step; then drop and grow, layer by layer.
+
+    drop   the share of a layer's kept weights replaced at an update, at first
+    every  steps between two updates, "100st" or "1ep"
+    end    no update after this fraction of the run
+    """
+
+    drop: float = 0.3
+    every: str = "100st"
+    end: float = 0.75
+
+    def __post_init__(self) -> None:
+        fraction("drop", self.drop, "0.3")
+        fraction("end", self.end, "0.75")
+        if not self.end:
+            raise wrong("end", self.end, "updates end after they begin", "write end=0.75, or use Static for none")
+        check_every(self.every)
+        super().__post_init__()
+
     def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        return 0 < step <= self.last_update(sparsifier) and step % in_steps(self.every, sparsifier.steps_per_epoch) == 0
+        every = in_steps(self.every, sparsifier.steps_per_epoch)
+        return 0 < step <= self.last_update(sparsifier) and step % every == 0
 
     def last_update(self, sparsifier: Sparsifier) -> int:
         return math.floor(self.end * sparsifier.total_steps)
@@ -67,11 +96,6 @@ class SparseThroughout(Base):
     def fraction_at(self, step: int, last: int) -> float:
         """The share of kept weights replaced at an update."""
         return self.drop
-
-    def random(self, sparsifier: Sparsifier, layer: int, like: Tensor) -> Tensor:
-        """Uniform numbers in [0, 1), a function of seed, step and layer; drawn on the CPU, so the same on any device."""
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + sparsifier.step) * 10_007 + layer)
-        return torch.rand(like.shape, generator=generator).to(like.device)
 
     @torch.no_grad()
     def replace_weights(self, sparsifier: Sparsifier, growth: Growth) -> None:
@@ -93,11 +117,11 @@ class SparseThroughout(Base):
 def exchange(magnitude: Tensor, growth: Tensor, mask: Tensor, count: int) -> Tensor:
     """The mask with the `count` kept weights of smallest magnitude dropped, and grown instead the `count` weights of
     largest growth score among those that were pruned. Exact, ties spread by position, as at a compression."""
-    stay = _largest(magnitude, mask, int(mask.sum()) - count)
-    return stay | _largest(growth, ~mask, count)
+    stay = largest(magnitude, mask, int(mask.sum()) - count)
+    return stay | largest(growth, ~mask, count)
 
 
-def _largest(scores: Tensor, among: Tensor, count: int) -> Tensor:
+def largest(scores: Tensor, among: Tensor, count: int) -> Tensor:
     """The `count` largest scores among some entries. Those that score 0 still come before entries not asked for."""
     least = torch.finfo(scores.dtype).tiny
     chosen = top_k({"": torch.where(among, scores.clamp(min=least), 0)}, count)[""]

@@ -22,7 +22,8 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         super().__init__(channels, momentum=momentum)
         self.splits = splits
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
+        x = input
         if not self.training or self.splits == 1:
             return super().forward(x)
         if len(x) % self.splits:

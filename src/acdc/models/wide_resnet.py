@@ -25,7 +25,7 @@ class Block(nn.Module):
     where the shape changes."""
 
     def __init__(
-        self, in_channels: int, channels: int, stride: int, dropout: float, published: bool, splits: int
+        self, in_channels: int, channels: int, stride: int, dropout: float, published: bool, splits: int = 1
     ) -> None:
         super().__init__()
         strides = (1, stride) if published else (stride, 1)

@@ -7,6 +7,7 @@ from typing import Any
 from acdc.report.read import Run
 from acdc.train import reading
 from acdc.train.recipe import Recipe
+from acdc.train.toml import write_value
 
 _LEFT_OUT = ("name", "about", "paper")
 
@@ -17,37 +18,33 @@ def commands(run: Run) -> list[str]:
         return []
     shipped = run.recipe.name in reading.shipped()
     words = ["acdc", "train", run.recipe.name if shipped else f"{run.recipe.name}.toml"]
-    base = reading.read(run.recipe.name) if shipped else None
-    for setting in settings(run.recipe, base) if base else ():
+    for setting in settings(run.recipe, reading.read(run.recipe.name)) if shipped else ():
         words += ["--set", setting]
     words += ["--out", "runs/again"]
     return [shlex.join(words), "acdc report runs/again"]
 
 
 def settings(recipe: Recipe, base: Recipe) -> list[str]:
-    """What to `--set` on `base` to get `recipe`."""
+    """What to `--set` on `base`, a shipped recipe, to get `recipe`."""
     ours, usual, found = recipe.to_dict(), base.to_dict(), []
     for table, part in ours.items():
         if table in _LEFT_OUT:
             continue
         for key, value in _keys(part).items():
             if value != _keys(usual[table]).get(key) and value is not None:
-                found.append(f"{table}.{key}={_toml(value)}")
-    return found
+                found.append(f"{table}.{key}={write_value(value)}")
+    return [setting for setting in found if not (setting.startswith("method.") and _says_nothing(setting, base))]
 
 
 def _keys(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's and a data set's own options stand beside the keys that all have."""
+    """What a model, a data set or a method has of its own stands beside the keys that all have."""
     return {**{key: value for key, value in part.items() if key != "options"}, **part.get("options", {})}
 
 
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(part) for part in value)}]"
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f'"{key}" = {_toml(part)}' for key, part in value.items()) + " }"
-    return repr(value)
+def _says_nothing(setting: str, base: Recipe) -> bool:
+    """Whether it is what the method does anyway."""
+    try:
+        one, other = reading.read(base.name, [setting]).build_method(), base.build_method()
+    except ValueError:
+        return False
+    return one is not None and other is not None and one.name == other.name and one.config() == other.config()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from acdc.report import again, costs, curves, facts, frontier, overlay, several, tables, weights, words
+from acdc.report import again, costs, curves, facts, frontier, labels, overlay, several, tables, weights, words
 from acdc.report.facts import Model
 from acdc.report.read import Run
 from acdc.report.several import Group
@@ -11,7 +11,7 @@ from acdc.report.tables import Table
 from acdc.report.theme import Chart
 
 _CARDS = ("sparse", "twin", "finetuned", "baseline")
-# In the order of the page. Each is left out where a run has nothing for it; one of memorization belongs at the end.
+# In the order of the page. Each is left out where a run has nothing for it.
 _FIGURES = (
     curves.signature,
     curves.loss,
@@ -21,6 +21,7 @@ _FIGURES = (
     weights.layers,
     weights.magnitudes,
     costs.agreement,
+    labels.memorization,
 )
 
 

@@ -25,7 +25,7 @@ def flops(run: Run) -> Chart | None:
 
     def draw(narrow: bool) -> Figure:
         figure = plot.new(plot.HALF, 330)
-        top = plot.panel(figure, "inference FLOPs (fraction of dense)", left=36, right=76, top=24, height=100)
+        top = plot.panel(figure, "inference FLOPs (fraction of dense)", left=36, right=86, top=24, height=100)
         for phase in phases:
             part = [row for row in rows if phase.first <= row["epoch"] <= phase.last]
             edges = [*(row["epoch"] for row in part), part[-1]["epoch"] + 1]
@@ -40,7 +40,7 @@ def flops(run: Run) -> Chart | None:
         plot.label_ends(top, ends)
         factor, unit = _unit(usual * len(rows))
         label = f"training FLOPs so far ({unit}FLOPs, whole run)"
-        low = plot.panel(figure, label, left=36, right=76, top=158, height=130)
+        low = plot.panel(figure, label, left=36, right=86, top=158, height=130)
         plot.shade(low, phases)
         x = plot.after(rows)
         low.plot(

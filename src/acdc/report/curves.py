@@ -49,8 +49,6 @@ def signature(run: Run) -> Chart:
         height = 210 if narrow else 262
         top = plot.panel(figure, "test accuracy (%)", left=34, right=right, top=24, height=height)
         scale = plot.accuracy_scale(top, [*rows, *(row for part in others.values() for row in part)], images)
-        if scale(min(row["test_accuracy"] for row in rows)) < min(top.get_ylim()):
-            plot.add_to_label(top, ", some of the first epochs lie below")
         plot.shade(top, phases)
         plot.by_kind(top, rows, phases, lambda row: scale(row["test_accuracy"]))
         for role, part in others.items():

@@ -126,7 +126,7 @@ def mask_change(found: Sequence[Group]) -> Chart | None:
     ends = {group.number: points[-1][1] for group, points in moved}
     still, most = min(moved, key=lambda pair: pair[1][-1][1])[0], max(moved, key=lambda pair: pair[1][-1][1])[0]
     title = f"At the last compression {words.share(ends[most.number])} of the kept weights are new"
-    if len(moved) > 1:
+    if len({words.share(share) for share in ends.values()}) > 1:
         title += f" for {most.label}, {words.share(ends[still.number])} for {still.label}"
 
     def draw(narrow: bool) -> Figure:

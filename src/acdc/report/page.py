@@ -19,6 +19,7 @@ from acdc.report.compose import Report
 from acdc.report.theme import Chart
 
 _HERE = Path(__file__).parent
+_LARGER = 1.13  # half figures, so that two fill the width as they do in the page
 
 
 def html(report: Report, marker: str) -> str:
@@ -48,7 +49,7 @@ def png(report: Report, marker: str, *, scale: int = 2) -> bytes:
             rows[-1].append(chart)
         else:
             rows.append([chart])
-    style = theme.STYLE | {"figure.facecolor": theme.LIGHT["page"]}
+    style: Any = theme.STYLE | {"figure.facecolor": theme.LIGHT["page"]}
     with mpl.rc_context(style):
         bands = [_words(report.title, plot.WIDE, 19, scale), _words(report.subtitle, plot.WIDE, 11, scale)]
         bands += [_beside([_titled(chart, scale) for chart in row], scale) for row in rows]
@@ -61,8 +62,10 @@ def png(report: Report, marker: str, *, scale: int = 2) -> bytes:
 
 
 def _titled(chart: Chart, scale: int) -> Any:
-    width = plot.WIDE if chart.wide else plot.HALF
-    return _stack([_words(chart.title, width, 12, scale), _pixels(chart.draw(not chart.wide), scale)], width * scale, 6)
+    larger = 1 if chart.wide else _LARGER
+    width = plot.WIDE if chart.wide else round(plot.HALF * larger)
+    drawn = _pixels(chart.draw(not chart.wide), scale * larger)
+    return _stack([_words(chart.title, width, 12, scale), drawn], width * scale, 6 * scale)
 
 
 def _words(text: str, width: int, size: float, scale: int) -> Any:
@@ -75,7 +78,7 @@ def _words(text: str, width: int, size: float, scale: int) -> Any:
     return _pixels(figure, scale)
 
 
-def _pixels(figure: Figure, scale: int) -> Any:
+def _pixels(figure: Figure, scale: float) -> Any:
     figure.set_facecolor(theme.LIGHT["page"])
     figure.set_dpi(72 * scale)
     canvas = FigureCanvasAgg(figure)
@@ -84,7 +87,7 @@ def _pixels(figure: Figure, scale: int) -> Any:
 
 
 def _beside(parts: Sequence[Any], scale: int) -> Any:
-    height, gap = max(part.shape[0] for part in parts), (plot.WIDE - 2 * plot.HALF) * scale
+    height, gap = max(part.shape[0] for part in parts), round((plot.WIDE - 2 * plot.HALF * _LARGER) * scale)
     cells = [_padded(part, height, part.shape[1]) for part in parts]
     return np.concatenate([cells[0], _blank(height, gap), *cells[1:]], axis=1) if len(cells) > 1 else cells[0]
 

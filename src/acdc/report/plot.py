@@ -24,13 +24,15 @@ def panel(figure: Figure, label: str, *, left: float, right: float, top: float, 
     """Axes by their distance from the figure's edges; the label stands above them, where it is read upright."""
     width, whole = figure.bbox.width, figure.bbox.height
     axes = figure.add_axes((left / width, 1 - (top + height) / whole, 1 - (left + right) / width, height / whole))
-    axes.set_title(
-        label, loc="left", x=-(left - 4) / (width - left - right), pad=7, color=LIGHT["muted"], fontsize=10.5
-    )
+    entitle(axes, label, x=-(left - 4) / (width - left - right))
     axes.grid(axis="y")
     axes.tick_params(axis="y", pad=3)
     axes.margins(x=0)
     return axes
+
+
+def entitle(axes: Axes, label: str, **place: Any) -> None:
+    axes.set_title(label, loc="left", pad=7, color=LIGHT["muted"], fontsize=10.5, **place)
 
 
 def epochs(axes: Axes, last: int, *, label: str = "epochs trained") -> None:
@@ -121,6 +123,8 @@ def accuracy_scale(axes: Axes, rows: Iterable[Record], images: int | None) -> Ca
     if shares[len(shares) // 2] < 0.9:
         pad = 0.06 * (high - low) + 1e-3
         axes.set_ylim(max(0.0, 100 * (low - pad)), min(100.0, 100 * (high + pad)))
+        if shares[0] < low - pad:
+            entitle(axes, f"{axes.get_title('left')}, some of the first epochs below the axis")
         return lambda accuracy: 100 * accuracy
     floor = 50 / (images or 10_000)  # no error at all, which a logarithm cannot show, as half an image
     axes.set_yscale("log")

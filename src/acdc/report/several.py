@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acdc import methods
 from acdc.report import facts, words
 from acdc.report.facts import Model
 from acdc.report.read import ReportError, Run
@@ -15,7 +16,7 @@ _NOT_TOLD = {"about", "paper", "run.seeds", "run.checkpoint_every", "run.keep", 
 # How a setting is said where it tells runs apart, those that say most first.
 _SAID: dict[str, Callable[[Any], str]] = {
     "name": str,
-    "method.name": lambda name: "AC/DC" if name == "acdc" else str(name),
+    "method.name": lambda name: _method(name),
     "method.sparsity": lambda value: f"{words.share(value)} sparse" if value is not None else "",
     "train.epochs": lambda epochs: f"{epochs} epochs" if epochs is not None else "",
 }
@@ -78,7 +79,7 @@ def _said(value: Any) -> str:
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
-    flat = [_flat(run.config.get("recipe", {})) for run in runs]
+    flat = [_settings(run) for run in runs]
     keys = list(dict.fromkeys(key for settings in flat for key in settings if key not in _NOT_TOLD))
     together: dict[str, list[int]] = {}
     for index, settings in enumerate(flat):
@@ -92,6 +93,14 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     return found
 
 
+def _settings(run: Run) -> dict[str, Any]:
+    """Of the recipe; those of the method as it was built, what the recipe left to it included."""
+    recipe, built = dict(run.config.get("recipe", {})), run.config.get("method")
+    if built:
+        recipe["method"] = {**built, "schedule": run.settings("method").get("schedule")}
+    return _flat(recipe)
+
+
 def _label(settings: Mapping[str, Any], differing: Sequence[str]) -> str:
     """The recipe's name if that tells, and the settings that differ from those of other groups."""
     dense = settings.get("method.name") == "dense"
@@ -101,6 +110,10 @@ def _label(settings: Mapping[str, Any], differing: Sequence[str]) -> str:
         f"{key.rpartition('.')[2].replace('_', ' ')} {_short(settings.get(key))}" for key in told if key not in _SAID
     ]
     return ", ".join(part for part in [*known, *rest[:4]] if part) or str(settings.get("name", "run"))
+
+
+def _method(name: str) -> str:
+    return methods.find(name).title() if name in methods.names() else str(name)
 
 
 def _short(value: Any) -> str:
@@ -119,13 +132,19 @@ def _flat(settings: Mapping[str, Any], name: str = "") -> dict[str, Any]:
 
 
 def headline(found: Sequence[Group]) -> str:
-    best = max(found, key=lambda group: statistics.fmean(group.values(group.main, accuracy_of)))
-    value = words.spread(best.values(best.main, accuracy_of), digits=1)
+    """The best sparse setting against the best dense model, or the best of all."""
+    sparse = [group for group in found if group.main == "sparse"]
+    best = max(sparse or found, key=lambda group: _mean(group, group.main))
     seeds = f" over {len(best.runs)} seeds" if len(best.runs) > 1 else ""
-    if len(found) == 1:
-        sparsity = f", {words.share(best.role(best.main)[0].sparsity)} sparse," if best.main == "sparse" else ""
-        return f"{best.label}{sparsity} reaches {value} %{seeds}"
-    return f"Best of {len(found)} settings: {best.label}, with {value} %{seeds}"
+    said = f"{best.label} reaches {words.spread(best.values(best.main, accuracy_of), digits=1)} %{seeds}"
+    dense = [_mean(group, "baseline") for group in found if group.role("baseline")]
+    if not sparse or not dense:
+        return said
+    return f"{said}, {words.gap(_mean(best, 'sparse'), max(dense), 'the best dense model')}"
+
+
+def _mean(group: Group, role: str) -> float:
+    return statistics.fmean(group.values(role, accuracy_of))
 
 
 def accuracy_of(model: Model) -> float:

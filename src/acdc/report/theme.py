@@ -46,7 +46,7 @@ DARK |= {f"series-{number}": colour for number, colour in enumerate(SERIES_DARK)
 KINDS = {"sparse": LIGHT["sparse"], "dense": LIGHT["dense"]}
 
 SIZE, SMALL = 11.0, 9.5
-STYLE: dict[Any, Any] = {
+STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.size": SIZE,
     "axes.edgecolor": LIGHT["muted"],
@@ -103,8 +103,8 @@ def _svg(chart: Chart, *, narrow: bool, kind: str) -> str:
 
     import matplotlib as mpl
 
-    salt = f"{chart.name}-{kind}"  # ids must not meet those of another figure of the page
-    with mpl.rc_context(STYLE | {"svg.hashsalt": salt}):
+    style: Any = STYLE | {"svg.hashsalt": f"{chart.name}-{kind}"}  # ids must not meet those of another figure
+    with mpl.rc_context(style):
         buffer = io.StringIO()
         chart.draw(narrow).savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
     return _inline(buffer.getvalue(), chart, kind)

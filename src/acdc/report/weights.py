@@ -108,9 +108,7 @@ def layers(run: Run) -> Chart | None:
         axes.set_xticks([column + 0.5 for column, _ in marks], [_column(phase, room) for _, (phase, _) in marks])
         axes.tick_params(axis="both", length=0, labelsize=SMALL)
         axes.spines["bottom"].set_visible(False)
-        axes.set_title(
-            "zeros (%) of each layer at each phase’s end", loc="left", x=0, color=LIGHT["muted"], fontsize=10.5
-        )
+        plot.entitle(axes, "zeros (%) of each layer at each phase’s end", x=0)
         axes.set_xlabel("phase, and the epoch it ends with")
         return figure
 
@@ -144,8 +142,8 @@ def magnitudes(run: Run) -> Chart | None:
     assert before is not None
     assert after is not None
     size = sum(before["size"].values())
-    method = run.settings("method")
-    one = method.get("pattern") == "unstructured" and method.get("distribution") == "global"
+    method = run.config.get("method", {})  # as it was built, what the recipe left out included
+    one = str(method.get("pattern", "")).startswith("Unstructured") and method.get("distribution") == "global"
     target, zeros = method.get("sparsity"), size - sum(before["nonzero"].values())
     cut = dynamics.threshold(before["histogram"], zeros, target) if one and target else None
     title = f"Kept weights are the large ones: {words.share(1 - sum(after['histogram']) / size)} are pruned"

@@ -2,11 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from importlib import import_module
 
 import torch
 
-from acdc import data, models
+from acdc import data, methods, models
 from acdc.duration import Duration
 from acdc.schedule import Schedule
 from acdc.sparsity.distributions import check_distribution, check_sparsity
@@ -19,7 +20,7 @@ _FOLDER_OPTIONS = ("size", "resize", "classes")
 
 def check(recipe: Recipe) -> list[str]:
     """What single values cannot show: models and data by name, schedules, numbers in range."""
-    problems = _schedule_knobs(recipe)
+    problems = [*_schedule_knobs(recipe), *_method_options(recipe)]
     phases = () if problems else (recipe.schedule, lambda: recipe.epochs, recipe.build_method)
     for attempt in (*phases, *_knobs(recipe), lambda: _check_model(recipe)):
         try:
@@ -49,12 +50,25 @@ def _schedule_knobs(recipe: Recipe) -> list[str]:
     return problems
 
 
+def _method_options(recipe: Recipe) -> list[str]:
+    said = recipe.method
+    if said.name == "dense":
+        return [f'method.{key}: method.name = "dense" has no knobs; leave it out' for key in said.options]
+    if said.name not in methods.names():
+        known = ("dense", *methods.names())
+        return [f'method.name = "{said.name}": expected one of {", ".join(known)}{did_you_mean(said.name, known)}']
+    known = [f.name for f in fields(methods.find(said.name)) if f.name != "epochs"]
+    return [no_such("method", key, known) for key in said.options if key not in known]
+
+
 def _knobs(recipe: Recipe) -> Iterator[Callable[[], object]]:
     """The method's, one by one: building it stops at the first that is wrong. Errors read as they do there."""
     said = recipe.method
     if said.name != "dense":
-        yield lambda: read_pattern(said.pattern)
-        yield lambda: in_method(check_distribution, said.distribution)
+        if said.pattern is not None:
+            yield lambda: read_pattern(said.pattern or "")
+        if said.distribution is not None:
+            yield lambda: in_method(check_distribution, said.distribution)
         if said.sparsity is not None:
             yield lambda: in_method(check_sparsity, "sparsity", said.sparsity)
 

@@ -1,7 +1,7 @@
 """A run: its stages one after the other, the folder they fill, and the table at the end.
 
 dense      a dense baseline, if the recipe asks for one, or all there is if its method is "dense"
-acdc       the method, from the same initial weights
+acdc       the method, under its name, from the same initial weights
 finetune   the dense twin, trained on over the epochs of the final compressed phase
 """
 
@@ -10,11 +10,14 @@ import datetime
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from acdc import methods
+from acdc.data.labels import save_indices
 from acdc.measure.dynamics import flops_of, nonzeros
 from acdc.sparsity.layers import find_prunable
 from acdc.sparsity.uses import forward_uses
@@ -30,7 +33,7 @@ from acdc.train.setting import Setting
 from acdc.twin import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 
 _FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 4 MB each
-TITLES = {"dense": "dense baseline", "acdc": "AC/DC", "finetune": "twin, fine-tuned"}
+TITLES = {"dense": "dense baseline", "finetune": "twin, fine-tuned"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +61,15 @@ def plan(recipe: Recipe) -> Plan:
     phases = [schedule.phase_at(epoch, 1) for epoch in range(epochs)]
     final = sum(phase.final for phase in phases)
     stages = {"dense": dense} if recipe.run.baseline else {}
-    stages["acdc"] = Planned(TITLES["acdc"], 0, tuple(phase.kind for phase in phases))
-    if recipe.run.finetune:
+    stages[recipe.method.name] = Planned(_title(recipe), 0, tuple(phase.kind for phase in phases))
+    method = recipe.build_method()
+    if recipe.run.finetune and method and method.gives_twin():
         stages["finetune"] = Planned(TITLES["finetune"], epochs - final, ("dense",) * final)
     return stages
+
+
+def _title(recipe: Recipe) -> str:
+    return methods.find(recipe.method.name).title()
 
 
 def run(
@@ -76,6 +84,8 @@ def run(
 ) -> list[Outcome]:
     """Run every stage that is left, and write the folder `out`."""
     start = time.perf_counter()
+    if setting.world.first and problem.images and problem.images.corrupted:
+        save_indices(problem.images, out / "labels.json")
     _write_config(recipe, problem, setting, out, resume, settings)
     before = resume.state["extra"]["seconds"] if resume else 0.0
     outcomes = [Outcome(**row) for row in resume.state["extra"]["outcomes"]] if resume else []
@@ -103,21 +113,14 @@ def _stages(
     for index, name in enumerate(plan(recipe)):
         if resume and index < resume.state["stage"]:
             continue
-        method = recipe.build_method() if name == "acdc" else None
+        method = recipe.build_method() if name not in TITLES else None
         torch.manual_seed(recipe.run.seeds[0] + setting.world.rank * 7919)  # dropout differs between ranks
         model = problem.new_model(recipe).to(setting.device)
         if recipe.train.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         stage = Stage(index, name, model, problem.loaders, recipe, setting, uses=uses, method=method)
 
-        def note(stage: Stage = stage) -> None:
-            stage.extra = {
-                "recipe": recipe.to_dict(),
-                "outcomes": [asdict(outcome) for outcome in outcomes],
-                "seconds": time.perf_counter() - began,
-                "world": setting.world.size,
-            }
-
+        note = partial(_note, stage, outcomes, began)
         note()
         if resume and index == resume.state["stage"]:
             stage.load_state_dict(resume.state)
@@ -148,6 +151,16 @@ def _stages(
             write_safetensors({out / "masks.safetensors": result.masks})
 
 
+def _note(stage: Stage, outcomes: list[Outcome], began: float) -> None:
+    """What a checkpoint needs to know of the run beyond its stage."""
+    stage.extra = {
+        "recipe": stage.recipe.to_dict(),
+        "outcomes": [asdict(outcome) for outcome in outcomes],
+        "seconds": time.perf_counter() - began,
+        "world": stage.setting.world.size,
+    }
+
+
 def _finish(stage: Stage) -> Result | None:
     if stage.sparsifier is None:
         return None
@@ -165,14 +178,14 @@ def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, Sta
         }[stage.name]
         yield title, f"{file}.safetensors", to_cpu(stage.model.state_dict())
     else:
-        title, file = "AC/DC, sparse", "sparse"
+        title, file = f"{_title(stage.recipe)}, sparse", "sparse"
         yield title, "sparse.safetensors", result.sparse
     if stage.best_weights is not None:
         yield f"{title}, best", f"{file}-best.safetensors", stage.best_weights
     if stage.ema is not None:
         yield f"{title}, average", f"{file}-ema.safetensors", to_cpu(stage.ema.module.state_dict())
     if result is not None and result.dense is not None:
-        yield "AC/DC, dense twin", "dense.safetensors", result.dense
+        yield f"{_title(stage.recipe)}, dense twin", "dense.safetensors", result.dense
 
 
 def _recalibrated(

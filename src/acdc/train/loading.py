@@ -12,6 +12,7 @@ from torch import nn
 from acdc import data, models
 from acdc.data.images import Batches, ImageData, Images, InMemory, hold_out
 from acdc.data.labels import corrupt
+from acdc.measure.memorization import Memorization
 from acdc.train.distributed import World
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Loaders
@@ -64,6 +65,7 @@ def load(
         train=make(images.train, train=True),
         test=make(images.test),
         validation=make(images.validation) if images.validation else None,
+        memorization=_memorization(images, recipe),
     )
     return Problem(loaders=loaders, classes=images.classes, shape=images.shape, notes=images.notes, images=images)
 
@@ -83,6 +85,13 @@ def _in_memory(part: Images, *, images: ImageData, recipe: Recipe, world: World,
         rank=world.rank,
         world=world.size,
     )
+
+
+def _memorization(images: ImageData, recipe: Recipe) -> Memorization | None:
+    if not images.corrupted:
+        return None
+    said, seed = recipe.data, recipe.run.seeds[0]
+    return Memorization(images, crop=said.crop, flip=said.flip, seed=seed, channels_last=recipe.train.channels_last)
 
 
 def _folder(

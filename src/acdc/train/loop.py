@@ -26,7 +26,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acdc.duration import Duration
 from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
-from acdc.methods.acdc import ACDC
+from acdc.methods.base import Base
 from acdc.sparsifier import Sparsifier, attach
 from acdc.sparsity.layers import find_prunable
 from acdc.train import checkpoint, optim
@@ -35,7 +35,7 @@ from acdc.train.rates import Rates
 from acdc.train.recipe import Recipe
 from acdc.train.rows import Live, Row
 from acdc.train.setting import Loaders, Setting
-from acdc.train.step import Step, Totals
+from acdc.train.step import Step, Totals, autocast
 from acdc.train.stopping import Stopped
 from acdc.train.watch import Watch
 from acdc.twin import StateDict, to_cpu
@@ -60,7 +60,7 @@ class Stage:
         setting: Setting,
         *,
         uses: Mapping[str, float],
-        method: ACDC | None = None,
+        method: Base | None = None,
     ) -> None:
         self.index, self.name, self.recipe, self.loaders, self.setting = index, name, recipe, loaders, setting
         self.model, self.epochs, self.epoch, self.batch = model, recipe.epochs, 0, 0
@@ -120,7 +120,7 @@ class Stage:
         watch, began, first = Watch(self.totals), time.monotonic(), self.batch
         each, clip = self.loaders.train.steps, self.recipe.train.clip_norm
         for images, labels in self.loaders.train.batches(self.epoch, self.batch):
-            lr = self.rates.at(self.step)
+            lr = self.rates.at(self._rate_step())
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
             if self.sparsifier:
@@ -166,7 +166,12 @@ class Stage:
         if end in self._boundaries or self.epoch + 1 == self.epochs:
             index, name, kind = (phase.index, phase.name, phase.kind) if phase else (0, "dense", "dense")
             self.phase_end = self.dynamics.phase_end(
-                run=self.name, index=index, phase=name, kind=kind, epoch=self.epoch
+                run=self.name,
+                index=index,
+                phase=name,
+                kind=kind,
+                epoch=self.epoch,
+                masks=self.sparsifier.masks if self.sparsifier else None,
             )
         self._note_best(validation or test, "validation" if validation else "test", phase is None or phase.final)
         if self.sparsifier and self.sparsifier.method.keeps_best_twin():
@@ -184,13 +189,22 @@ class Stage:
             test_loss=test.loss,
             sparsity=1 - sum(counts.values()) / self._layers.size,
             flops=flops_of(counts, self._uses),
-            lr=self.rates.at(self.step - 1),
+            lr=self.optimizer.param_groups[0]["lr"],
             seconds=now - start,
             eval_seconds=now - trained,
             validation_accuracy=validation.accuracy if validation else None,
             ema_accuracy=average.accuracy if average else None,
+            memorization=self._memorization(),
             skipped_images=len(getattr(self.loaders.train, "skipped", ())),
         )
+
+    def _memorization(self) -> dict[str, float] | None:
+        """How the training images with random labels are classified."""
+        measure, device = self.loaders.memorization, self.setting.device
+        if measure is None:
+            return None
+        precision = self.recipe.train.precision
+        return measure.measure(self.model, epoch=self.epoch, autocast=lambda: autocast(precision, device))
 
     def _show(self, sums: list[float], steps_per_second: float) -> None:
         loss, _, samples, alive, _ = sums
@@ -206,6 +220,10 @@ class Stage:
             self.best = {"epoch": self.epoch, "accuracy": score.accuracy, "chosen_on": chosen_on}
             if chosen_on == "validation":
                 self.best_weights = to_cpu(self.model.state_dict())
+
+    def _rate_step(self) -> int:
+        sparsifier = self.sparsifier
+        return sparsifier.method.rate_step(sparsifier, self.step) if sparsifier else self.step
 
     def _due(self, step: int) -> bool:
         return step % self._every == 0

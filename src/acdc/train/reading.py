@@ -14,7 +14,7 @@ from acdc.train.checking import check
 from acdc.train.recipe import PaperRow, Recipe, read_pattern
 from acdc.train.words import did_you_mean, elsewhere, keys_of, no_such, parts_of_a_recipe, shown
 
-_FREE = {"model", "data"}  # tables whose other keys are options, checked by what takes them
+_FREE = {"model", "data", "method"}  # tables whose other keys are options, checked by what takes them
 _NEEDED = {"model.name": "resnet20", "data.name": "cifar10"}
 
 

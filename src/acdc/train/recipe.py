@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from acdc.methods.acdc import ACDC
+from acdc import methods
+from acdc.methods.base import Base
 from acdc.schedule import Schedule
 from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
 
@@ -74,19 +75,18 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """AC/DC's knobs as a file can say them; see acdc.ACDC."""
+    """The knobs methods share, as a file can say them; see acdc.methods. Other keys are the method's own."""
 
-    name: Literal["acdc", "dense"] = "acdc"
+    name: str = "acdc"  # or another of acdc.methods, or "dense"
     sparsity: float | None = None
     schedule: str | Mapping[str, Any] | None = None  # a name of the paper, or the knobs of Schedule.alternating
-    pattern: str = "unstructured"  # or "2:4", "block 4x4", "channel"
-    distribution: str | Mapping[str, float] = "global"
+    pattern: str | None = None  # "unstructured", "2:4", "block 4x4", "channel"; the method's own if not said
+    distribution: str | Mapping[str, float] | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     first_and_last_dense: bool = False
     depthwise_dense: bool = False
-    reset: Literal["momentum", "all", "nothing"] = "momentum"
-    twin: Literal["last", "best"] = "last"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,19 +138,21 @@ class Recipe:
 
     def schedule(self) -> Schedule | None:
         """The method's phases. None for dense training."""
-        said = self.method.schedule
         if self.method.name == "dense":
             return None
+        said = self.said_schedule()
+        return said if said is not None else self._built(None).schedule
+
+    def said_schedule(self) -> Schedule | None:
+        """The phases the recipe itself gives, if it does."""
+        said = self.method.schedule
         if said is None:
             if self.train.epochs is None:
                 raise ValueError(
                     "neither train.epochs nor method.schedule is set: say how long to train, for example "
                     'train.epochs = 100, or method.schedule = "cifar100_20"'
                 )
-            try:
-                return Schedule.for_epochs(self.train.epochs)
-            except ValueError as error:
-                raise ValueError(f"train.{error}") from None
+            return None
         if isinstance(said, str):
             named = Schedule.named()
             if said not in named:
@@ -170,31 +172,45 @@ class Recipe:
             )
         return schedule
 
-    def build_method(self) -> ACDC | None:
+    def build_method(self) -> Base | None:
         """None for dense training."""
-        schedule, said = self.schedule(), self.method
-        if schedule is None:
+        if self.method.name == "dense":
             return None
-        if self.train.epochs is not None and schedule.total_steps(1) != self.train.epochs:
+        schedule = self.said_schedule()
+        if schedule is not None and self.train.epochs not in (None, schedule.total_steps(1)):
             raise ValueError(
                 f"train.epochs = {self.train.epochs}: method.schedule lasts {schedule.total_steps(1)} epochs; leave "
                 "train.epochs out, or method.schedule, for the paper's proportions over any number of epochs"
             )
-        pattern = read_pattern(said.pattern)
-        if said.sparsity is None and pattern.sparsity is None and not isinstance(said.distribution, Mapping):
+        return self._built(schedule)
+
+    def _built(self, schedule: Schedule | None) -> Base:
+        said = self.method
+        knobs = {
+            "sparsity": said.sparsity,
+            "pattern": read_pattern(said.pattern) if said.pattern is not None else None,
+            "distribution": said.distribution,
+            "epochs": self.train.epochs if schedule is None else None,
+            "schedule": schedule,
+        }
+        fixed = knobs["pattern"].sparsity if knobs["pattern"] is not None else None
+        kind = in_method(methods.find, said.name)
+        if (
+            kind.needs_sparsity
+            and said.sparsity is None
+            and fixed is None
+            and not isinstance(said.distribution, Mapping)
+        ):
             raise ValueError("method.sparsity is not set: give the fraction of zeros, such as method.sparsity = 0.9")
         return in_method(
-            ACDC,
-            sparsity=said.sparsity,
-            schedule=schedule,
-            pattern=pattern,
-            distribution=said.distribution,
+            methods.build,
+            said.name,
             include=said.include,
             exclude=said.exclude,
             first_and_last_dense=said.first_and_last_dense,
             depthwise_dense=said.depthwise_dense,
-            reset=said.reset,
-            twin=said.twin,
+            **{knob: value for knob, value in knobs.items() if value is not None},
+            **said.options,
         )
 
     def with_seed(self, seed: int) -> "Recipe":
@@ -210,7 +226,8 @@ def in_method(make: Callable[..., T], *args: Any, **knobs: Any) -> T:
     try:
         return make(*args, **knobs)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"method.{error}") from None
+        table = "train" if str(error).startswith("epochs=") else "method"
+        raise ValueError(f"{table}.{error}") from None
 
 
 def read_pattern(text: str) -> Pattern:

@@ -23,6 +23,7 @@ class Row:
     eval_seconds: float
     validation_accuracy: float | None = None
     ema_accuracy: float | None = None
+    memorization: dict[str, float] | None = None  # shares of the images with random labels; see measure/memorization
     skipped_images: int = 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from acdc.data.images import Batches
+from acdc.measure.memorization import Memorization
 from acdc.train.distributed import World
 from acdc.train.rows import Live, Row
 from acdc.train.step import Execution
@@ -18,6 +19,7 @@ class Loaders:
     train: Batches
     test: Batches
     validation: Batches | None = None
+    memorization: Memorization | None = None  # of training images with random labels
 
 
 @dataclass(kw_only=True)

@@ -37,7 +37,8 @@ def opened(wanted: Sequence[str], recipe: Recipe, out: Path) -> Iterator[list[Si
 def numbers(row: Row) -> dict[str, float]:
     """What can be drawn, by "stage/name"."""
     values = asdict(row)
-    return {f"{row.run}/{name}": values[name] for name in _NUMBERS if values[name] is not None}
+    plain = {f"{row.run}/{name}": values[name] for name in _NUMBERS if values[name] is not None}
+    return plain | {f"{row.run}/labels/{name}": share for name, share in (row.memorization or {}).items()}
 
 
 @contextmanager

@@ -1,0 +1,146 @@
+"""Numbers of a report, against those worked out by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from acdc.report import again, facts, words
+from acdc.report.read import read
+from acdc.train import reading
+from tests.report.runs import DENSE, LAYERS, change_config, make_run, recipe_of
+
+KEPT = Path(__file__).parents[2] / "results" / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
+
+
+def test_training_flops_follow_the_paper_s_rule(run: Path) -> None:
+    found = read(run)
+    rows = found.stage("acdc")
+    by_hand = 0.0
+    for row in rows:
+        by_hand += 3 * row["flops"] if row["kind"] == "sparse" else 2 * row["flops"] + DENSE
+    sparse = facts.of_role(found, "sparse")
+    assert sparse is not None
+    assert sparse.training == pytest.approx(by_hand / (3 * DENSE * 12))
+    baseline = facts.of_role(found, "baseline")
+    assert baseline is not None
+    assert baseline.training == pytest.approx(1.0)
+
+
+def test_the_twin_costs_what_came_before_it_and_fine_tuning_what_follows(run: Path) -> None:
+    found = read(run)
+    twin, tuned, sparse = (facts.of_role(found, role) for role in ("twin", "finetuned", "sparse"))
+    assert twin is not None
+    assert tuned is not None
+    assert sparse is not None
+    epochs = len(found.stage("finetune"))
+    assert twin.training is not None
+    assert tuned.training == pytest.approx(twin.training + epochs * (2 * 0.9 + 1) / 3 / 12)
+    assert sparse.training == pytest.approx(twin.training + epochs * 0.1 / 12)
+
+
+def test_bytes_as_sparse_hold_values_and_a_bit_for_each_place(run: Path) -> None:
+    sparse = facts.of_role(read(run), "sparse")
+    assert sparse is not None
+    size = sum(LAYERS.values())
+    assert sparse.dense_bytes == 4 * (size + 100)  # 100 norm parameters, by the paper's count of zeros
+    assert sparse.sparse_bytes == 4 * (size // 10 + 100) + size // 8
+
+
+def test_a_file_of_weights_is_measured(run: Path) -> None:
+    (run / "sparse.safetensors").write_bytes(bytes(50_000))
+    sparse = facts.of_role(read(run), "sparse")
+    assert sparse is not None
+    assert sparse.dense_bytes == 50_000
+    assert sparse.sparse_bytes == 50_000 - 4 * 9000 + 1250
+
+
+def test_phases_are_those_of_the_metrics(run: Path) -> None:
+    found = facts.phases(read(run))
+    assert found[0].name == "warm-up"
+    assert found[-1].name == "final compressed"
+    assert found[-1].last == 11
+    assert all(phase.end is not None for phase in found)
+    assert [one.last + 1 for one in found[:-1]] == [other.first for other in found[1:]]
+
+
+def test_of_a_run_that_is_not_complete_the_last_of_each_kind_counts(run: Path) -> None:
+    (run / "result.json").unlink()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join(lines[: 12 + 6]) + "\n")
+    found = {model.role: model for model in facts.models(read(run))}
+    assert set(found) == {"baseline", "sparse", "twin"}
+    assert "epoch" in found["sparse"].title
+    assert found["sparse"].training is None
+
+
+def test_the_kept_run_stands_beside_the_paper() -> None:
+    found = read(KEPT)
+    sparse = facts.of_role(found, "sparse")
+    assert sparse is not None
+    assert sparse.training == pytest.approx(0.5145, abs=1e-4)
+    assert sparse.ratio == pytest.approx(0.1455, abs=1e-4)
+    rows = {what: (ours, theirs) for what, ours, theirs, _ in facts.paper_rows(found)}
+    assert rows["sparse model, last epoch (%)"] == (pytest.approx(78.12), 79.1)
+    assert rows["sparse model, best epoch on the test set (%)"] == (pytest.approx(78.90), 79.1)
+    assert rows["training FLOPs, of 200 dense epochs"] == (pytest.approx(0.5145, abs=1e-4), 0.51)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [],
+        ["method.sparsity=0.95", "optimizer.lr=0.03"],
+        ["run.seeds=[4]", "train.ema=0.99", "data.corrupt=12"],
+        ['rate.shape="step"', "rate.milestones=[3, 6]", 'method.reset="all"'],
+    ],
+)
+def test_the_commands_make_the_same_recipe(tmp_path: Path, settings: list[str]) -> None:
+    wanted = recipe_of(settings)
+    said = again.settings(wanted, reading.read("digits"))
+    got = reading.read("digits", said)
+    assert got.to_dict() | {"paper": ()} == wanted.to_dict() | {"paper": ()}
+
+
+def test_a_recipe_of_one_s_own_is_named_by_its_file(run: Path) -> None:
+    recipe = recipe_of().to_dict() | {"name": "mine"}
+    change_config(run, recipe=recipe)
+    assert again.commands(read(run))[0] == "acdc train mine.toml --out runs/again"
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "said"),
+    [
+        (0.7812, 0.7834, "0.2 points below it"),
+        (0.9625, 0.98, "1.8 points below it"),
+        (0.981, 0.98, "0.1 points above it"),
+        (0.98, 0.9803, "level with it"),
+    ],
+)
+def test_a_gap_is_that_of_the_numbers_shown(value: float, other: float, said: str) -> None:
+    assert words.gap(value, other, "it") == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (11902350336, "11.9 GFLOPs"),
+        (134_070, "134 kFLOPs"),
+        (999, "999 FLOPs"),
+        (1.73e9, "1.73 GFLOPs"),
+        (0, "0.00 FLOPs"),
+    ],
+)
+def test_large_numbers_get_a_prefix(value: float, said: str) -> None:
+    assert words.si(value, "FLOPs") == said
+
+
+def test_seeds_of_one_run_have_no_spread() -> None:
+    assert words.spread([0.9]) == "90.00"
+    assert words.spread([0.9, 0.92]) == "91.00 ± 1.41"
+    assert words.spread([]) == "–"
+
+
+def test_a_run_of_other_epochs_is_set_against_the_paper_s_dense_run(tmp_path: Path) -> None:
+    """Not against a longer one of its own."""
+    found = read(make_run(tmp_path / "run"))
+    assert facts.paper_rows(found) == [], "the digits are not in the paper"

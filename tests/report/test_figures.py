@@ -1,0 +1,183 @@
+"""Figures say what they show, in words that follow from the data."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from acdc.report import costs, curves, labels, theme, weights
+from acdc.report.compose import compose
+from acdc.report.plot import spread
+from acdc.report.read import Run, read
+from acdc.report.theme import Chart
+from tests.report.runs import make_run, read_lines, write_lines
+
+
+def titles(folder: Path) -> dict[str, str]:
+    return {chart.name: chart.title for chart in compose([read(folder)]).charts}
+
+
+def test_titles_state_the_finding(run: Path) -> None:
+    said = titles(run)
+    assert said["signature"] == "90 % sparse ends 2.5 points below the dense baseline: 96.0 % against 98.5 %"
+    assert said["loss"] == "Training loss ends at 0.167, test loss at 0.183 (lowest 0.183 after epoch 12)"
+    assert said["mask-change"] == (
+        "The support settles: 25 % of the kept weights are new at compression 2, 10 % at the last"
+    )
+    assert re.fullmatch(r"The sparse model runs on 0\.10x of the dense FLOPs and is trained on 0\.\d\dx", said["flops"])
+    assert said["inactive"] == "10 % of the weights stay zero through the last dense phase; 5 % of the filters are dead"
+    assert said["layers"] == "Layers end between 90 % zeros (conv1) and 90 % (conv1)"
+    assert said["magnitudes"].startswith("The last compression cuts at |w| = ")
+    assert said["agreement"] == "The sparse model and its dense twin agree on 90.0 % of the test images"
+    assert "memorization" not in said
+
+
+def test_without_a_baseline_the_twin_is_what_sparse_is_set_against(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", sparse=0.981, twin=0.98)
+    write_lines(run / "metrics.jsonl", [row for row in read_lines(run / "metrics.jsonl") if row["run"] != "dense"])
+    text = (run / "result.json").read_text()
+    (run / "result.json").write_text(text.replace("baseline.safetensors", "baseline-ema.safetensors"))
+    assert titles(run)["signature"] == "90 % sparse ends 0.1 points above its dense twin: 98.1 % against 98.0 %"
+
+
+def test_a_run_under_way_stands_and_does_not_end(run: Path) -> None:
+    (run / "result.json").unlink()
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    (run / "metrics.jsonl").write_text("\n".join(lines[: 12 + 6]) + "\n")
+    assert " stands " in titles(run)["signature"]
+    assert "so far (epoch 6)" in titles(run)["signature"]
+
+
+def test_dense_training_has_no_figures_of_masks(run: Path) -> None:
+    write_lines(run / "metrics.jsonl", [row for row in read_lines(run / "metrics.jsonl") if row["run"] == "dense"])
+    for name in ("phases.jsonl", "result.json", "predictions.safetensors"):
+        (run / name).unlink()
+    said = titles(run)
+    assert set(said) == {"signature", "loss"}
+    assert said["signature"].startswith("Dense training stands at 98.5 %")
+
+
+def test_masks_that_keep_moving_are_not_said_to_settle(run: Path) -> None:
+    ends = read_lines(run / "phases.jsonl")
+    for end in ends:
+        end["regrown"] = 0.3 if end["regrown"] is not None else None
+    write_lines(run / "phases.jsonl", ends)
+    assert titles(run)["mask-change"].startswith("The support keeps moving: 30 %")
+
+
+def test_weights_that_all_come_back_are_said_so(run: Path) -> None:
+    rows = read_lines(run / "metrics.jsonl")
+    for row in rows:
+        row["sparsity"] = 0.0 if row["kind"] == "dense" else row["sparsity"]
+    write_lines(run / "metrics.jsonl", rows)
+    ends = read_lines(run / "phases.jsonl")
+    for end in ends:
+        end["dead_filters"] = dict.fromkeys(end["size"], 0)
+    write_lines(run / "phases.jsonl", ends)
+    assert titles(run)["inactive"] == "Every weight comes back to life in the last dense phase; no filter is dead"
+
+
+def test_no_single_cut_is_claimed_where_layers_have_their_own(run: Path) -> None:
+    text = (run / "config.json").read_text()
+    (run / "config.json").write_text(text.replace('"distribution": "global"', '"distribution": "uniform"'))
+    assert titles(run)["magnitudes"] == "Kept weights are the large ones: 90 % are pruned"
+
+
+def test_memorization_is_drawn_where_it_was_measured(run: Path) -> None:
+    rows = read_lines(run / "metrics.jsonl")
+    for row in rows:
+        row["memorization"] = {"memorised": 0.1 if row["kind"] == "sparse" else 0.7, "true": 0.25, "other": 0.05}
+    write_lines(run / "metrics.jsonl", rows)
+    assert titles(run)["memorization"] == (
+        "Compressed epochs end with 10 % of the random labels memorised, 25 % in their true class; "
+        "dense epochs end with 70 % of the random labels memorised, 25 % in their true class"
+    )
+
+
+FIGURES: list[Callable[[Run], Chart | None]] = [
+    curves.signature,
+    curves.loss,
+    curves.inactive,
+    weights.mask_change,
+    weights.layers,
+    weights.magnitudes,
+    costs.flops,
+    costs.agreement,
+    labels.memorization,
+]
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.__name__)
+def test_every_figure_is_a_picture_with_words(run: Path, figure: Callable[[Run], Chart | None]) -> None:
+    rows = read_lines(run / "metrics.jsonl")
+    for row in rows:
+        row["memorization"] = {"memorised": 0.1, "true": 0.25, "other": 0.65}
+    write_lines(run / "metrics.jsonl", rows)
+    chart = figure(read(run))
+    assert chart is not None
+    svg = theme.to_svg(chart)
+    drawn = re.findall(r"<svg.*?</svg>", svg, re.DOTALL)
+    assert len(drawn) == (2 if chart.wide else 1)
+    for one in drawn:
+        root = ElementTree.fromstring(one)  # well-formed by itself
+        assert root.get("role") == "img"
+        assert root.get("aria-label") == f"{chart.title}. {chart.alt}"
+        assert root.findtext("desc") == f"{chart.title}. {chart.alt}"
+        letters = " ".join(element.text or "" for element in root.iter("text"))
+        assert "epoch" in letters or "compression" in letters or "(" in letters, "an axis says what it counts"
+    colours = set(re.findall(r"#[0-9a-f]{6}\b", svg))
+    assert not colours, f"each colour follows the theme, these do not: {colours}"
+    assert "DejaVu" not in svg, "letters are of the reader's own font"
+
+
+def test_ids_of_a_page_s_figures_do_not_meet(run: Path) -> None:
+    """A clip path that is hidden with its figure would hide another figure's lines."""
+    text = "".join(theme.to_svg(chart) for chart in compose([read(run)]).charts)
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:url\(|href=")#([\w-]+)', text)) <= set(ids)
+
+
+def test_the_same_run_gives_the_same_figure(run: Path) -> None:
+    one, other = (theme.to_svg(curves.signature(read(run))) for _ in range(2))
+    assert one == other
+
+
+# Colours
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("colours", [theme.LIGHT, theme.DARK], ids=["light", "dark"])
+def test_letters_and_lines_can_be_seen_in_both_themes(colours: dict[str, str]) -> None:
+    for name in ("ink", "muted", "sparse", "dense", "finetuned"):
+        for ground in ("page", "panel", "shade"):
+            assert contrast(colours[name], colours[ground]) >= 4.4, (name, ground)
+    for name in [name for name in colours if name.startswith("series-")]:
+        assert contrast(colours[name], colours["page"]) >= 4.5, name
+
+
+def test_a_colour_has_one_name() -> None:
+    assert len(set(theme.LIGHT.values())) == len(theme.LIGHT)
+    assert theme.LIGHT.keys() == theme.DARK.keys()
+
+
+# Labels
+
+
+@pytest.mark.parametrize("wanted", [[0, 0, 0], [95, 96, 97], [0, 50, 100], [10, 12, 60], [99, 99]])
+def test_labels_are_moved_apart_and_stay_inside(wanted: list[float]) -> None:
+    placed = spread(wanted, 12, 100)
+    assert all(other - one >= 12 - 1e-9 for one, other in zip(placed, placed[1:], strict=False))
+    assert max(placed) <= 100

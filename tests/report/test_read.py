@@ -1,0 +1,118 @@
+"""What is whole in a run folder is read, and what is not is said."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from acdc.report.read import ReportError, expand, read
+from tests.report.runs import change_config, make_run, read_lines
+
+
+def test_a_complete_run_has_nothing_to_say(run: Path) -> None:
+    found = read(run)
+    assert found.notes == []
+    assert found.main == "acdc"
+    assert (found.seed, found.planned, found.classes) == (0, 12, 10)
+    assert len(found.stage("acdc")) == 12
+    (pair,) = found.pairs
+    assert (pair.a, pair.b, pair.samples) == ("the sparse model", "its dense twin", 400)
+    assert pair.top1 == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("left", [1, 7, 40])
+def test_metrics_cut_in_the_last_line_count_up_to_it(run: Path, left: int) -> None:
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:20]) + lines[20][:left])
+    found = read(run)
+    assert len(found.rows) == 20
+    assert "metrics.jsonl is cut short in its last line (line 21): the 20 whole lines are shown." in found.notes
+
+
+def test_bytes_that_are_no_text_are_a_line_that_is_not_whole(run: Path) -> None:
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"run": "acdc", "phase": "\xff\xfe')
+    assert any("cut short" in note for note in read(run).notes)
+
+
+def test_a_broken_line_in_the_middle_is_named(run: Path) -> None:
+    lines = (run / "phases.jsonl").read_text().splitlines()
+    lines[1] = '{"run": "acdc"}'
+    (run / "phases.jsonl").write_text("\n".join(lines) + "\n")
+    assert any("phases.jsonl has lines that are not whole (line 2)" in note for note in read(run).notes)
+
+
+def test_an_epoch_written_twice_counts_once(run: Path) -> None:
+    rows = read_lines(run / "metrics.jsonl")
+    again = dict(rows[-1], test_accuracy=0.5)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(again) + "\n")
+    found = read(run)
+    assert len(found.rows) == len(rows)
+    assert found.rows[-1]["test_accuracy"] == 0.5
+
+
+def test_what_is_missing_is_said(run: Path) -> None:
+    for name in ("phases.jsonl", "predictions.safetensors", "result.json"):
+        (run / name).unlink()
+    notes = "\n".join(read(run).notes)
+    assert "not complete (no result.json): it stands after epoch 12" in notes
+    assert "no phases.jsonl" in notes
+    assert "predictions" not in notes, "a run that is not complete has none yet"
+
+
+def test_a_complete_run_without_predictions_says_so(run: Path) -> None:
+    (run / "predictions.safetensors").unlink()
+    assert any("no predictions.safetensors" in note for note in read(run).notes)
+
+
+def test_predictions_cut_short_are_said(run: Path) -> None:
+    path = run / "predictions.safetensors"
+    path.write_bytes(path.read_bytes()[:50])
+    found = read(run)
+    assert found.pairs == []
+    assert any("predictions.safetensors cannot be read" in note for note in found.notes)
+
+
+def test_settings_of_another_acdc_are_no_reason_to_stop(run: Path) -> None:
+    recipe = json.loads((run / "config.json").read_text())["recipe"]
+    recipe["optimizer"]["warp"] = 9
+    change_config(run, recipe=recipe)
+    found = read(run)
+    assert found.recipe is None
+    assert found.planned == 12
+    assert any("cannot read all settings" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda run: (run / "config.json").unlink(), "there is no run (no config.json)"),
+        (lambda run: (run / "config.json").write_text("{"), "cannot be read"),
+        (lambda run: (run / "config.json").write_text("[]"), "expected a table"),
+        (lambda run: (run / "metrics.jsonl").write_text(""), "no epoch has ended yet"),
+        (lambda run: (run / "metrics.jsonl").write_text('{"run": '), "no epoch has ended yet"),
+    ],
+)
+def test_what_is_no_run_is_refused(run: Path, spoil, said: str) -> None:
+    spoil(run)
+    with pytest.raises(ReportError, match="run") as caught:
+        read(run)
+    assert said in str(caught.value)
+
+
+def test_a_folder_of_seeds_stands_for_those_that_have_begun(tmp_path: Path) -> None:
+    for seed in (10, 2):
+        make_run(tmp_path / "all" / f"seed-{seed}", seed=seed)
+    (tmp_path / "all" / "seed-3").mkdir()
+    found = expand([tmp_path / "all"])
+    assert [path.name for path in found] == ["seed-2", "seed-10"]
+    assert read(found[0]).name == "all/seed-2"
+
+
+def test_a_run_named_twice_or_not_there_is_refused(run: Path) -> None:
+    with pytest.raises(ReportError, match="named more than once"):
+        expand([run, run.parent / "." / run.name])
+    with pytest.raises(ReportError, match="no such folder"):
+        expand([run / "nothing"])

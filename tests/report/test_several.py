@@ -1,0 +1,126 @@
+"""Several runs: seeds together, settings apart, and nothing compared that cannot be."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from acdc.report import frontier, several, tables
+from acdc.report.compose import compose
+from acdc.report.read import ReportError, expand, read
+from acdc.report.several import groups
+from acdc.report.write import make
+from tests.report.runs import make_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    """Three seeds of one setting in a folder of their own, and another setting."""
+    for seed, accuracy in enumerate((0.95, 0.96, 0.97)):
+        make_run(tmp_path / "all" / f"seed-{seed}", seed=seed, sparse=accuracy)
+    (tmp_path / "all" / "config.json").write_text(json.dumps({"recipe": {}}))
+    other = make_run(tmp_path / "other", settings=["method.sparsity=0.95"], sparse=0.94)
+    return [tmp_path / "all", other]
+
+
+def test_runs_that_differ_only_in_the_seed_are_one_group(runs: list[Path]) -> None:
+    found = groups([read(path) for path in expand(runs)])
+    assert [(group.label, len(group.runs)) for group in found] == [("90 % sparse", 3), ("95 % sparse", 1)]
+    assert [run.seed for run in found[0].runs] == [0, 1, 2]
+
+
+def test_how_often_a_run_was_saved_makes_no_other_setting(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "one")
+    other = make_run(tmp_path / "other", seed=1, settings=['run.checkpoint_every="3ep"'])
+    assert len(groups([read(one), read(other)])) == 1
+
+
+def test_labels_say_what_differs(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "one", settings=["optimizer.lr=0.05"])
+    other = make_run(tmp_path / "other", settings=["train.epochs=20", 'method.reset="all"'])
+    labels = [group.label for group in groups([read(one), read(other)])]
+    assert labels[0].startswith("12 epochs, ")
+    assert "lr 0.05" in labels[0]
+    assert "reset momentum" in labels[0]
+    assert "reset all" in labels[1]
+
+
+def test_the_table_has_mean_and_deviation(runs: list[Path]) -> None:
+    table = tables.several(groups([read(path) for path in expand(runs)]))
+    assert table.sortable
+    first = dict(zip(table.header, table.rows[0], strict=True))
+    assert first["seeds"] == "3"
+    assert first["sparse"] == f"96.00 ± {100 * statistics.stdev([0.95, 0.96, 0.97]):.2f}"
+    assert first["inference FLOPs"] == "0.100x"
+    assert dict(zip(table.header, table.rows[1], strict=True))["sparse"] == "94.00"
+
+
+def test_the_page_of_several_has_its_figures(runs: list[Path], tmp_path: Path) -> None:
+    path, notes = make(runs, tmp_path / "report.html")
+    text = path.read_text()
+    assert notes == []
+    for name in ("curves", "frontier", "losses", "masks"):
+        assert f'<figure id="{name}"' in text
+    assert '<table class="sortable">' in text
+    assert text.count('<article class="card"') == 2
+    report = compose([read(folder) for folder in expand(runs)])
+    assert report.title == "90 % sparse reaches 96.0 ± 1.0 % over 3 seeds, 2.5 points below the best dense model"
+
+
+def test_seeds_alone_are_several_runs(runs: list[Path]) -> None:
+    path, _ = make(runs[:1])
+    assert path == runs[0] / "report.html"
+    assert "3 seeds end within 2.0\u00a0points of each other" in path.read_text()
+
+
+@pytest.mark.parametrize("kind", ["md", "json", "csv", "png"])
+def test_several_runs_in_other_forms(runs: list[Path], tmp_path: Path, kind: str) -> None:
+    path, _ = make(runs, tmp_path / f"r.{kind}", kind)
+    content = path.read_bytes()
+    assert kind == "png" or b"seed-2" in content
+
+
+def test_runs_of_other_data_are_refused_by_naming_the_difference(tmp_path: Path) -> None:
+    one, other = make_run(tmp_path / "one"), make_run(tmp_path / "other", data="cifar10")
+    with pytest.raises(
+        ReportError, match='data.name is "digits" in the one and "cifar10" in the other; report them apart'
+    ):
+        make([one, other], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_runs_of_other_classes_are_refused(tmp_path: Path) -> None:
+    one, other = make_run(tmp_path / "one"), make_run(tmp_path / "other", classes=20)
+    with pytest.raises(ReportError, match="the number of classes is 10 in the one and 20 in the other"):
+        several.check_alike([read(one), read(other)])
+
+
+def test_runs_with_other_test_images_are_refused(tmp_path: Path) -> None:
+    one, other = make_run(tmp_path / "one"), make_run(tmp_path / "other", test=500)
+    with pytest.raises(ReportError, match="the number of test images is 400 in the one and 500 in the other"):
+        several.check_alike([read(one), read(other)])
+
+
+def test_the_frontier_is_what_nothing_cheaper_equals(tmp_path: Path) -> None:
+    good = make_run(tmp_path / "good", sparse=0.97, twin=0.96, baseline=0.98)
+    bad = make_run(tmp_path / "bad", settings=["optimizer.lr=0.3"], sparse=0.90, twin=0.90, baseline=0.91)
+    found = groups([read(good), read(bad)])
+    front = frontier.best(frontier.points(found))
+    assert [(point.group.number, point.role) for point in front] == [(0, "sparse"), (0, "baseline")]
+    chart = frontier.frontier(found)
+    assert chart is not None
+    assert "ends 1.0 points below the best dense model, with 0." in chart.title
+
+
+def test_a_shorter_run_is_a_cheaper_one(tmp_path: Path) -> None:
+    found = groups([read(make_run(tmp_path / str(n), settings=[f"train.epochs={n}"])) for n in (12, 24)])
+    costs = {(p.group.number, p.role): p.cost for p in frontier.points(found)}
+    assert costs[0, "baseline"] == pytest.approx(0.5)
+    assert costs[1, "baseline"] == pytest.approx(1.0)
+
+
+def test_a_note_says_of_which_run_it_is(runs: list[Path], tmp_path: Path) -> None:
+    (runs[1] / "result.json").unlink()
+    _, notes = make(runs, tmp_path / "report.html")
+    assert any(note.startswith("other: This run is not complete") for note in notes)
