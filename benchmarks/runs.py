@@ -141,7 +141,7 @@ def best(group: Sequence[Kept], model: str) -> list[float]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.runs", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.runs", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("runs", nargs="+", type=Path, help="folders that `acdc train` wrote")
     for source in parser.parse_args(arguments).runs:
         say(f"kept: {keep(source)}")

@@ -12,7 +12,8 @@ import acdc
 
 ROOT = Path(acdc.__file__).parent
 PURE = ("schedule", "duration", "timeline")
-CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "shadow", "sparsifier", "methods")
+CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "shadow", "sparsifier",
+        "methods")  # fmt: skip
 OUTER = ("models", "data", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
 OPTIONAL = ("torchvision", "matplotlib", "sklearn", "lightning", "pytorch_lightning", "transformers", "accelerate")
 

@@ -65,6 +65,11 @@ def step_was_skipped(optimizer: Optimizer) -> bool:
     return found_inf is not None and bool(found_inf.item())
 
 
+def loss_scale(optimizer: Optimizer) -> torch.Tensor | None:
+    """What a fused optimizer under GradScaler will divide the gradients by inside its step(); None where nothing."""
+    return getattr(optimizer, "grad_scale", None)
+
+
 def has_closure(args: tuple, kwargs: dict) -> bool:
     """Whether optimizer.step was called with a closure; torch passes hooks the optimizer among `args`."""
     return any(callable(value) and not isinstance(value, Optimizer) for value in (*args, *kwargs.values()))

@@ -5,7 +5,9 @@ parameters hold the view, so whoever evaluates or saves the model sees what the 
 lie here. They stand in the parameters only while the optimizer's step runs:
 
     before the step    the method turns gradients at the view into gradients of the dense weights;  θ ← dense
-    after it           dense ← θ;  θ ← view(dense)
+    after it           the method may take back part of the step;  dense ← θ;  θ ← view(dense)
+
+A step that a gradient scaler skips touches neither.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,9 +21,12 @@ from acdc.sparsity.layers import Weight
 View = Callable[[str, Tensor], Tensor]
 """From a layer's name and its dense weights to what the model computes with."""
 
+Settle = Callable[[str, Tensor, Tensor], None]
+"""A layer's name, its dense weights before the optimizer's step and after it; these may be changed in place."""
+
 
 class Shadow:
-    """The dense weights behind a model's parameters. They change in place: CUDA graphs go on reading the same memory."""
+    """The dense weights behind a model's parameters. They change in place: CUDA graphs read the same memory on."""
 
     def __init__(self, weights: Mapping[str, Weight], view: View) -> None:
         self._weights, self._view = weights, view
@@ -44,9 +49,10 @@ class Shadow:
             self.shown = False
 
     @torch.no_grad()
-    def take_dense(self) -> None:
+    def take_dense(self, settle: Settle) -> None:
         """Keep what the optimizer made of them, and show the view of that."""
         for name, weight in self._weights.items():
+            settle(name, self.dense[name], weight.param)
             self.dense[name].copy_(weight.param)
         self.show()
 

@@ -14,7 +14,7 @@ import logging
 import math
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,15 @@ from acdc.checks import (
     check_types,
 )
 from acdc.gradients import Gradients
-from acdc.host import forget, has_closure, keeps_zeros, plain_model, plain_optimizer, step_was_skipped
+from acdc.host import (
+    forget,
+    has_closure,
+    keeps_zeros,
+    loss_scale,
+    plain_model,
+    plain_optimizer,
+    step_was_skipped,
+)
 from acdc.schedule import Phase, Schedule
 from acdc.shadow import Shadow
 from acdc.sparsity import masks as working
@@ -89,6 +97,10 @@ class Method(Protocol):
 
     def pull_back(self, sparsifier: "Sparsifier", name: str, grad: Tensor, dense: Tensor) -> None:
         """Make of the gradient at the view, in place, the gradient of the dense weights."""
+        ...
+
+    def settle(self, sparsifier: "Sparsifier", name: str, before: Tensor, after: Tensor) -> None:
+        """The optimizer's step took a layer's dense weights from `before` to `after`: change that in place."""
         ...
 
     def rate_step(self, sparsifier: "Sparsifier", step: int) -> int:
@@ -285,7 +297,8 @@ class Sparsifier:
         if missing:
             raise ValueError(f"apply_masks: the model given has no {', '.join(missing[:3])}; pass a copy of the model")
         if self._compressed:
-            for name, mask in self._masks.items():
+            masks = self._masks or {name: working.from_bool(mask) for name, mask in self.masks.items()}
+            for name, mask in masks.items():
                 working.apply_(parameters[name], mask.to(parameters[name].device))
 
     # What a method does with it
@@ -332,6 +345,24 @@ class Sparsifier:
         self.method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=out)
         return {name: working.as_bool(mask) for name, mask in out.items()}
 
+    def masked(self, name: str, tensor: Tensor) -> Tensor:
+        """A copy of a tensor of a layer's shape, exactly 0 where the layer's mask prunes."""
+        kept = tensor.detach().clone()
+        working.apply_(kept, self._masks[name])
+        return kept
+
+    @property
+    def late(self) -> bool:
+        """Whether a forward pass has already read the weights of the phase that is being entered: they must stay."""
+        return self._late
+
+    @property
+    def gradients(self) -> dict[str, Tensor]:
+        """Gradients of the prunable weights that have one. Those a fused optimizer will unscale come unscaled."""
+        grads = {name: w.param.grad.detach() for name, w in self._weights.items() if w.param.grad is not None}
+        scale = loss_scale(self.optimizer)
+        return grads if scale is None else {name: grad / scale for name, grad in grads.items()}
+
     @property
     def weights(self) -> dict[str, Tensor]:
         """The prunable weights by name: the dense ones, where a method trains those behind the model's."""
@@ -353,10 +384,11 @@ class Sparsifier:
             self._shadow.show()
 
     @torch.no_grad()
-    def unshadow(self) -> None:
-        """Put the dense weights back into the model for good."""
+    def unshadow(self, *, to: Literal["dense", "view"] = "dense") -> None:
+        """Train the model's own weights again: from the dense ones, or from the view of them that it holds."""
         if self._shadow is not None:
-            self._shadow.put_dense()
+            if to == "dense":
+                self._shadow.put_dense()
             self._shadow = None
         self._compressed = False
 
@@ -505,7 +537,7 @@ class Sparsifier:
         self._update_due = not self._due and self.method.updates_at(self, self.step)
         self._observing = self._gradients.paused = self.method.observes_at(self, self.step)
         self._gradients.alert = self._due or self._update_due
-        if self._update_due or (self._due and upcoming.kind == "sparse"):
+        if self._update_due or (self._due and (upcoming.kind == "sparse" or self._shadow is not None)):
             self._gradients.watch()
             self._next_forward.arm()
             return
@@ -515,7 +547,7 @@ class Sparsifier:
         else:
             self._next_forward.disarm()
         self._next_forward.release()
-        if not self._compressed:
+        if not self._compressed or self._shadow is not None:
             self._gradients.stop()
 
     def _enter_due(self) -> None:
@@ -546,7 +578,8 @@ class Sparsifier:
             self._zero(self._weights)
 
     def _record(self, phase: Phase) -> None:
-        kept = {name: working.count_kept(mask) for name, mask in self._masks.items()} if self._compressed else {}
+        masks = (self._masks or self.masks) if self._compressed else {}
+        kept = {name: working.count_kept(mask) for name, mask in masks.items()}
         if empty := [name for name, count in kept.items() if not count]:
             named = ", ".join(empty[:3]) + (f" and {len(empty) - 3} more layers" if len(empty) > 3 else "")
             self._say_once(
@@ -568,7 +601,8 @@ class Sparsifier:
     def _enter_late(self) -> None:
         """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
         if self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "dense":
-            self._enter_due()
+            if self._shadow is None:  # dense weights come back only when backward is done: before the optimizer's step
+                self._enter_due()
             return
         self._late = True
         try:
@@ -589,11 +623,13 @@ class Sparsifier:
             self._enter_due()
         elif self._update_due:
             self._update()
-        if self._observing:
+        skipped = (self._observing or self._shadow is not None) and step_was_skipped(optimizer)
+        if self._observing and not skipped:
             with torch.no_grad():
                 self.method.observe(self)
         if self._shadow is not None:
-            self._step_densely(has_closure(args, kwargs))
+            if not skipped:
+                self._step_densely(has_closure(args, kwargs))
         elif self._compressed:
             self._gradients.mask_now()
 
@@ -605,17 +641,20 @@ class Sparsifier:
                 f"optimizer.step(closure): {self.method.name} trains dense weights behind the model's and cannot let a "
                 "closure compute with them; call the closure yourself, then optimizer.step()"
             )
+        scale = loss_scale(self.optimizer)
         for name, weight in self._weights.items():
             if weight.param.grad is not None:
-                self.method.pull_back(self, name, weight.param.grad, self._shadow.dense[name])
+                grad = weight.param.grad if scale is None else weight.param.grad.div_(scale)
+                self.method.pull_back(self, name, grad, self._shadow.dense[name])
+                if scale is not None:
+                    grad.mul_(scale)
         self._shadow.put_dense()
 
     def _after_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        skipped = step_was_skipped(optimizer)
-        if self._shadow is not None:
-            self._shadow.show() if skipped else self._shadow.take_dense()
-        if skipped:
+        if step_was_skipped(optimizer):
             return
+        if self._shadow is not None:
+            self._shadow.take_dense(lambda name, before, after: self.method.settle(self, name, before, after))
         if self._compressed and self._shadow is None:
             if not self._keeps_zeros:
                 self._say_once(

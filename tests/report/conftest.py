@@ -1,4 +1,4 @@
-"""Browser tests are run by name (`make browser-test`), as a fresh machine has no Chromium and no test may be skipped."""
+"""Browser tests run by name only (`make browser-test`): a fresh machine has no Chromium, and no test may be skipped."""
 
 from pathlib import Path
 

@@ -84,7 +84,7 @@ def test_several_runs_in_other_forms(runs: list[Path], tmp_path: Path, kind: str
 def test_runs_of_other_data_are_refused_by_naming_the_difference(tmp_path: Path) -> None:
     one, other = make_run(tmp_path / "one"), make_run(tmp_path / "other", data="cifar10")
     with pytest.raises(
-        ReportError, match='data.name is "digits" in the one and "cifar10" in the other; report them apart'
+        ReportError, match=r'data\.name is "digits" in the one and "cifar10" in the other; report them apart'
     ):
         make([one, other], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()

@@ -92,7 +92,7 @@ def test_json_has_the_facts(run: Path, tmp_path: Path) -> None:
 
 def test_csv_has_a_line_for_each_model(run: Path, tmp_path: Path) -> None:
     make([run], tmp_path / "r.csv", "csv")
-    rows = list(csv.DictReader((tmp_path / "r.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "r.csv").read_text().splitlines()))
     assert [row["role"] for row in rows] == ["baseline", "sparse", "twin", "finetuned"]
     assert float(rows[1]["accuracy"]) == 0.96
     assert rows[2]["best_accuracy"] == ""

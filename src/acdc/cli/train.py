@@ -255,7 +255,7 @@ def _introduce(
             console.say(f"left dense: {name} ({reason})")
         if recipe.run.finetune and not method.gives_twin():
             console.say(
-                f"no twin to fine-tune: {method.title()} does not end with a compressed phase after a dense one"
+                f"nothing to fine-tune: {method.title()} keeps no dense twin"
             )
     threads = f", {recipe.train.threads} thread" if place.device.type == "cpu" and recipe.train.threads else ""
     several = f", {place.world.size} processes" if place.world.size > 1 else ""

@@ -194,8 +194,8 @@ class ImageFolder:
         count, shown = len(self.skipped), ", ".join(self.skipped[:3])
         if count > self.bad_limit or count == self.samples:
             raise BadImagesError(
-                f"data.bad_limit={self.bad_limit}: {count} of the {self.samples} images of {self.root / self.split} cannot "
-                f"be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. Copy "
+                f"data.bad_limit={self.bad_limit}: {count} of the {self.samples} images of {self.root / self.split} "
+                f"cannot be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. Copy "
                 f"these files again from their archive, or set data.bad_limit={2 * count} to go on without them"
             )
 

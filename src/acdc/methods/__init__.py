@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 # Where each method is.
 _METHODS = {
     "acdc": "acdc.ACDC",
+    "one_shot": "one_shot.OneShot",
     "gmp": "gmp.GMP",
+    "dsd": "dsd.DSD",
+    "jin": "jin.Jin",
+    "lottery": "lottery.LotteryTicket",
+    "static": "static.Static",
+    "set": "set.SET",
+    "deepr": "deepr.DeepR",
+    "snfs": "snfs.SNFS",
     "rigl": "rigl.RigL",
 }
 

@@ -15,18 +15,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from acdc.methods.base import Base
+from acdc.methods.scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 
 
 @dataclass(frozen=True, kw_only=True)
-class ACDC(Base):
+class ACDC(Scored):
     """AC/DC at a target sparsity, over `epochs` in the paper's proportions or over an explicit `schedule`.
 
     pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel().
     distribution  "global" magnitude (the paper's default), "uniform", "erk", or a mapping from layers to sparsities.
     include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable.
+    criterion     which weights survive: "magnitude" (the paper's), or another of acdc.criteria.
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all"
                   of its state, or "nothing".
     twin          which dense model is kept: the "last" (end of the last dense phase) or the "best" one reported
@@ -54,7 +55,7 @@ class ACDC(Base):
             sparsifier.decompress(reset=self.reset)
             return
         ends_dense = phase.final and sparsifier.phase.kind == "dense" and phase.index > 0
-        sparsifier.compress(keep_twin=ends_dense and (self.twin == "last" or sparsifier.best_metric is None))
+        self.compress(sparsifier, keep_twin=ends_dense and (self.twin == "last" or sparsifier.best_metric is None))
 
     def keeps_best_twin(self) -> bool:
         return self.twin == "best"

@@ -43,8 +43,8 @@ class Base:
         derived = self.epochs is not None and self.schedule == self.default_schedule(self.epochs)  # dataclasses.replace
         if (self.epochs is None) == (self.schedule is None) and not derived:
             raise ValueError(
-                f"epochs={self.epochs!r}, schedule={'None' if self.schedule is None else 'given'}: {kind} needs exactly "
-                f"one of them; write {kind}(sparsity=0.9, epochs=100) or schedule=acdc.Schedule.alternating(...)"
+                f"epochs={self.epochs!r}, schedule={'None' if self.schedule is None else 'given'}: {kind} needs "
+                f"exactly one of them; write {kind}(sparsity=0.9, epochs=100) or schedule=acdc.Schedule.alternating(...)"
             )
         if self.epochs is not None:
             object.__setattr__(self, "schedule", self.default_schedule(self.epochs))
@@ -146,7 +146,10 @@ class Base:
         raise NotImplementedError
 
     def pull_back(self, sparsifier: Sparsifier, name: str, grad: Tensor, dense: Tensor) -> None:
-        raise NotImplementedError
+        """Straight through, unless a method says otherwise."""
+
+    def settle(self, sparsifier: Sparsifier, name: str, before: Tensor, after: Tensor) -> None:
+        """All of the step holds, unless a method says otherwise."""
 
     def rate_step(self, sparsifier: Sparsifier, step: int) -> int:
         """The step whose learning rate step `step` takes: another one where a method starts training over."""
@@ -169,6 +172,15 @@ def check_every(value: str) -> None:
     """The time between two updates: some epochs or steps."""
     if not Duration.parse(value, "every", ABSOLUTE).value:
         raise wrong("every", value, "updates lie some steps or epochs apart", 'write every="1st" or more')
+
+
+def refuse_late(sparsifier: Sparsifier) -> None:
+    """For methods that write weights as a step begins: after its forward pass they cannot."""
+    if sparsifier.late:
+        raise RuntimeError(
+            f"step {sparsifier.step}: {type(sparsifier.method).__name__} writes weights as a step begins, and this one "
+            "was noticed only at backward, as no module was called; call sparsifier.begin_step() at the top of each step"
+        )
 
 
 def check_free(method: Base, instead: str) -> None:

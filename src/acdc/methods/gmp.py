@@ -3,8 +3,8 @@
 Idea       Train densely, then raise the sparsity step by step, and train on at the target.
 Step       every `every` steps from the end of the dense phase to `end`: θ ← T_k(t)(θ), with the sparsity
            s(t) = s_f + (s_i − s_f) · (1 − (t − t_0) / (t_1 − t_0))³. The last update reaches s_f exactly, at t_1.
-Knobs      sparsity; initial (0); when the rise begins and ends, as fractions of the run (.25 and .75: the CIFAR-100 runs
-           of the AC/DC paper, 50 + 100 + 50 epochs); every ("1ep").
+Knobs      sparsity; initial (0); when the rise begins and ends, as fractions of the run (.25 and .75: the CIFAR-100
+           runs of the AC/DC paper, 50 + 100 + 50 epochs); every ("1ep").
 FLOPs      3·F per sample by the weights that are left; dense before.
 Costs      as AC/DC's compressed phases; one selection an update.
 Reference  Zhu, Gupta: To prune, or not to prune. 2017. Gale, Elsen, Hooker: The State of Sparsity. 2019.

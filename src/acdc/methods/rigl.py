@@ -1,8 +1,8 @@
 """RigL: rigged lottery.
 
 Idea       Stay sparse throughout; now and then drop the smallest weights and grow those with the largest gradients.
-Step       every ΔT steps until T_end, in each layer: drop the ⌊ζ(t)·k⌋ kept weights of smallest |θ|, grow as many pruned
-           ones of largest |∇f|, which start at 0; ζ(t) = ½ α (1 + cos(π t / T_end)).
+Step       every ΔT steps until T_end, in each layer: drop the ⌊ζ(t)·k⌋ kept weights of smallest |θ|, grow as many
+           pruned ones of largest |∇f|, which start at 0; ζ(t) = ½ α (1 + cos(π t / T_end)).
 Knobs      sparsity; distribution ("erk", or "uniform"); drop α (.3); every ΔT ("100st"); end, as a fraction (.75).
 FLOPs      3·F per sample by the weights that are left, and a dense backward pass every ΔT steps:
            (3·F_S·ΔT + 2·F_S + F_D) / (ΔT + 1) on average.
@@ -41,11 +41,7 @@ class RigL(SparseThroughout):
 
     def observe(self, sparsifier: Sparsifier) -> None:
         """Keep the gradients until the next step begins."""
-        sparsifier.memory["gradients"] = {
-            weight.name: weight.param.grad.detach().abs()
-            for weight in sparsifier.layers.weights
-            if weight.param.grad is not None
-        }
+        sparsifier.memory["gradients"] = {name: gradient.abs() for name, gradient in sparsifier.gradients.items()}
 
     def update(self, sparsifier: Sparsifier) -> None:
         gradients = sparsifier.memory.pop("gradients", {})

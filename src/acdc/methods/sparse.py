@@ -1,4 +1,4 @@
-"""Methods that are sparse from the first step to the last: random masks, of which a few weights are replaced now and then."""
+"""Methods that are sparse from the first step to the last, and replace a few weights now and then."""
 
 import math
 from collections.abc import Callable

@@ -118,7 +118,9 @@ def _inline(text: str, chart: Chart, kind: str) -> str:
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*"', "<g", text)
     text = re.sub(r"\s*\n\s*", "\n", text)
-    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)  # the family is the page's
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+    text = re.sub(r" ?font-family: [^;\"]*;?", "", text)  # it is the page's
+    text = re.sub(r' transform="rotate\(-0 [^"]*\)"', "", text)
     text = text.replace("xlink:href", "href")
     text = re.sub(r' (d|x|y|width|height|transform)="([^"]*)"', _shorter, text)
     text = _colours().sub(lambda found: f"var(--{_names()[found[0]]})", text)

@@ -76,6 +76,8 @@ def layers(run: Run) -> Chart | None:
         f"Layers end between {words.share(zeros[least])} zeros ({_plain(least)}) and "
         f"{words.share(zeros[most])} ({_plain(most)})"
     )
+    if words.share(zeros[least]) == words.share(zeros[most]):
+        title = f"All layers end with {words.share(zeros[most])} zeros"
 
     def draw(narrow: bool) -> Figure:
         width, step = (plot.NARROW, 13) if narrow else (plot.WIDE, 17)

@@ -34,8 +34,11 @@ def beside(recipe: Recipe, file: str) -> str | None:
 
 def _same(one: Recipe, other: Recipe) -> bool:
     """In all that decides the result; precision, seeds and where batches are cut into parts do not count."""
-    parts = ("model", "data", "optimizer", "rate", "method", "epochs")
-    return all(getattr(one, part) == getattr(other, part) for part in parts) and (
-        one.train.batch_size,
-        one.train.label_smoothing,
-    ) == (other.train.batch_size, other.train.label_smoothing)
+
+    def decides(recipe: Recipe) -> tuple:
+        method, train = recipe.build_method(), recipe.train
+        built = (method.name, method.config()) if method else None
+        parts = (recipe.model, recipe.data, recipe.optimizer, recipe.rate, built, recipe.epochs)
+        return *parts, train.batch_size, train.label_smoothing
+
+    return decides(one) == decides(other)

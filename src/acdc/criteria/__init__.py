@@ -1,0 +1,45 @@
+"""Criteria: what a compression keeps, where the largest magnitude is not the answer.
+
+A criterion gives every prunable weight a score, and the method keeps the largest scores within its budgets. Some look
+at the gradients of the last steps before a compression, some compute gradients of their own.
+
+    acdc.ACDC(sparsity=0.9, epochs=100, criterion="saliency")
+    acdc.ACDC(sparsity=0.9, epochs=100, criterion=acdc.criteria.WoodFisher(steps=200))
+    criterion = { name = "woodfisher", steps = 200 }        in a recipe
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+from acdc.criteria.base import Criterion
+from acdc.criteria.first_order import Magnitude, Movement, Saliency, Snip
+from acdc.criteria.synflow import SynFlow
+from acdc.criteria.woodfisher import WoodFisher
+
+__all__ = ["Criterion", "Magnitude", "Movement", "Saliency", "Snip", "SynFlow", "WoodFisher", "find", "names"]
+
+_CRITERIA = {kind.name: kind for kind in (Magnitude, Saliency, Movement, WoodFisher, Snip, SynFlow)}
+
+
+def names() -> tuple[str, ...]:
+    return tuple(_CRITERIA)
+
+
+def find(said: str | Mapping[str, Any] | Criterion) -> Criterion:
+    """The criterion of a name, of a table with a name and knobs, or the one given."""
+    if isinstance(said, Criterion):
+        return said
+    knobs = {"name": said} if isinstance(said, str) else dict(said) if isinstance(said, Mapping) else {}
+    name = knobs.pop("name", said)
+    if not isinstance(name, str) or name not in _CRITERIA:
+        close = get_close_matches(str(name).lower(), _CRITERIA, n=1)
+        guess = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"criterion={name!r}: expected one of {', '.join(map(repr, _CRITERIA))}{guess}")
+    kind = _CRITERIA[name]
+    known = [f.name for f in fields(kind)]
+    for knob, value in knobs.items():
+        if knob not in known:
+            raise ValueError(f"criterion.{knob}={value!r}: {name} has the knobs {', '.join(known) or 'none'}")
+    return kind(**knobs)

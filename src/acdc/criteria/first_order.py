@@ -1,0 +1,118 @@
+"""Criteria made of weights and gradients: magnitude, saliency, movement, SNIP."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from acdc.criteria.base import Criterion, check_count, memory, refuse_unobserved
+from acdc.sparsifier import Sparsifier
+from acdc.sparsity.distributions import Budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Magnitude(Criterion):
+    """|θ|: the paper's T_k."""
+
+    name: ClassVar[str] = "magnitude"
+
+    def scores(self, sparsifier: Sparsifier, budgets: Sequence[Budget]) -> None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saliency(Criterion):
+    """|θ·∂f/∂θ|, averaged over the last `steps` steps before the compression: the loss that goes with the weight, to
+    first order. Mozer, Smolensky: Skeletonization. NIPS 1989. Molchanov et al.: Pruning CNNs for Resource Efficient
+    Inference. ICLR 2017. Costs 4 bytes a weight and one pass over the weights in those steps.
+    """
+
+    steps: int = 100
+
+    name: ClassVar[str] = "saliency"
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps, 100)
+
+    @property
+    def window(self) -> int:
+        return self.steps
+
+    def observe(self, sparsifier: Sparsifier) -> None:
+        weights, sums = sparsifier.weights, memory(sparsifier)
+        for name, gradient in sparsifier.gradients.items():
+            product = self.product(weights[name], gradient)
+            sums[name] = sums[name].add_(product) if name in sums else product
+
+    def product(self, weight: Tensor, gradient: Tensor) -> Tensor:
+        return (weight * gradient).abs_()
+
+    def scores(self, sparsifier: Sparsifier, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
+        sums = memory(sparsifier)  # sums, not means: only their order counts
+        if not sums:
+            raise refuse_unobserved(self, sparsifier)
+        return {name: sums.get(name, torch.zeros_like(weight)) for name, weight in sparsifier.weights.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Movement(Saliency):
+    """S = −Σ θ·∂f/∂θ over the last `steps` steps: weights that move away from 0 stay, whatever their size.
+
+    Sanh, Wolf, Rush: Movement Pruning. NeurIPS 2020. The paper gathers S over the whole run, with a learning rate of
+    its own, behind dense weights; here weights that are already pruned have no movement and come last.
+    """
+
+    steps: int = 500
+
+    name: ClassVar[str] = "movement"
+
+    def product(self, weight: Tensor, gradient: Tensor) -> Tensor:
+        return -(weight * gradient)
+
+    def scores(self, sparsifier: Sparsifier, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
+        """S shifted by one number above 0, so that the largest S have the largest magnitude; in double, where the
+        shift rounds nothing that matters."""
+        signed = {name: total.double() for name, total in super().scores(sparsifier, budgets).items()}
+        lowest = min(float(total.min()) for total in signed.values())
+        widest = max(float(total.abs().max()) for total in signed.values())
+        shift = 1e-9 * widest + torch.finfo(torch.float64).tiny - lowest
+        masks = sparsifier.masks
+        return {
+            name: torch.where(masks[name], total + shift, 0) if name in masks else total + shift
+            for name, total in signed.items()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snip(Saliency):
+    """|θ·∂f/∂θ| of one batch, at initialisation: for a compression as training starts.
+
+    Lee, Ajanthan, Torr: SNIP. ICLR 2019. `example` is a batch (inputs, targets) whose gradient is taken in a copy of
+    the model as the compression begins, so that training may be sparse from step 0. Without one it is the batch of
+    the step before: let a dense phase of "1st" come first.
+    """
+
+    steps: int = 1
+    example: tuple[Tensor, Tensor] | None = field(default=None, repr=False, compare=False)
+    loss: Callable[[Tensor, Tensor], Tensor] = field(default=F.cross_entropy, repr=False)
+
+    name: ClassVar[str] = "snip"
+
+    @property
+    def window(self) -> int:
+        return self.steps if self.example is None else 0
+
+    def scores(self, sparsifier: Sparsifier, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
+        if self.example is None:
+            return super().scores(sparsifier, budgets)
+        model = copy.deepcopy(sparsifier.model).train()  # a copy has no hooks of ours and keeps its batch statistics
+        weights = {name: model.get_parameter(name) for name in sparsifier.weights}
+        inputs, targets = self.example
+        with torch.enable_grad():
+            gradients = torch.autograd.grad(self.loss(model(inputs), targets), list(weights.values()))
+        products = zip(weights.items(), gradients, strict=True)
+        return {name: self.product(weight.detach(), gradient) for (name, weight), gradient in products}

@@ -1,0 +1,129 @@
+"""WoodFisher: second-order scores from the inverse of the empirical Fisher matrix, block by block."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from acdc.criteria.base import Criterion, check_count, memory, refuse_unobserved
+from acdc.sparsifier import Sparsifier
+from acdc.sparsity.distributions import Budget
+
+log = logging.getLogger("acdc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WoodFisher(Criterion):
+    """θ_q² / (2·[F⁻¹]_qq): the loss that goes with the weight, to second order, where the gradient is 0.
+
+    F = λ·I + 1/n Σ ∇f_i ∇f_iᵀ over the gradients of the last n = `steps` steps before the compression, cut into
+    blocks of `block` consecutive weights of a layer. Its inverse is kept up to date by the Woodbury identity (eq. 4):
+    F⁻¹ ← F⁻¹ − F⁻¹∇f ∇fᵀF⁻¹ / (n + ∇fᵀF⁻¹∇f), from I/λ on. With `update`, the weights that stay make up for those
+    that go: δ = −Σ_q θ_q F⁻¹e_q / [F⁻¹]_qq (eq. 11). Gradients are those of the training batches, as in the paper's
+    mini-batch Fisher.
+
+    Costs `block` floats a weight from the first of those steps to the compression, in checkpoints too.
+
+    Singh, Alistarh: WoodFisher: Efficient Second-Order Approximation for Neural Network Compression. NeurIPS 2020.
+    """
+
+    steps: int = 100
+    block: int = 50
+    damping: float = 1e-5
+    update: bool = True
+
+    name: ClassVar[str] = "woodfisher"
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps, 100)
+        check_count("block", self.block, 50)
+        if not isinstance(self.damping, int | float) or not self.damping > 0:
+            raise ValueError(
+                f"damping={self.damping!r}: fewer gradients than weights leave a block singular, and λ > 0 makes it "
+                "invertible; write damping=1e-5"
+            )
+
+    @property
+    def window(self) -> int:
+        return self.steps
+
+    def observe(self, sparsifier: Sparsifier) -> None:
+        seen, masks = memory(sparsifier), sparsifier.masks
+        seen["count"] = seen.get("count", 0) + 1
+        inverses = seen.setdefault("inverse", {})
+        for name, gradient in sparsifier.gradients.items():
+            if name in masks:  # what is pruned stays at 0 and is no part of the problem
+                gradient = gradient * masks[name]
+            blocks = self._cut(gradient)
+            if name not in inverses:
+                size = blocks.shape[1]
+                eye = torch.eye(size, dtype=blocks.dtype, device=blocks.device) / self.damping
+                inverses[name] = eye.repeat(len(blocks), 1, 1)
+            add_gradient_(inverses[name], blocks, self.steps)
+
+    def scores(self, sparsifier: Sparsifier, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
+        seen = memory(sparsifier)
+        if not seen.get("count"):
+            raise refuse_unobserved(self, sparsifier)
+        if seen["count"] < self.steps:
+            log.warning(
+                "WoodFisher saw %d gradients of %d before the compression at step %d: the damping of %g counts %.3g "
+                "times as much. Lower steps, or let the dense phase be longer",
+                seen["count"], self.steps, sparsifier.step, self.damping, self.steps / seen["count"],
+            )  # fmt: skip
+        scores, singular = {}, 0
+        for name, weight in sparsifier.weights.items():
+            if name not in seen["inverse"]:
+                scores[name] = torch.zeros_like(weight)
+                continue
+            diagonal = seen["inverse"][name].diagonal(dim1=1, dim2=2)
+            _refuse_non_finite(name, diagonal, sparsifier.step)
+            singular += int((diagonal >= (1 - 1e-6) / self.damping).all(1).sum())
+            scores[name] = self._join(self._cut(weight).square() / (2 * self._positive(diagonal)), weight)
+        if singular:
+            log.warning("WoodFisher: in %d blocks no gradient was seen, and the damping alone scores them", singular)
+        return scores
+
+    def correction(self, sparsifier: Sparsifier, masks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        if not self.update:
+            return {}
+        inverses = memory(sparsifier)["inverse"]
+        changes = {}
+        for name, weight in sparsifier.weights.items():
+            if name in inverses:
+                gone = self._cut(torch.where(masks[name], 0, weight))
+                diagonal = self._positive(inverses[name].diagonal(dim1=1, dim2=2))
+                change = -torch.bmm(inverses[name], (gone / diagonal).unsqueeze(2)).squeeze(2)
+                changes[name] = self._join(change, weight).mul_(masks[name])
+        return changes
+
+    def _positive(self, diagonal: Tensor) -> Tensor:
+        """Where rounding left no positive entry: as if no gradient had been seen there."""
+        return torch.where(diagonal > 0, diagonal, 1 / self.damping)
+
+    def _cut(self, tensor: Tensor) -> Tensor:
+        """A layer's weights as rows of one block each; the last is filled up with zeros, which change nothing."""
+        flat = tensor.detach().float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.detach()
+        size = min(self.block, flat.numel())
+        return torch.nn.functional.pad(flat.reshape(-1), (0, -flat.numel() % size)).view(-1, size)
+
+    def _join(self, blocks: Tensor, like: Tensor) -> Tensor:
+        return blocks.reshape(-1)[: like.numel()].view(like.shape).to(like.dtype)
+
+
+def add_gradient_(inverse: Tensor, gradient: Tensor, count: int) -> None:
+    """The Woodbury identity for one gradient of `count`, for many blocks at once."""
+    moved = torch.bmm(inverse, gradient.unsqueeze(2))
+    below = count + torch.bmm(gradient.unsqueeze(1), moved)
+    inverse.baddbmm_(moved, moved.transpose(1, 2) / below, alpha=-1)
+
+
+def _refuse_non_finite(name: str, diagonal: Tensor, step: int) -> None:
+    if not diagonal.isfinite().all():
+        raise ValueError(
+            f"WoodFisher: the inverse Fisher matrix of {name} is not finite at step {step}: its gradients were NaN or "
+            "infinite, or the damping is too small for them; clip the gradients, or write damping=1e-3"
+        )

@@ -1,0 +1,53 @@
+"""Iterative hard thresholding of Jin et al. 2016, "skinny" networks.
+
+Idea       Alternate: keep only the largest weights and train those; re-activate the others and train all. The paper's
+           result is the dense network, better for having been sparse; the sparse one before the last dense phase is
+           kept too.
+Step       phase I: θ ← T_k(θ), then s₁ steps θ ← θ − η ∇f(θ) on its support only; phase II: the others start again from
+           0, and s₂ steps train all.
+Knobs      sparsity; cycles of the two phases (3), after a dense phase of the same length. The lengths are ours: the
+           paper sets s₁ and s₂ for each network.
+FLOPs      3·F_C per sample in sparse phases, 2·F_D + F in dense ones.
+Costs      as AC/DC.
+Reference  Jin, Yuan, Feng, Yan: Training Skinny Deep Neural Networks with Iterative Hard Thresholding Methods. 2016.
+
+Against AC/DC: it ends densely, where AC/DC ends compressed; the optimizer's momentum is not reset when weights come
+back; AC/DC makes its last dense phase longer, for the twin.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from acdc.duration import check_whole
+from acdc.methods.base import Base
+from acdc.methods.dsd import equal_phases
+from acdc.schedule import Phase, Schedule
+from acdc.sparsifier import Sparsifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jin(Base):
+    """See the module."""
+
+    cycles: int = 3
+
+    name: ClassVar[str] = "jin"
+
+    def __post_init__(self) -> None:
+        check_whole("cycles", self.cycles, 1, "write cycles=3")
+        super().__post_init__()
+
+    @classmethod
+    def title(cls) -> str:
+        return "Jin et al."
+
+    def default_schedule(self, epochs: int) -> Schedule:
+        return equal_phases(("dense", *("sparse", "dense") * self.cycles), epochs)
+
+    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+        if phase.kind == "sparse":
+            sparsifier.compress()
+            return
+        if phase.final:
+            sparsifier.keep_sparse()
+        sparsifier.decompress(reset="nothing")

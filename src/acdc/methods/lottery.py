@@ -1,0 +1,134 @@
+"""Lottery tickets: iterative magnitude pruning with rewinding.
+
+Idea       Train, prune a little, put what is left back to where it was early in training, and train again, until the
+           target is reached: the network found is one that could have been trained sparse from that early point on.
+Step       R rounds of equal length. After round i < R: mask the largest |θ| so that a share (1 − s)^(i / (R − 1)) is
+           left; kept weights, all other parameters and buffers, and the optimizer's state go back to their values at
+           `rewind` of round 1; pruned weights are 0.
+Knobs      sparsity; rounds R (12: each prunes 19 % at 90 %, the paper's is 20 %); rewind ("1ep"; "0st" for the original
+           tickets). The paper trains every round for the full number of epochs: multiply yours by R for that.
+FLOPs      3·F per sample by the weights that are left in each round; dense in the first.
+Costs      as AC/DC's compressed phases; one selection a round; on the host, a copy of the model and of the optimizer's
+           state at the rewinding point, and the dense twin, the model after round 1.
+Reference  Frankle, Dziugaite, Roy, Carbin: Linear Mode Connectivity and the Lottery Ticket Hypothesis. ICML 2020.
+
+Each round walks the whole curve of the learning rate, later rounds from the rewinding point on (`rate_step`). Weights
+are written as a round begins: a loop that calls no module must call sparsifier.begin_step().
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from acdc.duration import ABSOLUTE, Duration, check_whole, round_half_up, wrong
+from acdc.methods.base import Base, check_free, refuse_late
+from acdc.schedule import Phase, Schedule
+from acdc.sparsifier import Sparsifier
+from acdc.twin import to_cpu
+
+
+@dataclass(frozen=True, kw_only=True)
+class LotteryTicket(Base):
+    """See the module. The schedule is a dense phase, round 1, and a sparse one, which the other rounds share."""
+
+    rounds: int = 12
+    rewind: str = "1ep"
+
+    name: ClassVar[str] = "lottery"
+
+    def __post_init__(self) -> None:
+        check_whole("rounds", self.rounds, 2, "one is dense and the last sparse, so write rounds=12")
+        Duration.parse(self.rewind, "rewind", ABSOLUTE)
+        super().__post_init__()
+        check_free(self, "leave pattern out, or use OneShot")
+        kinds = [phase.kind for phase in self.schedule.phases]
+        if kinds != ["dense", "sparse"]:
+            raise wrong("schedule", kinds, "it is a dense phase and a sparse one", "leave it out and write epochs=100")
+
+    @classmethod
+    def title(cls) -> str:
+        return "lottery ticket"
+
+    def default_schedule(self, epochs: int) -> Schedule:
+        first = Fraction(epochs, self.rounds)
+        return Schedule.from_phases([("dense", Duration(first, "ep")), ("sparse", Duration(epochs - first, "ep"))])
+
+    def starts(self, sparsifier: Sparsifier) -> list[int]:
+        """The first step of each round, and the end of the run."""
+        first, total = sparsifier.phase_starts[1][0], sparsifier.total_steps
+        later = self.rounds - 1
+        return [0, *(first + round_half_up(Fraction((total - first) * i, later)) for i in range(later)), total]
+
+    def rewinds_to(self, sparsifier: Sparsifier) -> int:
+        length = Duration.parse(self.rewind)
+        step = round_half_up(length.value * (sparsifier.steps_per_epoch or 0 if length.unit == "ep" else 1))
+        if step >= (first := sparsifier.phase_starts[1][0]):
+            allowed = f"the first round has {first} steps, and the point to go back to lies within"
+            raise wrong("rewind", self.rewind, allowed, "write an earlier point, use fewer rounds, or train longer")
+        return step
+
+    def rate_step(self, sparsifier: Sparsifier, step: int) -> int:
+        starts, total = self.starts(sparsifier), sparsifier.total_steps
+        index, (start, end) = next((i, s) for i, s in enumerate(pairwise(starts)) if step < s[1] or s[1] == total)
+        back = Fraction(self.rewinds_to(sparsifier), starts[1]) if index else Fraction(0)  # share of the curve
+        return min(int((back + (1 - back) * Fraction(step - start, end - start)) * total), total - 1)
+
+    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+        if phase.kind == "sparse":
+            sparsifier.keep_twin()
+            self._next_round(sparsifier)
+
+    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
+        return step == self.rewinds_to(sparsifier) or step in self.starts(sparsifier)[2:-1]
+
+    def update(self, sparsifier: Sparsifier) -> None:
+        if sparsifier.step == self.rewinds_to(sparsifier):
+            sparsifier.memory["start"] = {
+                "model": to_cpu(sparsifier.model.state_dict()),
+                "optimizer": to_cpu(sparsifier.optimizer.state_dict()["state"]),
+            }
+        else:
+            self._next_round(sparsifier)
+
+    def left_after(self, target: float, prunings: int) -> float:
+        """The sparsity after so many prunings: equal shares of what is left, the last to the target exactly."""
+        return target if prunings == self.rounds - 1 else 1 - (1 - target) ** (prunings / (self.rounds - 1))
+
+    @torch.no_grad()
+    def _next_round(self, sparsifier: Sparsifier) -> None:
+        refuse_late(sparsifier)
+        if "start" not in sparsifier.memory:
+            raise RuntimeError(
+                f"step {sparsifier.step}: no weights to go back to were kept, as the run did not pass "
+                f'rewind="{self.rewind}"; start it from step 0, or load the state of one that did'
+            )
+        prunings = self.starts(sparsifier).index(sparsifier.step)
+        budgets = self.budgets_along(sparsifier.layers, lambda target: self.left_after(target, prunings))
+        masks, scores = sparsifier.masks, sparsifier.weights
+        if masks:  # a kept weight that is 0 still comes before the pruned ones
+            tiny = {name: torch.finfo(weight.dtype).tiny for name, weight in scores.items()}
+            scores = {name: torch.where(masks[name], w.abs().clamp(min=tiny[name]), 0) for name, w in scores.items()}
+        masks = sparsifier.write_masks(scores, budgets)
+        sparsifier.model.load_state_dict(sparsifier.memory["start"]["model"])
+        _restore(sparsifier.optimizer, sparsifier.memory["start"]["optimizer"])
+        sparsifier.set_masks(masks)
+
+
+def _restore(optimizer: Optimizer, saved: Mapping[int, Mapping[str, Any]]) -> None:
+    """Put an optimizer's state back, in place where it can be; learning rates and the like stay as they are."""
+    for index, param in enumerate(param for group in optimizer.param_groups for param in group["params"]):
+        if index not in saved:
+            optimizer.state.pop(param, None)
+            continue
+        state = optimizer.state[param]
+        for key, value in saved[index].items():
+            if isinstance(now := state.get(key), Tensor) and isinstance(value, Tensor):
+                now.copy_(value)
+            else:
+                state[key] = value.clone() if isinstance(value, Tensor) else value

@@ -1,0 +1,49 @@
+"""One-shot magnitude pruning.
+
+Idea       Train densely, prune to the target once, train the rest on.
+Step       at the end of the dense phase: θ ← T_k(θ), the k largest |θ|; then θ ← θ − η ∇f(θ) on its support only.
+Knobs      sparsity; at, when to prune, as a fraction of the run (.5; Han et al. prune a network that is fully trained
+           and train it again, which is twice the epochs at .5, with a learning rate that starts anew).
+FLOPs      3·F per sample by the weights that are left; dense before.
+Costs      as AC/DC's compressed phases, and one selection; on the host the dense twin: the model before pruning.
+Reference  Han, Pool, Tran, Dally: Learning both Weights and Connections for Efficient Neural Networks. NeurIPS 2015.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from acdc.duration import wrong
+from acdc.methods.base import Base
+from acdc.methods.timing import fraction
+from acdc.schedule import Phase, Schedule
+from acdc.sparsifier import Sparsifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShot(Base):
+    """See the module. The schedule is a dense phase and a sparse one."""
+
+    at: float = 0.5
+
+    name: ClassVar[str] = "one_shot"
+
+    def __post_init__(self) -> None:
+        fraction("at", self.at, "0.5")
+        if self.at == 1:
+            raise wrong("at", self.at, "fine-tuning follows the pruning", "write at=0.5")
+        super().__post_init__()
+
+    @classmethod
+    def title(cls) -> str:
+        return "one-shot"
+
+    def default_schedule(self, epochs: int) -> Schedule:
+        dense = min(max(1, round(self.at * epochs)), epochs - 1) if self.at else 0
+        phases = [("dense", f"{dense}ep")] if dense else []
+        return Schedule.from_phases([*phases, ("sparse", f"{epochs - dense}ep")])
+
+    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+        if phase.kind == "dense":
+            sparsifier.decompress(reset="momentum")
+        else:
+            sparsifier.compress(keep_twin=phase.index > 0)

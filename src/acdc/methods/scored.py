@@ -1,0 +1,64 @@
+"""Methods that compress by a score, which need not be the magnitude."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from acdc import criteria
+from acdc.criteria import Criterion
+from acdc.methods.base import Base
+from acdc.sparsifier import Sparsifier, log
+from acdc.sparsity.distributions import Budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored(Base):
+    """criterion  "magnitude", "saliency", "movement", "woodfisher", "snip", "synflow", or one of acdc.criteria"""
+
+    criterion: Criterion = "magnitude"  # type: ignore[assignment]  # always a Criterion after __post_init__
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "criterion", criteria.find(self.criterion))
+        super().__post_init__()
+
+    def next_compression(self, sparsifier: Sparsifier, step: int) -> int | None:
+        """The first step from `step` on that begins with a compression."""
+        return next((s for s, phase in sparsifier.phase_starts if s >= step and phase.kind == "sparse"), None)
+
+    def observes_at(self, sparsifier: Sparsifier, step: int) -> bool:
+        if not self.criterion.window:
+            return False
+        upcoming = self.next_compression(sparsifier, step + 1)
+        return upcoming is not None and upcoming - step <= self.criterion.window
+
+    def observe(self, sparsifier: Sparsifier) -> None:
+        self.criterion.observe(sparsifier)
+
+    @torch.no_grad()
+    def compress(
+        self, sparsifier: Sparsifier, *, budgets: Sequence[Budget] | None = None, keep_twin: bool = False
+    ) -> None:
+        """As the sparsifier's, by the criterion's scores; the twin is kept before the criterion corrects weights."""
+        budgets = budgets or sparsifier.budgets
+        scores = self.criterion.scores(sparsifier, budgets)
+        changes = {}
+        if scores is not None and type(self.criterion).correction is not Criterion.correction:
+            changes = self.criterion.correction(sparsifier, sparsifier.write_masks(scores, budgets))
+        if changes:
+            if keep_twin:
+                sparsifier.keep_twin()
+                keep_twin = False
+            if sparsifier.late:
+                log.warning("criterion=%r: weights are not corrected, the forward pass has run", self.criterion.name)
+                changes = {}
+        weights = sparsifier.weights
+        for name, change in changes.items():
+            weights[name].add_(change)
+        sparsifier.compress(scores=scores, budgets=budgets, keep_twin=keep_twin)
+        sparsifier.memory.pop("criterion", None)
+
+    def config(self) -> dict[str, Any]:
+        said = None if self.criterion.name == "magnitude" else repr(self.criterion)  # None: as before there was one
+        return {**super().config(), "criterion": said}

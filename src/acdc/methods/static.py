@@ -1,0 +1,22 @@
+"""Static random masks.
+
+Idea       What sparse training must beat: as many weights, at random places, from the first step to the last.
+Step       θ ← θ − η ∇f(θ) on a support drawn once.
+Knobs      sparsity; distribution ("erk", or "uniform"); seed.
+FLOPs      3·F per sample by the weights that are left.
+Costs      as AC/DC's compressed phases.
+Reference  Mocanu et al. 2016 for the Erdős–Rényi layers; Evci et al. 2020, who call it "Static", for convolutions. Liu,
+           Chen, Chen, Shen, Mocanu, Wang, Pechenizkiy: The Unreasonable Effectiveness of Random Pruning. ICLR 2022.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from acdc.methods.sparse import RandomStart
+
+
+@dataclass(frozen=True, kw_only=True)
+class Static(RandomStart):
+    """See the module."""
+
+    name: ClassVar[str] = "static"

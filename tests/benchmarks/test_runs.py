@@ -1,0 +1,74 @@
+"""Kept runs, and the table that sets them beside the paper."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks import runs, throughput
+from benchmarks.record import RESULTS, read
+
+KEPT = RESULTS / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
+
+
+def copy(to: Path, **changes: object) -> Path:
+    """A kept run as it came from training, with some of its recipe's settings changed."""
+    shutil.copytree(KEPT, to)
+    config = json.loads((to / "config.json").read_text())
+    for path, value in changes.items():
+        table, _, key = path.partition("__")
+        config["recipe"][table][key] = value
+    (to / "config.json").write_text(json.dumps(config))
+    return to
+
+
+def test_a_run_is_kept_once_without_its_weights(tmp_path: Path) -> None:
+    source = copy(tmp_path / "run")
+    (source / "sparse.safetensors").write_bytes(b"large")
+    target = runs.keep(source, tmp_path / "results")
+    assert target.name == KEPT.name
+    assert {path.name for path in target.iterdir()} == {path.name for path in KEPT.iterdir()}
+    with pytest.raises(FileExistsError):
+        runs.keep(source, tmp_path / "results")
+    (source / "result.json").unlink()
+    with pytest.raises(FileNotFoundError, match="only complete runs are kept"):
+        runs.keep(source, tmp_path / "elsewhere")
+
+
+def test_seeds_are_one_row_beside_the_paper_s(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        runs.keep(copy(tmp_path / str(seed), run__seeds=[seed]), tmp_path)
+    runs.keep(copy(tmp_path / "other", method__sparsity=0.95), tmp_path)
+    _, header, rows, note = runs.runs_table(runs.read_all(tmp_path))
+    assert [row[header.index("seeds")] for row in rows] == ["2", "1"]
+    ninety = dict(zip(header, rows[0], strict=True))
+    assert ninety["last epoch"] == "78.12 ± 0.00"
+    assert (ninety["paper"], ninety["of the paper"]) == ("79.1 ± 0.07", "0.14x, 0.51x")
+    assert ninety["training"] == "0.51x"
+    assert ninety["verdict"] == "reproduced"
+    assert rows[1][header.index("paper")] == "78.2 ± 0.12"
+    assert "NVIDIA H200" in note
+
+
+@pytest.mark.parametrize(("ours", "words"), [(0.788, "reproduced"), (0.7879, "0.3 short"), (0.77, "2.1 short")])
+def test_reproduced_means_at_most_a_third_of_a_point_below(ours: float, words: str) -> None:
+    assert runs.verdict(ours, 79.1) == words
+    assert runs.verdict(ours, None) == "no value in the paper"
+
+
+def test_another_experiment_gets_no_value_of_the_paper(tmp_path: Path) -> None:
+    runs.keep(copy(tmp_path / "run", optimizer__lr=0.3), tmp_path)
+    (one,) = runs.read_all(tmp_path)
+    assert one["paper"] is None
+
+
+def test_throughput_measures_a_small_recipe(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "throughput.jsonl"
+    arguments = ["--recipes", "cifar10-resnet20", "--images", "130", "--compile", "off", "--results", str(file)]
+    assert throughput.main(arguments) == 0
+    (row,) = read(file)
+    assert row["images_per_second"] > 0
+    assert len(row["pairs"]) == 3
+    assert [kind for kind, *_ in row["epoch_seconds"]] == ["dense", "dense", "sparse", "sparse"] * 3
+    assert "cifar10-resnet20" in capsys.readouterr().out

@@ -1,0 +1,165 @@
+"""The page as a browser shows it: both themes, every figure, a phone, print. Needs Chromium: `make browser-test`.
+
+These tests are not part of a plain `pytest` (tests/report/conftest.py); without Chromium they fail, and do not skip.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from acdc.report.write import make
+from tests.report.browser.chromium import ask, screenshot
+from tests.report.runs import make_run
+
+KEPT = Path(__file__).parents[3] / "results" / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
+COLOURS = """
+  const style = (what) => getComputedStyle(document.querySelector(what));
+  return { page: style("body").backgroundColor, ink: style("body").color,
+           label: style("svg.wide text").fill, button: document.getElementById("theme").textContent };
+"""
+FIGURES = """
+  return [...document.querySelectorAll("figure")].map((figure) => {
+    const shown = [...figure.querySelectorAll("svg")].map((svg) => svg.getBoundingClientRect()).filter((b) => b.width > 0);
+    const letters = [...figure.querySelectorAll("svg")].filter((svg) => svg.getBoundingClientRect().width > 0)
+      .flatMap((svg) => [...svg.querySelectorAll("text")]).map((text) => text.getBoundingClientRect());
+    const frame = figure.getBoundingClientRect();
+    return { name: figure.id, shown: shown.length, width: shown[0]?.width ?? 0, height: shown[0]?.height ?? 0,
+             smallest: Math.min(...letters.filter((b) => b.width > 0).map((b) => Math.min(b.width, b.height))),
+             size: Math.min(...letters.filter((b) => b.height > 0).map((b) => b.height)),
+             outside: letters.filter((b) => b.width > 0 && (b.left < frame.left - 2 || b.right > frame.right + 2)).length };
+  });
+"""
+OVERFLOW = "return { page: document.documentElement.scrollWidth, window: innerWidth };"
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with every figure there is."""
+    folder = make_run(tmp_path_factory.mktemp("one") / "run")
+    return make([folder])[0]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make([KEPT], tmp_path_factory.mktemp("real") / "report.html")[0]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("many")
+    runs = [make_run(base / f"a{seed}", seed=seed, sparse=0.95 + 0.01 * seed) for seed in range(3)]
+    runs.append(make_run(base / "b", settings=["method.sparsity=0.95"], sparse=0.93))
+    runs.append(make_run(base / "c", settings=["method.sparsity=0.8"], sparse=0.99))
+    return make(runs, base / "report.html")[0]
+
+
+@pytest.fixture(params=["one", "real", "many"])
+def page(request: pytest.FixtureRequest) -> Path:
+    return request.getfixturevalue(request.param)
+
+
+def brightness(colour: str) -> float:
+    return sum(float(part) for part in colour.partition("(")[2].rstrip(")").split(",")[:3]) / 3
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_follows_the_system_s_theme(page: Path, dark: bool) -> None:
+    answer = ask(page, COLOURS, dark=dark)
+    assert answer.console == []
+    ground, ink, label = (brightness(answer.value[key]) for key in ("page", "ink", "label"))
+    assert (ground < 60) == dark
+    assert (ink > 180) == dark
+    assert (label > 120) == dark
+    assert answer.value["button"] == "Theme: as the system"
+
+
+def test_the_button_goes_through_the_themes(one: Path) -> None:
+    click = """
+      const button = document.getElementById("theme"), seen = [];
+      for (let i = 0; i < 3; i++) {
+        button.click();
+        seen.push([button.textContent, getComputedStyle(document.body).backgroundColor]);
+      }
+      return seen;
+    """
+    (light, dark, system) = ask(one, click, dark=True).value
+    assert [words for words, _ in (light, dark, system)] == ["Theme: light", "Theme: dark", "Theme: as the system"]
+    assert brightness(light[1]) > 200
+    assert brightness(dark[1]) < 60
+    assert system[1] == dark[1]
+
+
+@pytest.mark.parametrize("width", [1200, 900, 700, 400])
+def test_every_figure_is_seen_and_its_letters_can_be_read(page: Path, width: int) -> None:
+    answer = ask(page, FIGURES, width=width)
+    assert answer.console == []
+    assert answer.value
+    for figure in answer.value:
+        assert figure["shown"] == 1, figure
+        assert figure["width"] > 250, figure
+        assert figure["height"] > 90, figure
+        assert figure["size"] >= 8, figure
+        assert figure["outside"] == 0, figure
+
+
+@pytest.mark.parametrize("width", [1200, 700, 400, 320])
+def test_the_page_is_no_wider_than_the_window(page: Path, width: int) -> None:
+    value = ask(page, OVERFLOW, width=width).value
+    assert value["window"] == width
+    assert value["page"] <= width
+
+
+def test_a_wide_table_scrolls_by_itself_on_a_phone(real: Path) -> None:
+    probe = """
+      const box = document.querySelector("#table-models .scroll");
+      return { inside: box.scrollWidth, shown: box.clientWidth };
+    """
+    value = ask(real, probe, width=400).value
+    assert value["inside"] > value["shown"] > 300
+
+
+def test_a_click_on_a_column_sorts_by_it(many: Path) -> None:
+    probe = """
+      const table = document.querySelector("#table-several table");
+      const column = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent.trim() === "sparse");
+      const read = () => [...table.tBodies[0].rows].map((row) => row.cells[column].textContent);
+      const head = table.tHead.rows[0].cells[column];
+      head.querySelector("button").click();
+      const down = read(), said = head.getAttribute("aria-sort");
+      head.querySelector("button").click();
+      return { down, said, up: read(), then: head.getAttribute("aria-sort") };
+    """
+    value = ask(many, probe).value
+    assert value["down"] == ["99.00", "96.00 ± 1.00", "93.00"]
+    assert value["up"] == value["down"][::-1]
+    assert (value["said"], value["then"]) == ("descending", "ascending")
+
+
+def test_printed_it_is_light_and_has_no_button(one: Path) -> None:
+    """Print's own rules, as the browser reads them, and the dark ones are for screens only."""
+    probe = """
+      const rules = [...document.styleSheets[0].cssRules].filter((rule) => rule.media);
+      const dark = rules.filter((rule) => /--page: #14/.test(rule.cssText)).map((rule) => rule.media.mediaText);
+      const print = rules.filter((rule) => rule.media.mediaText === "print").map((rule) => rule.cssText).join("");
+      return { dark, print };
+    """
+    value = ask(one, probe).value
+    assert len(value["dark"]) == 2
+    assert all(media.startswith("screen") for media in value["dark"])
+    assert "#theme { display: none; }" in value["print"]
+
+
+def test_a_page_that_fails_would_be_seen(one: Path, tmp_path: Path) -> None:
+    """The console is read, and a script from elsewhere is not run."""
+    text = one.read_text(encoding="utf-8")
+    broken = tmp_path / "broken.html"
+    broken.write_text(text.replace("</main>", '<script src="https://example.org/x.js"></script></main>'))
+    answer = ask(broken, "console.error('seen'); return 1;")
+    assert any("seen" in line for line in answer.console)
+    assert any("Content Security Policy" in line for line in answer.console)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (1200, True), (400, False)])
+def test_screenshots_are_not_empty(page: Path, tmp_path: Path, width: int, dark: bool) -> None:
+    path = screenshot(page, tmp_path / "page.png", width=width, height=2400, dark=dark)
+    assert path.stat().st_size > 40_000
