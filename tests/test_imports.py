@@ -13,7 +13,7 @@ import acdc
 ROOT = Path(acdc.__file__).parent
 PURE = ("schedule", "duration", "timeline")
 CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "shadow", "sparsifier",
-        "methods")  # fmt: skip
+        "criteria", "methods")  # fmt: skip
 OUTER = ("models", "data", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
 OPTIONAL = ("torchvision", "matplotlib", "sklearn", "lightning", "pytorch_lightning", "transformers", "accelerate")
 

@@ -43,7 +43,7 @@ from acdc.schedule import Phase, Schedule
 from acdc.shadow import Shadow
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget
-from acdc.sparsity.layers import Layers
+from acdc.sparsity.layers import Layers, Weight
 from acdc.sparsity.patterns import Pattern
 from acdc.summary import Summary
 from acdc.trigger import NextForward
@@ -344,6 +344,10 @@ class Sparsifier:
         out = {name: working.new_mask(weight.param) for name, weight in self._weights.items()}
         self.method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=out)
         return {name: working.as_bool(mask) for name, mask in out.items()}
+
+    def weight(self, name: str) -> Weight:
+        """A prunable weight, with its parameter and the layer that owns it."""
+        return self._weights[name]
 
     def masked(self, name: str, tensor: Tensor) -> Tensor:
         """A copy of a tensor of a layer's shape, exactly 0 where the layer's mask prunes."""

@@ -254,7 +254,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "train.cuda_graphs=on"], 'train.cuda_graphs = "on": not here, they need a GPU'),
         (["--device", "gpu"], "--device gpu: expected one of auto, cpu, cuda; type --device auto"),
         (["--workers", "many"], "--workers many: expected a whole number"),
-        (["--jobs", "0"], "--jobs 0: expected the number of seeds"),
+        (["--jobs", "0"], "--jobs 0: expected the number of runs"),
         (["digit"], 'digit:.*no recipe has this name.*did you mean "digits"'),
         (["cifar100-wrn28-10", "--data", "nowhere"], "nowhere"),
     ],

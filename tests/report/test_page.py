@@ -81,7 +81,7 @@ def test_both_themes_and_print_are_there(run: Path) -> None:
     assert "prefers-color-scheme: dark" in text
     assert ':root[data-theme="dark"]' in text
     assert "@media print" in text
-    assert "@media (max-width: 760px)" in text
+    assert "@media screen and (max-width: 760px)" in text
     defined = set(re.findall(r"--([\w-]+):", text))
     assert set(re.findall(r"var\(--([\w-]+)\)", text)) <= defined
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from acdc._version import __version__
-from acdc.cli import check, compare, cp, doctor, eval, ls, report, show, train
+from acdc.cli import check, compare, compare_methods, cp, doctor, eval, ls, report, show, train
 from acdc.cli.errors import UsageError
 
 
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"acdc {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
-    for verb in (train, check, eval, compare, report, ls, show, cp, doctor):
+    for verb in (train, check, eval, compare, compare_methods, report, ls, show, cp, doctor):
         verb.add_to(verbs)
     args = parser.parse_args(argv)
     if "verb" not in args:

@@ -52,8 +52,13 @@ def settings(args: argparse.Namespace) -> list[str]:
 
 
 def read_recipe(args: argparse.Namespace) -> Recipe:
+    return read(args.recipe, settings(args))
+
+
+def read(name: str, said: Sequence[str]) -> Recipe:
+    """A recipe with settings on top; what is wrong with it is the user's to fix."""
     try:
-        return reading.read(args.recipe, settings(args))
+        return reading.read(name, said)
     except reading.RecipeError as error:
         raise UsageError([f"{error.source}:", *error.problems]) from None
 

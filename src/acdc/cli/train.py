@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from acdc.cli import common, seeds
+from acdc.cli import common, pool, seeds
 from acdc.cli.errors import UsageError
 from acdc.data.images import BadImagesError
 from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, step, stopping
@@ -57,7 +57,7 @@ class Place:
 
 def run(args: argparse.Namespace) -> int:
     device, why_device = common.read_device(args.device)
-    jobs = seeds.read_jobs(args.jobs)
+    jobs = pool.read_jobs(args.jobs)
     if missing := sinks.missing(args.log):
         raise UsageError(missing)
     with distributed.join(device.type) as world:
@@ -254,9 +254,7 @@ def _introduce(
         for name, reason in layers.left_dense.items():
             console.say(f"left dense: {name} ({reason})")
         if recipe.run.finetune and not method.gives_twin():
-            console.say(
-                f"nothing to fine-tune: {method.title()} keeps no dense twin"
-            )
+            console.say(f"nothing to fine-tune: {method.title()} keeps no dense twin")
     threads = f", {recipe.train.threads} thread" if place.device.type == "cpu" and recipe.train.threads else ""
     several = f", {place.world.size} processes" if place.world.size > 1 else ""
     console.say(f"device: {place.device.type} ({place.why_device}){threads}{several}")

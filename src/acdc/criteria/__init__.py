@@ -20,7 +20,8 @@ from acdc.criteria.woodfisher import WoodFisher
 
 __all__ = ["Criterion", "Magnitude", "Movement", "Saliency", "Snip", "SynFlow", "WoodFisher", "find", "names"]
 
-_CRITERIA = {kind.name: kind for kind in (Magnitude, Saliency, Movement, WoodFisher, Snip, SynFlow)}
+_KINDS: tuple[type[Criterion], ...] = (Magnitude, Saliency, Movement, WoodFisher, Snip, SynFlow)
+_CRITERIA = {kind.name: kind for kind in _KINDS}
 
 
 def names() -> tuple[str, ...]:
@@ -31,7 +32,7 @@ def find(said: str | Mapping[str, Any] | Criterion) -> Criterion:
     """The criterion of a name, of a table with a name and knobs, or the one given."""
     if isinstance(said, Criterion):
         return said
-    knobs = {"name": said} if isinstance(said, str) else dict(said) if isinstance(said, Mapping) else {}
+    knobs: dict[str, Any] = {"name": said} if isinstance(said, str) else dict(said) if isinstance(said, Mapping) else {}
     name = knobs.pop("name", said)
     if not isinstance(name, str) or name not in _CRITERIA:
         close = get_close_matches(str(name).lower(), _CRITERIA, n=1)

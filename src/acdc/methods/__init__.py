@@ -26,6 +26,12 @@ _METHODS = {
     "deepr": "deepr.DeepR",
     "snfs": "snfs.SNFS",
     "rigl": "rigl.RigL",
+    "top_kast": "top_kast.TopKAST",
+    "str": "soft_threshold.STR",
+    "dpf": "dpf.DPF",
+    "sr_ste": "sr_ste.SRSTE",
+    "sparse_vd": "sparse_vd.SparseVD",
+    "quantised": "quantised.QuantisedACDC",
 }
 
 

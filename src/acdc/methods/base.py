@@ -44,7 +44,8 @@ class Base:
         if (self.epochs is None) == (self.schedule is None) and not derived:
             raise ValueError(
                 f"epochs={self.epochs!r}, schedule={'None' if self.schedule is None else 'given'}: {kind} needs "
-                f"exactly one of them; write {kind}(sparsity=0.9, epochs=100) or schedule=acdc.Schedule.alternating(...)"
+                f"exactly one of them; write {kind}(sparsity=0.9, epochs=100) or "
+                "schedule=acdc.Schedule.alternating(...)"
             )
         if self.epochs is not None:
             object.__setattr__(self, "schedule", self.default_schedule(self.epochs))
@@ -179,7 +180,7 @@ def refuse_late(sparsifier: Sparsifier) -> None:
     if sparsifier.late:
         raise RuntimeError(
             f"step {sparsifier.step}: {type(sparsifier.method).__name__} writes weights as a step begins, and this one "
-            "was noticed only at backward, as no module was called; call sparsifier.begin_step() at the top of each step"
+            "was noticed only at backward, as no module was called; call sparsifier.begin_step() at the top of each"
         )
 
 

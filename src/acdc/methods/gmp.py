@@ -13,7 +13,8 @@ Reference  Zhu, Gupta: To prune, or not to prune. 2017. Gale, Elsen, Hooker: The
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acdc.methods.base import Base, check_every, check_free
+from acdc.methods.base import check_every, check_free
+from acdc.methods.scored import Scored
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -21,7 +22,7 @@ from acdc.sparsity.distributions import check_sparsity
 
 
 @dataclass(frozen=True, kw_only=True)
-class GMP(Base):
+class GMP(Scored):
     """See the module. The schedule is a dense phase and a sparse one; the rise begins where the sparse one does."""
 
     initial: float = 0.0
@@ -62,6 +63,10 @@ class GMP(Base):
     def update(self, sparsifier: Sparsifier) -> None:
         self._prune(sparsifier)
 
+    def next_compression(self, sparsifier: Sparsifier, step: int) -> int | None:
+        first, last, every = self._times(sparsifier)
+        return None if step > last else min(first + max(0, -(-(step - first) // every)) * every, last)
+
     def sparsity_at(self, target: float, step: int, first: int, last: int) -> float:
         """The cubic rise, at the target from `last` on."""
         if step >= last:
@@ -72,8 +77,9 @@ class GMP(Base):
     def _prune(self, sparsifier: Sparsifier) -> None:
         first, last, _ = self._times(sparsifier)
         step = sparsifier.step
-        sparsifier.compress(
-            budgets=self.budgets_along(sparsifier.layers, lambda target: self.sparsity_at(target, step, first, last))
+        self.compress(
+            sparsifier,
+            budgets=self.budgets_along(sparsifier.layers, lambda target: self.sparsity_at(target, step, first, last)),
         )
 
     def _times(self, sparsifier: Sparsifier) -> tuple[int, int, int]:

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from acdc.duration import wrong
-from acdc.methods.base import Base
+from acdc.methods.scored import Scored
 from acdc.methods.timing import fraction
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneShot(Base):
+class OneShot(Scored):
     """See the module. The schedule is a dense phase and a sparse one."""
 
     at: float = 0.5
@@ -46,4 +46,4 @@ class OneShot(Base):
         if phase.kind == "dense":
             sparsifier.decompress(reset="momentum")
         else:
-            sparsifier.compress(keep_twin=phase.index > 0)
+            self.compress(sparsifier, keep_twin=phase.index > 0)

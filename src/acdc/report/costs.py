@@ -74,18 +74,18 @@ def agreement(run: Run) -> Chart | None:
     if not run.pairs:
         return None
     first = run.pairs[0]
-    title = f"{first.a[0].upper()}{first.a[1:]} and {first.b} agree on {words.percent(first.top1)} of the test images"
+    title = f"{words.sentence(first.a)} and {first.b} agree on {words.percent(first.top1)} of the test images"
 
     def draw(narrow: bool) -> Figure:
         figure = plot.new(plot.HALF, 74 + 46 * len(run.pairs))
         height = 46 * len(run.pairs)
-        axes = plot.panel(figure, "", left=140, right=100, top=20, height=height)
+        axes = plot.panel(figure, "", left=118, right=108, top=8, height=height)
         labels = [f"{_short(pair.a)} – {_short(pair.b)}" for pair in run.pairs]
         text = [f"{100 * pair.top1:.1f} %\nCE {pair.ab:.2f} / {pair.ba:.2f}" for pair in run.pairs]
         colours = [LIGHT["sparse"] if "sparse" in pair.a else LIGHT["dense"] for pair in run.pairs]
         plot.bars(axes, labels, [100 * pair.top1 for pair in run.pairs], colours, text)
         axes.set_xlim(0, 100)
-        axes.set_xlabel("same class named (% of the test images)")
+        axes.set_xlabel("same class named (% of the test images)\nCE: cross-entropy one way / the other (nats)")
         axes.tick_params(axis="y", labelsize=10, labelcolor=LIGHT["ink"])
         return figure
 

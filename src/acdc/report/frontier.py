@@ -98,7 +98,7 @@ def frontier(found: Sequence[Group]) -> Chart | None:
 
     listed = "; ".join(f"{p.name}: {p.said} at {words.times(p.cost)}" for p in made)
     alt = f"Accuracy against training FLOPs; the pale line joins what nothing cheaper equals. {listed}."
-    return Chart("frontier", _title(made), alt, draw, wide=True)
+    return Chart("frontier", words.sentence(_title(made)), alt, draw, wide=True)
 
 
 def _title(made: Sequence[Point]) -> str:

@@ -15,12 +15,11 @@ def memorization(run: Run) -> Chart | None:
     if not rows:
         return None
     last = {row["kind"]: row["memorization"] for row in rows}  # of each kind the last
-    parts = [
-        f"{'compressed' if kind == 'sparse' else 'dense'} epochs end with {words.share(shares['memorised'])} of the "
-        f"random labels memorised, {words.share(shares['true'])} in their true class"
-        for kind, shares in sorted(last.items(), reverse=True)
-    ]
-    title = "; ".join(parts)
+    shares = {kind: words.share(found["memorised"]) for kind, found in last.items()}
+    if len(shares) == 2:
+        title = f"Dense phases memorise {shares['dense']} of the random labels, compressed ones {shares['sparse']}"
+    else:
+        title = f"Training ends with {shares[rows[-1]['kind']]} of the random labels memorised"
     phases, base = facts.phases(run), [row for row in run.stage("dense") if row.get("memorization")]
     others = base if run.main != "dense" else []
 
@@ -42,5 +41,9 @@ def memorization(run: Run) -> Chart | None:
         plot.label_ends(axes, ends)
         return figure
 
-    alt = f"Shares of the random labels over the epochs, without augmentation. {title}."
-    return Chart("memorization", title[0].upper() + title[1:], alt, draw)
+    alt = "Shares of the training images with a random label over the epochs, without augmentation. " + "; ".join(
+        f"the last {'compressed' if kind == 'sparse' else 'dense'} epoch: {words.share(found['memorised'])} given their "
+        f"random label, {words.share(found['true'])} their true class"
+        for kind, found in last.items()
+    )
+    return Chart("memorization", title, f"{alt}.", draw)

@@ -43,7 +43,7 @@ def accuracy(found: Sequence[Group]) -> Chart:
 
     ends = "; ".join(f"{group.label} ends at {words.percent(curves[group.number][1][-1])}" for group in found)
     alt = f"Test accuracy over the epochs, mean over seeds with the range from lowest to highest. {ends}."
-    return Chart("curves", _title(found), alt, draw, wide=True)
+    return Chart("curves", words.sentence(_title(found)), alt, draw, wide=True)
 
 
 def legend_of(figure: Figure, found: Sequence[Group], narrow: bool) -> None:
@@ -54,7 +54,7 @@ def legend_of(figure: Figure, found: Sequence[Group], narrow: bool) -> None:
         figure.add_artist(_line(group, width, y))
         seeds = f" ({len(group.runs)} seeds)" if len(group.runs) > 1 else ""
         text = words.clip(group.label, 52 if narrow else 130) + seeds
-        figure.text(36 / width, y, text, va="center", fontsize=10, color=LIGHT["ink"])
+        figure.text(36 / width, y, text, va="center", fontsize=10, color=LIGHT["ink"], parse_math=False)
 
 
 def _line(group: Group, width: float, y: float) -> Any:

@@ -19,6 +19,7 @@
     show(next);
     kept.set(next);
   });
+  addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details")) part.open = true; });
   const value = (row, column) => {
     const text = row.cells[column].textContent.trim(), found = text.match(/^([\d.]+)(?: ([kMGTPE]?)B$| min| h| s)?/);
     if (!found) return { text, number: NaN };

@@ -177,8 +177,11 @@ def _lines(path: Path, needed: set[str], notes: list[str]) -> list[Record]:
 def _recipe(config: Mapping[str, Any], notes: list[str]) -> Recipe | None:
     try:
         return reading.from_dict(config["recipe"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        notes.append("This acdc cannot read all settings of the run: the paper's values are not shown beside it.")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        notes.append(
+            f"This acdc cannot read all settings of the run ({why}): the paper’s values are not shown beside it."
+        )
         return None
 
 

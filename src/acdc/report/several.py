@@ -85,12 +85,24 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     for index, settings in enumerate(flat):
         together.setdefault(json.dumps([settings.get(key) for key in keys]), []).append(index)
     firsts = [flat[members[0]] for members in together.values()]
-    differing = [key for key in keys if len({json.dumps(settings.get(key)) for settings in firsts}) > 1]
+    differing = [key for key in keys if _differs(key, firsts)]
     found = []
     for number, (members, settings) in enumerate(zip(together.values(), firsts, strict=True)):
         seeds = sorted((runs[index] for index in members), key=lambda run: (run.seed is None, run.seed))
         found.append(Group(_label(settings, differing), seeds, number))
     return found
+
+
+def _differs(key: str, firsts: Sequence[Mapping[str, Any]]) -> bool:
+    """Knobs of a method are compared among runs of that method; its sparsity among all that have one."""
+    alike: dict[str, set[str]] = {}
+    for settings in firsts:
+        method = settings.get("method.name")
+        if key == "method.sparsity" and method == "dense":
+            continue
+        own = key.startswith("method.") and key not in ("method.name", "method.sparsity")
+        alike.setdefault(str(method) if own else "", set()).add(json.dumps(settings.get(key)))
+    return any(len(values) > 1 for values in alike.values())
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -136,7 +148,9 @@ def headline(found: Sequence[Group]) -> str:
     sparse = [group for group in found if group.main == "sparse"]
     best = max(sparse or found, key=lambda group: _mean(group, group.main))
     seeds = f" over {len(best.runs)} seeds" if len(best.runs) > 1 else ""
-    said = f"{best.label} reaches {words.spread(best.values(best.main, accuracy_of), digits=1)} %{seeds}"
+    said = (
+        f"{words.sentence(best.label)} reaches {words.spread(best.values(best.main, accuracy_of), digits=1)} %{seeds}"
+    )
     dense = [_mean(group, "baseline") for group in found if group.role("baseline")]
     if not sparse or not dense:
         return said

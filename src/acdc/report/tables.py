@@ -66,7 +66,7 @@ def paper(run: Run) -> Table | None:
     if not found:
         return None
     rows = [
-        [what, f"{ours:.2f}", f"{theirs:g}" + (f" ± {std:g}" if std else ""), f"{ours - theirs:+.2f}"]
+        [what, f"{ours:.2f}", f"{theirs:g}" + (f" ± {std:g}" if std else ""), f"{ours - theirs:+.2f}".replace("-", "−")]
         for what, ours, theirs, std in found
     ]
     note = (

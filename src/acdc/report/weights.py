@@ -81,7 +81,7 @@ def layers(run: Run) -> Chart | None:
 
     def draw(narrow: bool) -> Figure:
         width, step = (plot.NARROW, 13) if narrow else (plot.WIDE, 17)
-        letters = 16 if narrow else 30
+        letters = 19 if narrow else 30
         left, right = min(letters, max(len(_plain(name)) for name in names)) * 5.9 + 12, 6 if narrow else 66
         figure = plot.new(width, step * len(names) + 74)
         axes = plot.panel(figure, "", left=left, right=right, top=30, height=step * len(names))
@@ -167,7 +167,9 @@ def magnitudes(run: Run) -> Chart | None:
         axes.set_ylim(0, 1.3 * highest)
         if cut:
             axes.axvline(cut, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)))
-            axes.text(cut, 1.22 * highest, f" cut {cut:.2g}", color=LIGHT["ink"], fontsize=10, va="center", ha="left")
+            axes.text(
+                1.25 * cut, 1.22 * highest, f"cut {cut:.2g}", color=LIGHT["ink"], fontsize=10, va="center", ha="left"
+            )
         axes.set_xscale("log")
         axes.set_xlim(edges[0], edges[-1])
         axes.minorticks_off()

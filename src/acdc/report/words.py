@@ -55,6 +55,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
+def sentence(text: str) -> str:
+    """With a capital, as a sentence begins; names that are not words stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def clip(text: str, length: int) -> str:
     """Long names keep their end, which tells them apart."""
     return text if len(text) <= length else "…" + text[1 - length :]

@@ -11,9 +11,25 @@ from pathlib import Path
 from typing import Any
 
 _FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --hide-scrollbars --enable-logging=stderr --virtual-time-budget=4000"
-).split()
+    "--headless=new",
+    "--no-sandbox",  # as root, in a container
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--enable-logging=stderr",
+    "--virtual-time-budget=4000",
+)
+_ASK = """
+addEventListener("load", () => setTimeout(async () => {
+  let told;
+  try { told = { value: await (async () => { PROBE })() }; } catch (error) { told = { error: `${error}` }; }
+  parent.postMessage(JSON.stringify(told), "*");
+}, 50));
+"""
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -37,11 +53,7 @@ def ask(page: Path, probe: str, *, width: int = 1200, height: int = 900, dark: b
     """
     with tempfile.TemporaryDirectory() as folder:
         inner, outer = Path(folder, "inner.html"), Path(folder, "outer.html")
-        script = (
-            "<script>addEventListener('load', () => setTimeout(async () => { let told; "
-            f"try {{ told = {{ value: await (async () => {{ {probe} }})() }}; }} catch (error) {{ told = {{ error: `${{error}}` }}; }}"
-            " parent.postMessage(JSON.stringify(told), '*'); }, 50));</script>"
-        )
+        script = f"<script>{_ASK.replace('PROBE', probe)}</script>"
         inner.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{script}</body>"), encoding="utf-8")
         outer.write_text(_outer(inner, width, height), encoding="utf-8")
         done = _run(["--dump-dom", f"--window-size={max(width, 600)},{height}", *_theme(dark), outer.as_uri()])

@@ -19,14 +19,14 @@ COLOURS = """
 """
 FIGURES = """
   return [...document.querySelectorAll("figure")].map((figure) => {
-    const shown = [...figure.querySelectorAll("svg")].map((svg) => svg.getBoundingClientRect()).filter((b) => b.width > 0);
-    const letters = [...figure.querySelectorAll("svg")].filter((svg) => svg.getBoundingClientRect().width > 0)
-      .flatMap((svg) => [...svg.querySelectorAll("text")]).map((text) => text.getBoundingClientRect());
-    const frame = figure.getBoundingClientRect();
-    return { name: figure.id, shown: shown.length, width: shown[0]?.width ?? 0, height: shown[0]?.height ?? 0,
-             smallest: Math.min(...letters.filter((b) => b.width > 0).map((b) => Math.min(b.width, b.height))),
-             size: Math.min(...letters.filter((b) => b.height > 0).map((b) => b.height)),
-             outside: letters.filter((b) => b.width > 0 && (b.left < frame.left - 2 || b.right > frame.right + 2)).length };
+    const box = (element) => element.getBoundingClientRect();
+    const shown = [...figure.querySelectorAll("svg")].filter((svg) => box(svg).width > 0);
+    const letters = shown.flatMap((svg) => [...svg.querySelectorAll("text")]).map(box).filter((b) => b.width > 0);
+    const frame = box(figure);
+    return { name: figure.id, shown: shown.length, width: shown[0] && box(shown[0]).width,
+             height: shown[0] && box(shown[0]).height, letters: letters.length,
+             size: Math.min(...letters.map((b) => b.height)),
+             outside: letters.filter((b) => b.left < frame.left - 2 || b.right > frame.right + 2).length };
   });
 """
 OVERFLOW = "return { page: document.documentElement.scrollWidth, window: innerWidth };"
@@ -98,6 +98,7 @@ def test_every_figure_is_seen_and_its_letters_can_be_read(page: Path, width: int
         assert figure["shown"] == 1, figure
         assert figure["width"] > 250, figure
         assert figure["height"] > 90, figure
+        assert figure["letters"] > 5, figure
         assert figure["size"] >= 8, figure
         assert figure["outside"] == 0, figure
 

@@ -1,0 +1,89 @@
+"""Several runs at the same time, each a process of its own that writes to its own log."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acdc.cli.errors import UsageError
+from acdc.train import folder, stopping
+from acdc.train.recipe import Recipe
+
+if TYPE_CHECKING:
+    from acdc.cli.train import Place
+
+
+@dataclass(frozen=True)
+class Job:
+    name: str
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def done(self) -> bool:
+        return (self.folder / "result.json").is_file()
+
+
+def read_jobs(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) < 1000:
+        raise UsageError([f"--jobs {text}: expected the number of runs to train at the same time; type --jobs 3"])
+    return int(text)
+
+
+def prepare(recipe: Recipe, inner: Path) -> None:
+    """A folder from which `acdc train --resume` starts this recipe. One that has begun is left as it is."""
+    inner.mkdir(parents=True, exist_ok=True)
+    if not (inner / "config.json").is_file():
+        folder.write_json(inner / "config.json", {"recipe": recipe.to_dict()})
+
+
+def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str) -> int:
+    """Every job that has no result yet; 0 if all ended well. A signal is passed on, so that each leaves a checkpoint.
+
+    A job that fails does not stop the others.
+    """
+    waiting, running, worst, total = [job for job in jobs if not job.done], {}, 0, len(jobs)
+    threads = max(1, len(os.sched_getaffinity(0)) // at_once)
+    environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+    with stopping.listening() as stop:
+        told = False
+        while running or (waiting and not stop):
+            while waiting and len(running) < at_once and not stop:
+                job = waiting.pop(0)
+                with job.log.open("a") as log:
+                    running[job] = subprocess.Popen(
+                        _command(place, job.folder), stdout=log, stderr=log, env=environment
+                    )
+            if stop and not told:
+                told = True
+                for process in running.values():
+                    process.send_signal(signal.SIGTERM)
+            for job, process in list(running.items()):
+                if (code := process.poll()) is not None:
+                    del running[job]
+                    worst = worst or code
+                    left = sum(not job.done for job in jobs)
+                    ended = "done" if not code else f"ended with code {code}, see {job.log}"
+                    print(f"{job.name}: {ended} ({total - left} of {total})", flush=True)
+            time.sleep(0.2)
+    if stop:
+        print(f"acdc: stopped, each run with a checkpoint; go on with: {resume_hint}", file=sys.stderr)
+        return 128 + (stop.signum or signal.SIGTERM)
+    return worst
+
+
+def _command(place: "Place", inner: Path) -> list[str]:
+    command = [sys.executable, "-m", "acdc", "train", "--resume", str(inner), "--device", place.device.type]
+    if place.root is not None:
+        command += ["--data", place.root]
+    if place.workers is not None:
+        command += ["--workers", str(place.workers)]
+    return command + [part for name in place.log for part in ("--log", name)]

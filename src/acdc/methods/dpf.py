@@ -1,0 +1,72 @@
+"""DPF: dynamic model pruning with feedback.
+
+Idea       Keep the dense weights and move them by gradients taken at their pruned version: what was pruned too early
+           comes back when its weight has grown.
+Step       every `every` steps m ← the largest |θ| at the sparsity s(t); each step θ ← θ − η ∇f(m·θ), all of θ. s(t)
+           rises as GMP's, s_f + (s_i − s_f) · (1 − (t − t_0) / (t_1 − t_0))³, and masks go on changing at s_f.
+Knobs      sparsity; initial (0); begin and end of the rise, as fractions of the run (0 and .5); every ("16st"); freeze,
+           the fraction after which masks stay (1: never). distribution "global", as in the paper.
+FLOPs      2·F forward and for the inputs' gradients by the weights that are left, and F_D for the weights': all of them
+           get a gradient.
+Costs      a dense copy of the weights; one selection every 16 steps; four passes over the weights a step.
+Reference  Lin, Stich, Barba, Dmitriev, Jaggi: Dynamic Model Pruning with Feedback. ICLR 2020.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from acdc.methods.gmp import GMP
+from acdc.methods.timing import fraction
+from acdc.schedule import Phase, Schedule
+from acdc.sparsifier import Sparsifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPF(GMP):
+    """See the module. A criterion scores the dense weights, by gradients taken at the pruned ones."""
+
+    begin: float = 0.0
+    end: float = 0.5
+    every: str = "16st"
+    freeze: float = 1.0
+
+    name: ClassVar[str] = "dpf"
+
+    def __post_init__(self) -> None:
+        fraction("freeze", self.freeze, "1.0")
+        if self.freeze < self.end:
+            raise ValueError(
+                f"freeze={self.freeze!r}: masks must still change when the rise ends, at end={self.end!r}; write "
+                f"freeze={self.end!r} or more"
+            )
+        super().__post_init__()
+
+    def default_schedule(self, epochs: int) -> Schedule:
+        dense = round(self.begin * epochs)
+        first = [("dense", f"{dense}ep")] if dense else []
+        return Schedule.from_phases([*first, ("sparse", f"{epochs - dense}ep")])
+
+    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+        if phase.kind == "dense":
+            sparsifier.unshadow()
+        super().enter(sparsifier, phase)
+        if phase.kind == "sparse":
+            sparsifier.shadow()
+
+    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
+        return self.next_compression(sparsifier, step) == step and step > self._times(sparsifier)[0]
+
+    def next_compression(self, sparsifier: Sparsifier, step: int) -> int | None:
+        first, last, every = self._times(sparsifier)
+        regular = first + max(0, -(-(step - first) // every)) * every
+        upcoming = min(regular, last) if step <= last else regular
+        return upcoming if upcoming <= max(last, self._frozen(sparsifier)) else None
+
+    def _frozen(self, sparsifier: Sparsifier) -> int:
+        return min(math.floor(self.freeze * sparsifier.total_steps), sparsifier.total_steps - 1)
+
+    def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
+        return sparsifier.masked(name, dense)

@@ -1,0 +1,69 @@
+"""AC/DC with quantisation: alternating quantised / full-precision training.
+
+Idea       AC/DC's compression is any projection (paper, §6); here it rounds every weight to a grid of b bits. One run
+           gives a model on the grid and a full-precision one.
+Step       in compressed phases the model computes with Q_b(θ), straight through: θ ← θ − η ∇f(Q_b(θ)). At a
+           decompression training goes on from Q_b(θ), as from the zeros of T_k, and the optimizer's momentum is reset.
+Knobs      bits (4); per, what shares a grid: each output "channel", or the "layer"; the schedule, as AC/DC's; reset and
+           twin, as AC/DC's. Takes no sparsity: what the grid rounds to 0 is reported.
+FLOPs      as AC/DC's, by the weights that are not 0; narrower arithmetic is not counted.
+Costs      in compressed phases a copy of the weights and about eight passes over them a step; the dense twin.
+Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC. NeurIPS 2021, for the scheme. Bengio, Léonard, Courville: Estimating
+           or Propagating Gradients Through Stochastic Neurons. 2013, for straight-through gradients.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from acdc.methods.learned import Learned
+from acdc.schedule import Phase, Schedule
+from acdc.sparsifier import Sparsifier
+from acdc.sparsity.quantise import check_bits, quantise
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantisedACDC(Learned):
+    """See the module."""
+
+    bits: int = 4
+    per: Literal["channel", "layer"] = "channel"
+    reset: Literal["momentum", "all", "nothing"] = "momentum"
+    twin: Literal["last", "best"] = "last"
+
+    name: ClassVar[str] = "quantised"
+    decided_by: ClassVar[str] = "bits"
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "per": ("channel", "layer"),
+        "reset": ("momentum", "all", "nothing"),
+        "twin": ("last", "best"),
+    }
+
+    def __post_init__(self) -> None:
+        check_bits(self.bits)
+        super().__post_init__()
+
+    @classmethod
+    def title(cls) -> str:
+        return "AC/DC, quantised"
+
+    def default_schedule(self, epochs: int) -> Schedule:
+        return Schedule.for_epochs(epochs)
+
+    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+        if phase.kind == "dense":
+            sparsifier.unshadow(to="view")
+            sparsifier.decompress(reset=self.reset)
+            return
+        ends_dense = phase.final and sparsifier.phase.kind == "dense" and phase.index > 0
+        if ends_dense and (self.twin == "last" or sparsifier.best_metric is None):
+            sparsifier.keep_twin()
+        sparsifier.shadow()
+
+    def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
+        return quantise(dense, self.bits, sparsifier.weight(name).out_dim if self.per == "channel" else None)
+
+    def keeps_best_twin(self) -> bool:
+        return self.twin == "best"

@@ -1,0 +1,119 @@
+"""Top-KAST: top-k always sparse training.
+
+Idea       Compute with the largest weights A, give gradients to a larger set B, so that weights just outside A can
+           grow into it; the others rest.
+Step       every `every` steps A ← the largest |θ| at the forward sparsity, B ⊃ A those at the backward sparsity. Each
+           step takes the gradient at θ·1_A and moves θ on B only:
+           θ ← θ − η 1_B (∇f(θ·1_A) + λ θ (1_A + 1_{B∖A} / D)),  D the density of A.
+           The penalty (paper, §2.3) makes room in A: what is in it shrinks, and faster what is only in B.
+Knobs      sparsity, forward; backward, the backward set's, at most as high (unset: twice the forward density, as the
+           paper's 90 % / 80 %); every ("100st"; the paper takes masks every step and finds 100 as good); decay λ (1e-4,
+           the weight decay of its ImageNet runs: set the optimizer's to 0); explore, the fraction of the run after
+           which B = A (1: never). distribution "uniform": the paper takes the largest of each layer and leaves the
+           first and last layer dense in some tables (first_and_last_dense).
+FLOPs      F_A forward + F_A for the inputs' gradients + F_B for the weights', per sample.
+Costs      a dense copy of the weights and 4 bytes a weight for the penalty; here the backward pass is dense and then
+           masked. Two selections an update; about eight passes over the weights a step.
+Reference  Jayakumar, Pascanu, Rae, Osindero, Elsen: Top-KAST: Top-K Always Sparse Training. NeurIPS 2020.
+
+Masks of the initial weights come first. The optimizer's own weight decay and momentum move weights of B only.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from acdc.methods.base import Base, check_every
+from acdc.methods.timing import fraction, in_steps
+from acdc.schedule import Phase, Schedule
+from acdc.sparsifier import Sparsifier
+from acdc.sparsity.distributions import Distribution, check_sparsity
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopKAST(Base):
+    """See the module."""
+
+    backward: float | None = None
+    distribution: Distribution = "uniform"
+    every: str = "100st"
+    decay: float = 1e-4
+    explore: float = 1.0
+
+    name: ClassVar[str] = "top_kast"
+
+    def __post_init__(self) -> None:
+        check_every(self.every)
+        fraction("explore", self.explore, "1.0")
+        if not isinstance(self.decay, int | float) or not self.decay >= 0:
+            raise ValueError(f"decay={self.decay!r}: expected a penalty, 0 or more; write decay=1e-4")
+        super().__post_init__()
+        if self.backward is None:
+            return
+        check_sparsity("backward", self.backward)
+        if self.sparsity is not None and self.backward > self.sparsity:
+            raise ValueError(
+                f"backward={self.backward!r}: Top-KAST backward sparsity above forward (sparsity={self.sparsity!r}); "
+                "the weights that get gradients include those the model computes with. Write backward="
+                f"{self.backward_of(self.sparsity):g}, or leave it out"
+            )
+
+    @classmethod
+    def title(cls) -> str:
+        return "Top-KAST"
+
+    def default_schedule(self, epochs: int) -> Schedule:
+        return Schedule.from_phases([("sparse", f"{epochs}ep")])
+
+    def backward_of(self, forward: float) -> float:
+        """The backward set's sparsity where it is not set: twice as many weights."""
+        return round(max(0.0, 2 * forward - 1), 12)
+
+    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+        if phase.kind == "dense":
+            sparsifier.unshadow()
+            sparsifier.decompress(reset="momentum")
+        else:
+            self._choose(sparsifier)
+
+    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
+        each = sparsifier.steps_per_epoch
+        return step % in_steps(self.every, each) == 0 and self.schedule.phase_at(step, each).kind == "sparse"
+
+    def update(self, sparsifier: Sparsifier) -> None:
+        self._choose(sparsifier)
+
+    @torch.no_grad()
+    def _choose(self, sparsifier: Sparsifier) -> None:
+        """A into the masks; the penalty's share of each weight into memory: 1 on A, 1/D on B∖A, 0 where it rests."""
+        weights, wider = sparsifier.weights, {}
+        if sparsifier.step < math.floor(self.explore * sparsifier.total_steps):
+            budgets = self.budgets_along(
+                sparsifier.layers,
+                lambda forward: self.backward_of(forward) if self.backward is None else min(self.backward, forward),
+            )
+            wider = sparsifier.write_masks(weights, budgets)
+        sparsifier.compress(scores=weights)
+        shares = sparsifier.memory["share"] = {}
+        for name, kept in sparsifier.masks.items():
+            share = kept.to(weights[name].dtype)
+            if wider:
+                density = max(1, int(kept.sum())) / kept.numel()
+                share[wider[name] & ~kept] = 1 / density
+            shares[name] = share
+        sparsifier.shadow()
+
+    def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
+        return sparsifier.masked(name, dense)
+
+    def pull_back(self, sparsifier: Sparsifier, name: str, grad: Tensor, dense: Tensor) -> None:
+        share = sparsifier.memory["share"][name]
+        grad.masked_fill_(share == 0, 0)
+        if self.decay:
+            grad.addcmul_(share, dense, value=self.decay)
+
+    def settle(self, sparsifier: Sparsifier, name: str, before: Tensor, after: Tensor) -> None:
+        torch.where(sparsifier.memory["share"][name] == 0, before, after, out=after.detach())

@@ -1,0 +1,96 @@
+import pytest
+
+import acdc
+from acdc.methods.rigl import RigL
+from tests.methods.tiny import Tiny, sparse_for
+
+
+def method(**knobs) -> RigL:
+    return RigL(**{"sparsity": 0.5, "distribution": "uniform", "schedule": sparse_for(8), "every": "2st", **knobs})
+
+
+def test_by_hand():
+    """4 of 8 kept. At step 2 of T_end = 8 with α = .6: ζ = .3 (1 + cos π/4) = .51, so ⌊2.05⌋ = 2 are replaced."""
+    t = Tiny(method(drop=0.6, end=1.0), [0] * 8)
+    t.step()
+    t.mask("11110000")
+    t.set([4, -1, 3, 2, 0, 0, 0, 0])
+    t.step([0, 0, 0, 0, 0.1, -0.9, 0.5, 0.3])  # of pruned weights only: nothing moves
+    assert t.weights == [4, -1, 3, 2, 0, 0, 0, 0]
+    t.begin()
+    assert t.masks == "10100110", "2 and −1 are dropped; −.9 and .5 are the largest gradients"
+    assert t.weights == [4, 0, 3, 0, 0, 0, 0, 0], "what grows starts at 0"
+    t.step([1, 1, 1, 1, 1, -0.9, 0.5, 1])
+    assert t.weights == [3, 0, 2, 0, 0, 0.9, -0.5, 0]
+
+
+def test_what_grows_has_no_momentum():
+    t = Tiny(method(end=1.0, drop=0.6), [0] * 8, momentum=0.5)
+    t.step()
+    t.mask("11110000")
+    t.set([4, 1, 3, 2, 0, 0, 0, 0])
+    t.step([1, 1, 1, 1, 9, 8, 0, 0])
+    t.begin()
+    assert t.masks == "10101100"
+    assert t.momentum == [1, 0, 1, 0, 0, 0, 0, 0]
+
+
+def test_the_share_falls_as_a_cosine():
+    rigl = method(drop=0.3)
+    assert [rigl.fraction_at(step, 100) for step in (0, 50, 100)] == pytest.approx([0.3, 0.15, 0])
+
+
+def test_no_update_after_the_end():
+    """.5 · 8 steps: step 4 is the last, and there ζ is 0; steps 6 and later see no dense gradient either."""
+    t = Tiny(method(end=0.5, drop=1.0), [0] * 8)
+    s = t.sparsifier
+    assert [step for step in range(9) if s.method.updates_at(s, step)] == [2, 4]
+    assert [step for step in range(9) if s.method.observes_at(s, step)] == [1, 3]
+    for _ in range(4):
+        t.step([1, 2, 3, 4, 5, 6, 7, 8])
+    masks = t.masks
+    for _ in range(4):
+        t.step([8, 7, 6, 5, 4, 3, 2, 1])
+        assert t.masks == masks
+        assert "gradients" not in s.memory
+
+
+def test_where_few_can_grow_few_are_dropped():
+    """3 of 4 kept: ζ = 1 would replace 3, but one place is free."""
+    t = Tiny(method(sparsity=0.25, drop=1.0, end=1.0, every="1st", schedule=sparse_for(100)), [0] * 4)
+    t.step()
+    t.mask("1110")
+    t.set([3, 1, 2, 0])
+    t.sparsifier.memory["gradients"] = {"0.weight": t.params[0].detach() * 0 + 1}
+    t.begin()
+    assert t.masks == "1011"
+
+
+def test_equal_weights_and_gradients_keep_the_count():
+    t = Tiny(method(end=1.0), [0] * 8)
+    for _ in range(8):
+        t.step()
+        assert t.masks.count("1") == 4
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"distribution": "global"}, r"distribution='global': RigL starts from random masks.*write distribution='erk'"),
+        ({"drop": -0.1}, r"drop=-0\.1: expected a fraction"),
+        ({"drop": 1.1}, r"drop=1\.1: expected a fraction .* write drop=0\.3"),
+        ({"end": 0}, r"end=0: updates end after they begin: write end=0\.75, or use Static"),
+        ({"end": -1}, r"end=-1: expected a fraction"),
+        ({"every": "0st"}, r"every='0st': .* write every=\"1st\""),
+        ({"every": "1%"}, r"every='1%': it cannot be a percentage"),
+        ({"seed": -1}, r"seed=-1: it is a whole number, 0 or more: write seed=0"),
+        (
+            {"pattern": acdc.Channel()},
+            r"pattern=Channel\(\): RigL places single weights: leave pattern out, or use ACDC",
+        ),
+        ({"sparsity": 80}, r"for 80 % write sparsity=0\.8"),
+    ],
+)
+def test_refusals(knobs, message):
+    with pytest.raises(ValueError, match=message):
+        method(**knobs)
