@@ -194,7 +194,7 @@ class Functional(nn.Module):
 @every_method
 def test_loops_that_call_no_module(name):
     model = Functional()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     method = methods.build(name, epochs=6, **KNOBS[name])
     sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=STEPS_PER_EPOCH)
     generator = torch.Generator().manual_seed(0)

@@ -350,9 +350,10 @@ class Sparsifier:
         return self._weights[name]
 
     def masked(self, name: str, tensor: Tensor) -> Tensor:
-        """A copy of a tensor of a layer's shape, exactly 0 where the layer's mask prunes."""
+        """A copy of a tensor of a layer's shape, exactly 0 where the layer's mask prunes; none does before the first."""
         kept = tensor.detach().clone()
-        working.apply_(kept, self._masks[name])
+        if self._masks:
+            working.apply_(kept, self._masks[name])
         return kept
 
     @property
@@ -378,7 +379,7 @@ class Sparsifier:
     def shadow(self) -> None:
         """From now on train dense weights behind the model's, which hold the method's view of them; see shadow.py.
 
-        Masks then say what the view keeps: they mask no gradient.
+        Masks then say what the view keeps: they mask no gradient. Called before a compression, which would zero weights.
         """
         if self._shadow is None:
             self._gradients.stop()

@@ -52,9 +52,12 @@ class DPF(GMP):
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         if phase.kind == "dense":
             sparsifier.unshadow()
-        super().enter(sparsifier, phase)
-        if phase.kind == "sparse":
-            sparsifier.shadow()
+            sparsifier.decompress(reset="momentum")
+            return
+        if phase.index:
+            sparsifier.keep_twin()  # the dense model it began from
+        sparsifier.shadow()
+        self._prune(sparsifier)
 
     def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
         return self.next_compression(sparsifier, step) == step and step > self._times(sparsifier)[0]

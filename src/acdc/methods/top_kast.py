@@ -89,6 +89,7 @@ class TopKAST(Base):
     @torch.no_grad()
     def _choose(self, sparsifier: Sparsifier) -> None:
         """A into the masks; the penalty's share of each weight into memory: 1 on A, 1/D on B∖A, 0 where it rests."""
+        sparsifier.shadow()
         weights, wider = sparsifier.weights, {}
         if sparsifier.step < math.floor(self.explore * sparsifier.total_steps):
             budgets = self.budgets_along(
@@ -104,7 +105,6 @@ class TopKAST(Base):
                 density = max(1, int(kept.sum())) / kept.numel()
                 share[wider[name] & ~kept] = 1 / density
             shares[name] = share
-        sparsifier.shadow()
 
     def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
         return sparsifier.masked(name, dense)

@@ -42,8 +42,8 @@ def memorization(run: Run) -> Chart | None:
         return figure
 
     alt = "Shares of the training images with a random label over the epochs, without augmentation. " + "; ".join(
-        f"the last {'compressed' if kind == 'sparse' else 'dense'} epoch: {words.share(found['memorised'])} given their "
-        f"random label, {words.share(found['true'])} their true class"
+        f"the last {'compressed' if kind == 'sparse' else 'dense'} epoch: {words.share(found['memorised'])} given "
+        f"their random label, {words.share(found['true'])} their true class"
         for kind, found in last.items()
     )
     return Chart("memorization", title, f"{alt}.", draw)
