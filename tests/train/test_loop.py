@@ -203,3 +203,26 @@ def test_phase_ends_are_described(tmp_path: Path) -> None:
     size = sum(ends[3].size.values())
     assert ends[3].mask_change == pytest.approx(200 * ends[3].regrown * kept / size, rel=1e-6), "equal counts"
     assert kept / size <= ends[1].explored + 1e-9 <= ends[3].explored + 1e-9 <= 1
+
+
+def test_the_twin_teaches_the_final_phase(tmp_path: Path) -> None:
+    plain, taught = (
+        stage(tmp_path / "a", "train.epochs=5"),
+        stage(tmp_path / "b", "train.epochs=5", "train.distill=0.7"),
+    )
+    one, two = list(plain.run()), list(taught.run())
+    assert outcome(one[:-1]) == outcome(two[:-1]), "nothing changes before the final phase"
+    assert one[-1].loss != two[-1].loss
+    teacher = taught._step.teacher
+    assert teacher is not None
+    assert all(torch.equal(value, taught.sparsifier.twin.model[name]) for name, value in teacher.state_dict().items())
+    assert not teacher.training
+
+
+def test_distillation_is_resumed_with_the_same_bits(tmp_path: Path) -> None:
+    settings = ("train.epochs=5", "train.distill=0.5", "run.checkpoint_every=1st", "run.keep=100")
+    whole = stage(tmp_path, *settings)
+    expected = list(whole.run())
+    again = stage(tmp_path / "again", *settings)
+    again.load_state_dict(checkpoint.load(tmp_path / "checkpoints" / "0-acdc-00000022.pt"))
+    assert outcome(list(again.run())) == outcome(expected[4:])

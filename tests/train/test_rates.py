@@ -64,3 +64,10 @@ def test_no_rate_is_negative_or_above_lr(shape: str) -> None:
     rate = Rate(shape=shape, per="step", warmup=1.5, milestones=(2, 4))
     values = [Rates(rate, 0.3, 6, 7).at(step) for step in range(42)]
     assert 0 < min(values) <= max(values) <= 0.3
+
+
+def test_every_phase_after_the_first_may_warm_up_again() -> None:
+    rates = Rates(Rate(rewarm=2), 1.0, 8, 10, (0, 30, 60))
+    assert [rates.at(10 * epoch) for epoch in range(8)] == [1, 1, 1, 0.5, 1, 1, 0.5, 1]
+    by_step = Rates(Rate(rewarm=0.5, per="step"), 1.0, 8, 10, (0, 30))
+    assert [by_step.at(step) for step in (29, 30, 31, 34, 35)] == [1, 0.2, 0.4, 1, 1]

@@ -124,6 +124,9 @@ def _ranges(recipe: Recipe) -> list[str]:
             ("train.clip_norm", t.clip_norm, t.clip_norm is None or t.clip_norm > 0, "a number above 0, such as 1.0"),
             ("train.ema", t.ema, t.ema is None or 0 < t.ema < 1, "between 0 and 1, such as 0.999"),
             ("rate.warmup", rate.warmup, rate.warmup >= 0, "epochs, 0 or more"),
+            ("rate.rewarm", rate.rewarm, rate.rewarm >= 0, "epochs, 0 or more"),
+            ("train.distill", t.distill, 0 <= t.distill <= 1, "a share of the loss, from 0 to 1"),
+            ("train.distill_temperature", t.distill_temperature, t.distill_temperature > 0, "a number above 0"),
             ("rate.final", rate.final, 0 <= rate.final <= 1, "a fraction of lr, from 0 to 1"),
             ("rate.gamma", rate.gamma, rate.gamma > 0, "a number above 0, such as 0.1"),
             ("rate.milestones", rate.milestones, rate.shape != "step" or bool(rate.milestones), "epochs, such as [60]"),
@@ -137,6 +140,8 @@ def _ranges(recipe: Recipe) -> list[str]:
         )
         if not fine
     ]
+    if t.distill and recipe.method.name == "dense":
+        problems.append('train.distill: method.name = "dense" has no twin to learn from; leave it out')
     if recipe.method.name == "dense" and (r.baseline or r.finetune):
         problems.append('run.baseline, run.finetune: method.name = "dense" has neither; leave them false')
     return problems

@@ -12,6 +12,7 @@ for epoch                             order, crops and flips are a function of s
     checkpoint                        where a phase ends
 """
 
+import copy
 import math
 import signal
 import time
@@ -69,7 +70,8 @@ class Stage:
         self.sparsifier: Sparsifier | None = (
             attach(model, self.optimizer, method, steps_per_epoch=each) if method else None
         )
-        self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each)
+        starts = tuple(start for start, _ in self.sparsifier.phase_starts) if self.sparsifier else ()
+        self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
         self.scaler = torch.amp.GradScaler("cuda") if recipe.train.precision == "fp16" else None
         self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
         self.totals = Totals(setting.device)
@@ -125,6 +127,7 @@ class Stage:
                 group["lr"] = lr
             if self.sparsifier:
                 self.sparsifier.begin_step()
+                self._find_teacher()
             self._step(images, labels, self.sparsifier.phase.index if self.sparsifier else None)
             if self.scaler and clip is not None:
                 self.scaler.unscale_(self.optimizer)
@@ -220,6 +223,16 @@ class Stage:
             self.best = {"epoch": self.epoch, "accuracy": score.accuracy, "chosen_on": chosen_on}
             if chosen_on == "validation":
                 self.best_weights = to_cpu(self.model.state_dict())
+
+    def _find_teacher(self) -> None:
+        """The dense twin, once the final compressed phase has begun, where the recipe distils from it."""
+        sparsifier = self.sparsifier
+        if not self.recipe.train.distill or self._step.teacher is not None or sparsifier is None:
+            return
+        if sparsifier.twin is not None and sparsifier.phase.final:
+            teacher = copy.deepcopy(self.model)
+            teacher.load_state_dict(sparsifier.twin.model)
+            self._step.teacher = teacher.eval().requires_grad_(False)
 
     def _rate_step(self) -> int:
         sparsifier = self.sparsifier

@@ -54,6 +54,7 @@ class Rate:
     warmup: float = 0  # epochs
     milestones: tuple[float, ...] = ()  # epochs at which "step" multiplies by gamma
     gamma: float = 0.1
+    rewarm: float = 0.0  # epochs of linear warm-up at the beginning of every phase after the first
     final: float = 0.0  # where "cosine" and "linear" end, as a fraction of lr
 
 
@@ -65,6 +66,8 @@ class Training:
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     label_smoothing: float = 0.0
     clip_norm: float | None = None
+    distill: float = 0.0  # share of the loss, in the final compressed phase, that is distance to the dense twin
+    distill_temperature: float = 2.0
     ema: float | None = None  # decay of an average of the weights, evaluated and kept beside the model
     channels_last: bool = False
     threads: int = 0  # on a CPU; 0 leaves it to torch

@@ -127,6 +127,7 @@ class Step:
         self._full = 0  # the size of a full batch: the first one seen
         self._grads: list[Tensor | None] = []
         self._inputs: tuple[Tensor, Tensor] | None = None
+        self.teacher: nn.Module | None = None  # what the model's answers are drawn towards, by train.distill
 
     def __call__(self, images: Tensor, labels: Tensor, phase: object = None) -> None:
         self._full = self._full or len(labels)
@@ -151,12 +152,23 @@ class Step:
                 with autocast(self._train.precision, self._device):
                     logits = model(x)
                     loss = F.cross_entropy(logits, y, label_smoothing=self._train.label_smoothing)
+                    if self.teacher is not None:
+                        loss = torch.lerp(loss.float(), self._distance(logits, x), self._train.distill)
                 loss = loss.float() * (len(y) / total)
                 weighted = loss * share if share != 1.0 else loss
                 (self._scale(weighted) if self._scale else weighted).backward()
             losses.append(loss.detach())
             correct.append((logits.detach().argmax(1) == y).sum())
         self._totals.add(sum(losses[1:], losses[0]), sum(correct[1:], correct[0]), total)
+
+    def _distance(self, logits: Tensor, images: Tensor) -> Tensor:
+        """KL from the teacher's softened answers, times T²: gradients of the size they have without softening."""
+        assert self.teacher is not None, "asked for where there is one"
+        temperature = self._train.distill_temperature
+        with torch.no_grad():
+            taught = F.log_softmax(self.teacher(images).float() / temperature, 1)
+        learned = F.log_softmax(logits.float() / temperature, 1)
+        return F.kl_div(learned, taught, log_target=True, reduction="batchmean") * temperature**2
 
     def _replay(self, images: Tensor, labels: Tensor, phase: object) -> None:
         if phase != self._phase:
