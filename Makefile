@@ -3,7 +3,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 
-.PHONY: help setup demo test lint format bench matrix figure drills clean
+.PHONY: help setup demo test lint format bench matrix figure drills browser-test clean
 
 help:
 	@echo "make demo    train the default run: digits, a dense baseline and AC/DC at 90 %"
@@ -12,6 +12,7 @@ help:
 	@echo "make bench   run the CPU benchmarks and write results/"
 	@echo "make matrix  regenerate docs/compatibility.md from the tests"
 	@echo "make drills  kill a run at random moments and compare it with one left alone"
+	@echo "make browser-test  look at reports in headless Chromium (needs chromium installed)"
 	@echo "make figure  train the default run and redraw docs/digits.svg from it"
 
 setup: $(STAMP)
@@ -50,6 +51,9 @@ figure: $(STAMP)
 	rm -rf build/figure
 	$(VENV)/bin/acdc train --out build/figure
 	$(PY) docs/draw_run.py build/figure docs/digits.svg
+
+browser-test: $(STAMP)
+	$(PY) -m pytest tests/report/browser
 
 drills: $(STAMP)
 	$(PY) tests/drills.py --kills 12 --epochs 20

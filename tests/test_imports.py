@@ -12,10 +12,10 @@ import acdc
 
 ROOT = Path(acdc.__file__).parent
 PURE = ("schedule", "duration", "timeline")
-CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "shadow", "sparsifier",
+CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "shadow", "method", "sparsifier",
         "criteria", "methods")  # fmt: skip
 OUTER = ("models", "data", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
-OPTIONAL = ("torchvision", "matplotlib", "sklearn", "lightning", "pytorch_lightning", "transformers", "accelerate")
+OPTIONAL = ("torchvision", "matplotlib", "sklearn", "jinja2", "lightning", "pytorch_lightning", "transformers", "accelerate")
 
 
 def files_of(part: str) -> list[Path]:

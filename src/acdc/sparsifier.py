@@ -14,7 +14,7 @@ import logging
 import math
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,12 +39,12 @@ from acdc.host import (
     plain_optimizer,
     step_was_skipped,
 )
-from acdc.schedule import Phase, Schedule
+from acdc.method import Method
+from acdc.schedule import Phase
 from acdc.shadow import Shadow
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget
-from acdc.sparsity.layers import Layers, Weight
-from acdc.sparsity.patterns import Pattern
+from acdc.sparsity.layers import Weight
 from acdc.summary import Summary
 from acdc.trigger import NextForward
 from acdc.twin import Result, StateDict, Twin, to_cpu
@@ -53,67 +53,6 @@ log = logging.getLogger("acdc")
 
 # The optimizer's hooks keep a sparsifier alive; this only finds it.
 _attached: "weakref.WeakKeyDictionary[nn.Module | Optimizer, weakref.ref[Sparsifier]]" = weakref.WeakKeyDictionary()
-
-
-class Method(Protocol):
-    """What a sparse-training method tells the sparsifier."""
-
-    name: ClassVar[str]
-
-    @property
-    def schedule(self) -> Schedule: ...
-    @property
-    def pattern(self) -> Pattern: ...
-
-    def layers(self, model: nn.Module) -> Layers:
-        """The weights this method prunes in this model."""
-        ...
-
-    def budgets(self, layers: Layers) -> list[Budget]: ...
-
-    def enter(self, sparsifier: "Sparsifier", phase: Phase) -> None:
-        """A training step begins and `phase` is new: compress, decompress, keep the twin."""
-        ...
-
-    def updates_at(self, sparsifier: "Sparsifier", step: int) -> bool:
-        """Whether `update` is called as step `step` begins, inside a phase. A function of the step."""
-        ...
-
-    def update(self, sparsifier: "Sparsifier") -> None:
-        """A training step begins inside a phase: change the masks."""
-        ...
-
-    def observes_at(self, sparsifier: "Sparsifier", step: int) -> bool:
-        """Whether `observe` is called in step `step`, whose gradients are then masked only after that."""
-        ...
-
-    def observe(self, sparsifier: "Sparsifier") -> None:
-        """Gradients are complete, pruned weights' too, and the optimizer's step has not begun."""
-        ...
-
-    def view(self, sparsifier: "Sparsifier", name: str, dense: Tensor) -> Tensor:
-        """What the model computes with, of a layer's dense weights; see shadow.py. Asked for after `shadow()` only."""
-        ...
-
-    def pull_back(self, sparsifier: "Sparsifier", name: str, grad: Tensor, dense: Tensor) -> None:
-        """Make of the gradient at the view, in place, the gradient of the dense weights."""
-        ...
-
-    def settle(self, sparsifier: "Sparsifier", name: str, before: Tensor, after: Tensor) -> None:
-        """The optimizer's step took a layer's dense weights from `before` to `after`: change that in place."""
-        ...
-
-    def rate_step(self, sparsifier: "Sparsifier", step: int) -> int:
-        """The step whose learning rate step `step` takes: for trainers that set the rate as a function of the step."""
-        ...
-
-    def keeps_best_twin(self) -> bool:
-        """Whether the twin is the best dense model reported, rather than the last."""
-        ...
-
-    def config(self) -> dict[str, Any]:
-        """The method's knobs as plain data: what a checkpoint is checked against."""
-        ...
 
 
 def attach(
@@ -350,7 +289,7 @@ class Sparsifier:
         return self._weights[name]
 
     def masked(self, name: str, tensor: Tensor) -> Tensor:
-        """A copy of a tensor of a layer's shape, exactly 0 where the layer's mask prunes; none does before the first."""
+        """A copy of a tensor of a layer's shape, exactly 0 where its mask prunes; none does before the first."""
         kept = tensor.detach().clone()
         if self._masks:
             working.apply_(kept, self._masks[name])
@@ -379,7 +318,7 @@ class Sparsifier:
     def shadow(self) -> None:
         """From now on train dense weights behind the model's, which hold the method's view of them; see shadow.py.
 
-        Masks then say what the view keeps: they mask no gradient. Called before a compression, which would zero weights.
+        Masks then say what the view keeps: they mask no gradient. Call it before a compression, which zeroes weights.
         """
         if self._shadow is None:
             self._gradients.stop()

@@ -36,6 +36,7 @@ FILES = {
     "result.json",
     "masks.safetensors",
     "predictions.safetensors",
+    "report.html",
     *(f"{model}.safetensors" for model in MODELS),
 }
 
@@ -207,6 +208,7 @@ def test_it_ends_with_the_table_and_the_folder(piped: tuple[Path, subprocess.Com
     folder, done = piped
     lines = done.stdout.splitlines()
     rows = read(folder / "runs" / "digits-0001", "result.json")["models"]
+    assert lines.pop() == f"report: {Path('runs/digits-0001/report.html')}"
     for row, line in zip(rows, lines[-6:-2], strict=True):
         assert line.startswith(row["model"])
         assert f"{row['test_accuracy']:.2%}" in line

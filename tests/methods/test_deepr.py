@@ -43,6 +43,16 @@ def test_by_hand():
     assert t.weights == [3.625, 0, 1.625, 0]
 
 
+def test_a_weight_at_zero_has_not_crossed_it():
+    t = Tiny(method(l1=0), [4.0, 3.0, 2.0, 1.0])
+    t.begin()
+    t.mask("1110")
+    t.set([4, 0, 2, 0])
+    t.step()
+    t.begin()
+    assert t.masks == "1110"
+
+
 def test_several_steps_at_once():
     """every="2st": an update brings two steps' l1, 2 · lr · α = 2 · ½ · 1/8."""
     t = Tiny(method(every="2st"), [4.0, -4.0, 2.0, -3.0], lr=0.5)

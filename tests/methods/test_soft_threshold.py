@@ -58,7 +58,7 @@ def test_a_threshold_of_0_leaves_weights_as_they_are():
 def test_sparsity_is_reported_as_reached():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.003)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.006)
     s = acdc.attach(model, optimizer, STR(start=-5, schedule=sparse_for(100)))
     reached = []
     for _ in range(100):

@@ -67,6 +67,18 @@ def test_a_complete_run_without_predictions_says_so(run: Path) -> None:
     assert any("no predictions.safetensors" in note for note in read(run).notes)
 
 
+def test_what_compare_found_stands_for_predictions_that_are_gone(run: Path) -> None:
+    (run / "predictions.safetensors").unlink()
+    found = {"samples": 400, "classes": 10, "top1": 0.94, "cross_entropy_ab": 0.28, "cross_entropy_ba": 0.27}
+    sides = {"a": {"run": "run", "model": "sparse"}, "b": {"run": "run", "model": "dense"}}
+    elsewhere = {"a": {"run": "run", "model": "sparse"}, "b": {"run": "other", "model": "dense"}}
+    rows = [sides | found, elsewhere | found | {"top1": 0.1}]
+    (run / "agreement.json").write_text(json.dumps({"comparisons": rows}))
+    got = read(run)
+    assert got.notes == []
+    assert [(pair.top1, pair.ab, pair.ba) for pair in got.pairs] == [(0.94, 0.28, 0.27)]
+
+
 def test_predictions_cut_short_are_said(run: Path) -> None:
     path = run / "predictions.safetensors"
     path.write_bytes(path.read_bytes()[:50])

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,6 +62,17 @@ def read(name: str, said: Sequence[str]) -> Recipe:
         return reading.read(name, said)
     except reading.RecipeError as error:
         raise UsageError([f"{error.source}:", *error.problems]) from None
+
+
+def report_of(run: Path) -> str:
+    """Write a run's report, and say where it is, or why there is none: a run is complete without it."""
+    from acdc.report.read import ReportError
+    from acdc.report.write import write_report
+
+    try:
+        return f"report: {write_report(run)}"
+    except (ReportError, OSError) as error:
+        return f"no report: {error}"
 
 
 def read_device(text: str) -> tuple[torch.device, str]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from acdc.cli import common
 from acdc.cli.errors import UsageError
 from acdc.cli.pool import Job, prepare, run_all
 from acdc.train import folder
@@ -33,6 +34,7 @@ def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: Callabl
         code = _in_turn(left, recipe, out, one, first)
     if not code and first:
         _summarise(out, seeds)
+        print(common.report_of(out))
     return code
 
 

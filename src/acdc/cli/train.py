@@ -112,6 +112,8 @@ def train_one(
             said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name}
             outcomes = experiment.run(recipe, problem, setting, out, console, resume=found, settings=said)
             _show(console, recipe, outcomes, problem, out)
+            if world.first:
+                console.say(common.report_of(out))
     except (
         stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, BadImagesError, OSError
     ) as error:  # fmt: skip

@@ -80,11 +80,8 @@ class Movement(Saliency):
         lowest = min(float(total.min()) for total in signed.values())
         widest = max(float(total.abs().max()) for total in signed.values())
         shift = 1e-9 * widest + torch.finfo(torch.float64).tiny - lowest
-        masks = sparsifier.masks
-        return {
-            name: torch.where(masks[name], total + shift, 0) if name in masks else total + shift
-            for name, total in signed.items()
-        }
+        weights = sparsifier.weights
+        return {name: torch.where(weights[name] != 0, total + shift, 0) for name, total in signed.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,8 @@ class WoodFisher(Criterion):
     that go: δ = −Σ_q θ_q F⁻¹e_q / [F⁻¹]_qq (eq. 11). Gradients are those of the training batches, as in the paper's
     mini-batch Fisher.
 
-    Costs `block` floats a weight from the first of those steps to the compression, in checkpoints too.
+    Costs 8·`block` bytes a weight from the first of those steps to the compression, in checkpoints too: the inverse is
+    in double precision, since it begins at 1/λ and gradients take all but a small rest of that away.
 
     Singh, Alistarh: WoodFisher: Efficient Second-Order Approximation for Neural Network Compression. NeurIPS 2020.
     """
@@ -51,13 +52,11 @@ class WoodFisher(Criterion):
         return self.steps
 
     def observe(self, sparsifier: Sparsifier) -> None:
-        seen, masks = memory(sparsifier), sparsifier.masks
+        seen, weights = memory(sparsifier), sparsifier.weights
         seen["count"] = seen.get("count", 0) + 1
         inverses = seen.setdefault("inverse", {})
         for name, gradient in sparsifier.gradients.items():
-            if name in masks:  # what is pruned stays at 0 and is no part of the problem
-                gradient = gradient * masks[name]
-            blocks = self._cut(gradient)
+            blocks = self._cut(gradient * (weights[name] != 0))  # what is pruned is no part of the problem
             if name not in inverses:
                 size = blocks.shape[1]
                 eye = torch.eye(size, dtype=blocks.dtype, device=blocks.device) / self.damping
@@ -81,8 +80,9 @@ class WoodFisher(Criterion):
                 continue
             diagonal = seen["inverse"][name].diagonal(dim1=1, dim2=2)
             _refuse_non_finite(name, diagonal, sparsifier.step)
-            singular += int((diagonal >= (1 - 1e-6) / self.damping).all(1).sum())
-            scores[name] = self._join(self._cut(weight).square() / (2 * self._positive(diagonal)), weight)
+            blocks = self._cut(weight)
+            singular += int(((diagonal >= (1 - 1e-6) / self.damping).all(1) & blocks.any(1)).sum())
+            scores[name] = self._join(blocks.square() / (2 * self._positive(diagonal)), weight)
         if singular:
             log.warning("WoodFisher: in %d blocks no gradient was seen, and the damping alone scores them", singular)
         return scores
@@ -106,9 +106,9 @@ class WoodFisher(Criterion):
 
     def _cut(self, tensor: Tensor) -> Tensor:
         """A layer's weights as rows of one block each; the last is filled up with zeros, which change nothing."""
-        flat = tensor.detach().float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.detach()
+        flat = tensor.detach().double().reshape(-1)
         size = min(self.block, flat.numel())
-        return torch.nn.functional.pad(flat.reshape(-1), (0, -flat.numel() % size)).view(-1, size)
+        return torch.nn.functional.pad(flat, (0, -flat.numel() % size)).view(-1, size)
 
     def _join(self, blocks: Tensor, like: Tensor) -> Tensor:
         return blocks.reshape(-1)[: like.numel()].view(like.shape).to(like.dtype)

@@ -117,10 +117,6 @@ class Base:
     def budgets(self, layers: Layers) -> list[Budget]:
         return budgets(self.distribution, layers.weights, self.sparsity)
 
-    def budgets_at(self, layers: Layers, sparsity: float) -> list[Budget]:
-        """As `budgets`, on the way to the target."""
-        return budgets(self.distribution, layers.weights, sparsity)
-
     def budgets_along(self, layers: Layers, path: Callable[[float], float]) -> list[Budget]:
         """As `budgets`, on the way to the target: `path` makes of a target sparsity the one of now."""
         distribution, target = self.distribution, self.sparsity

@@ -21,14 +21,14 @@ from acdc.methods.base import Base
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.masks import apply_, new_mask
-from acdc.sparsity.patterns import NM, Pattern
+from acdc.sparsity.patterns import NM
 
 
 @dataclass(frozen=True, kw_only=True)
 class SRSTE(Base):
     """See the module."""
 
-    pattern: Pattern = field(default_factory=lambda: NM(2, 4))
+    pattern: NM = field(default_factory=lambda: NM(2, 4))
     decay: float = 2e-4
 
     name: ClassVar[str] = "sr_ste"
@@ -57,7 +57,7 @@ class SRSTE(Base):
 
     def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
         mask, view = new_mask(dense), dense.clone()
-        self.pattern.write_masks([sparsifier.weight(name)], {name: dense}, [], out={name: mask})
+        self.pattern.write_mask(sparsifier.weight(name), dense, mask)
         apply_(view, mask)
         return view
 

@@ -1,16 +1,15 @@
 """What a report says of a run: its models, its phases and what they cost, each worked out once for all formats."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from acdc.measure.flops import training_flops
 from acdc.report.read import Record, Run
 from acdc.train import paper, reading
+from acdc.train.recipe import PaperRow
 
 ROLES = {"sparse": "sparse", "dense": "twin", "finetuned": "finetuned", "baseline": "baseline"}
 NOUNS = {
@@ -158,7 +157,7 @@ def _finished(run: Run, row: Record) -> Model:
         training=training(run, role),
         dense_bytes=dense,
         sparse_bytes=sparse,
-        paper=paper.beside(run.recipe, row["file"]) if run.recipe else None,
+        paper=_beside(run, role),
     )
 
 
@@ -199,23 +198,42 @@ def _bytes(run: Run, file: str, sparsity: float, reported: float | None) -> tupl
 # Beside the paper
 
 
+@lru_cache(maxsize=128)
+def _published(run: Run) -> PaperRow | None:
+    return paper.row_for(run.recipe) if run.recipe else None
+
+
+def _values(row: PaperRow) -> dict[str, tuple[float | None, float | None]]:
+    """Accuracy in % and its standard deviation, by role; the one deviation of a row is that of its main model."""
+    return {
+        "sparse": (row.sparse, row.std),
+        "baseline": (row.dense, row.std if row.sparse is None else None),
+        "twin": (row.twin, None),
+        "finetuned": (row.finetuned, None),
+    }
+
+
+def _beside(run: Run, role: str) -> str | None:
+    row = _published(run)
+    value, std = _values(row).get(role, (None, None)) if row else (None, None)
+    return None if value is None else f"{value:g}{f' ± {std:g}' if std else ''} %"
+
+
 def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
     """What is compared, our value, the paper's, and the paper's standard deviation. Accuracies in %."""
-    row = paper.row_for(run.recipe) if run.recipe else None
+    row, found = _published(run), list[tuple[str, float, float, float | None]]()
     if row is None:
         return []
-    found: list[tuple[str, float, float, float | None]] = []
-    deviations = {"sparse": row.std, "baseline": row.std if row.sparse is None else None}
-    published = {"sparse": row.sparse, "baseline": row.dense, "twin": row.twin, "finetuned": row.finetuned}
+    published = _values(row)
     for model in models(run):
-        value = published.get(model.role)
+        value, std = published.get(model.role, (None, None))
         if value is None:
             continue
         name = NOUNS[model.role].removeprefix("the ").removeprefix("its ")
-        found.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, deviations.get(model.role)))
+        found.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, std))
         if model.best:
             best = f"{name}, best epoch on the {model.best['chosen_on']} set (%)"
-            found.append((best, 100 * model.best["accuracy"], value, deviations.get(model.role)))
+            found.append((best, 100 * model.best["accuracy"], value, std))
     if (sparse := of_role(run, "sparse")) and run.result is not None:
         if row.inference is not None:
             found.append(("inference FLOPs, of dense", sparse.ratio, row.inference, None))
@@ -224,28 +242,3 @@ def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
             name = f"training FLOPs, of {usual} dense epochs"
             found.append((name, sparse.training * run.planned / usual, row.training, None))
     return found
-
-
-def epoch_seconds(run: Run) -> dict[str, float]:
-    """Median time of an epoch of each kind of the main stage: measured, as against FLOPs in theory."""
-    kinds: dict[str, list[float]] = {}
-    for row in run.stage(run.main):
-        kinds.setdefault(row["kind"], []).append(row["seconds"])
-    return {kind: statistics.median(seconds) for kind, seconds in kinds.items()}
-
-
-def environment(run: Run) -> dict[str, Any]:
-    """Hardware, versions and how it ran, as config.json has them."""
-    hardware, versions = run.config.get("hardware", {}), run.config.get("versions", {})
-    threads = f"{hardware.get('cores', '?')} cores, {hardware.get('threads', '?')} threads"
-    found = {
-        "GPU": hardware.get("gpu"),
-        "CPU": f"{hardware['cpu']} ({threads})" if "cpu" in hardware else None,
-        "platform": run.config.get("platform"),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "processes": run.config.get("processes"),
-        "execution": "; ".join(run.config.get("execution", ())),
-        "started": run.config.get("started"),
-        "resumed": len(run.config["resumed"]) if run.config.get("resumed") else None,
-    }
-    return {key: value for key, value in found.items() if value}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from acdc.report import facts
+from acdc.report import facts, place
 from acdc.report.compose import Report
 from acdc.report.facts import Model
 from acdc.report.read import Run
@@ -60,8 +60,8 @@ def _run(run: Run) -> dict[str, Any]:
         "phases": [_phase(phase) for phase in facts.phases(run)],
         "agreement": [asdict(pair) for pair in run.pairs],
         "paper": [dict(zip(("what", "ours", "paper", "std"), row, strict=True)) for row in facts.paper_rows(run)],
-        "epoch_seconds": facts.epoch_seconds(run),
-        "environment": facts.environment(run),
+        "epoch_seconds": place.epoch_seconds(run),
+        "environment": place.environment(run),
         "recipe": run.config.get("recipe"),
         "notes": list(run.notes),
     }

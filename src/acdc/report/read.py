@@ -121,7 +121,11 @@ def read(folder: Path) -> Run:
             f"This run is not complete (no result.json): it stands after epoch {last['epoch'] + 1} of the stage "
             f"“{last['run']}”, and numbers are of the last epoch that was measured.",
         )
-    pairs, classes = _agreement(folder / "predictions.safetensors", notes, complete=result is not None)
+    pairs, classes = _agreement(folder / "predictions.safetensors", notes)
+    if not (folder / "predictions.safetensors").is_file():
+        pairs, classes = _compared(folder / "agreement.json")
+        if not pairs and result is not None:
+            notes.append("There is no predictions.safetensors: agreement between the models is not shown.")
     if classes is None and ends:
         classes = list(ends[-1]["filters"].values())[-1]
     return Run(
@@ -185,10 +189,8 @@ def _recipe(config: Mapping[str, Any], notes: list[str]) -> Recipe | None:
         return None
 
 
-def _agreement(path: Path, notes: list[str], *, complete: bool) -> tuple[list[Pair], int | None]:
+def _agreement(path: Path, notes: list[str]) -> tuple[list[Pair], int | None]:
     if not path.is_file():
-        if complete:
-            notes.append("There is no predictions.safetensors: agreement between the models is not shown.")
         return [], None
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -219,3 +221,22 @@ def _agreement(path: Path, notes: list[str], *, complete: bool) -> tuple[list[Pa
                 )
             )
     return pairs, next((int(t.shape[1]) for t in logits.values() if t.ndim == 2), None)
+
+
+def _compared(path: Path) -> tuple[list[Pair], int | None]:
+    """What `acdc compare` found while the predictions were there: they are too large to be kept with results."""
+    said = (_json(path) or {}).get("comparisons", ())
+    known = {(one["a"]["model"], one["b"]["model"]): one for one in said if one["a"]["run"] == one["b"]["run"]}
+    pairs = [
+        Pair(
+            a=a_name,
+            b=b_name,
+            top1=found["top1"],
+            ab=found["cross_entropy_ab"],
+            ba=found["cross_entropy_ba"],
+            samples=found["samples"],
+        )
+        for a, b, a_name, b_name in _PAIRS
+        if (found := known.get((a, b)))
+    ]
+    return pairs, next((found["classes"] for found in known.values()), None)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acdc.report import facts, words
+from acdc.report import facts, place, words
 from acdc.report.facts import Model
 from acdc.report.read import Pair, Run
 from acdc.report.several import Group
@@ -121,9 +121,9 @@ def settings(run: Run) -> Table:
 
 
 def environment(run: Run) -> Table:
-    rows = [[key, str(value)] for key, value in facts.environment(run).items()]
+    rows = [[key, str(value)] for key, value in place.environment(run).items()]
     seconds = {"sparse": "compressed", "dense": "dense"}
-    timed = [f"{words.duration(value)} ({seconds[kind]})" for kind, value in facts.epoch_seconds(run).items()]
+    timed = [f"{words.duration(value)} ({seconds[kind]})" for kind, value in place.epoch_seconds(run).items()]
     rows.append(["measured time of an epoch", ", ".join(timed) + ", median, evaluation included"])
     if run.result and "seconds" in run.result:
         rows.append(["whole run", words.duration(run.result["seconds"])])

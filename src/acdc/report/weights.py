@@ -3,6 +3,7 @@
 from itertools import accumulate
 from typing import Any
 
+from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -88,16 +89,15 @@ def layers(run: Run) -> Chart | None:
         axes.set_xlim(0, len(phases))
         axes.set_ylim(len(names), 0)
         axes.grid(visible=False)
-        for column, (_, end) in enumerate(phases):
-            for row, name in enumerate(names):
-                share = _zeros(end, name)
-                axes.add_patch(
-                    Rectangle((column + 0.02, row + 0.04), 0.96, 0.92, color=LIGHT["sparse"], alpha=share, linewidth=0)
-                )
-                if not narrow:
-                    colour = LIGHT["page" if share > 0.85 else "on-mid" if share > 0.6 else "ink" if share else "muted"]
-                    text = f"{100 * share:.0f}" if share else "·"
-                    axes.text(column + 0.5, row + 0.54, text, ha="center", va="center", fontsize=SMALL, color=colour)
+        cells = [(c, r, _zeros(end, name)) for c, (_, end) in enumerate(phases) for r, name in enumerate(names)]
+        filled = [(column, row, share) for column, row, share in cells if share]
+        boxes = [Rectangle((column + 0.02, row + 0.04), 0.96, 0.92) for column, row, _ in filled]
+        alphas = [share for _, _, share in filled]
+        axes.add_collection(PatchCollection(boxes, facecolor=LIGHT["sparse"], alpha=alphas, linewidth=0))
+        for column, row, share in cells if not narrow else ():
+            colour = LIGHT["page" if share > 0.85 else "on-mid" if share > 0.6 else "ink" if share else "muted"]
+            text = f"{100 * share:.0f}" if share else "·"
+            axes.text(column + 0.5, row + 0.54, text, ha="center", va="center", fontsize=SMALL, color=colour)
         if not narrow:
             for row, name in enumerate(names):
                 size = words.si(final["size"][name], digits=2)
@@ -167,9 +167,9 @@ def magnitudes(run: Run) -> Chart | None:
         axes.set_ylim(0, 1.3 * highest)
         if cut:
             axes.axvline(cut, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)))
-            axes.text(
-                1.25 * cut, 1.22 * highest, f"cut {cut:.2g}", color=LIGHT["ink"], fontsize=10, va="center", ha="left"
-            )
+            right = cut**4 > edges[0] * edges[-1] ** 3  # in the last quarter of the axis
+            place = (cut / 1.25, "right") if right else (1.25 * cut, "left")
+            axes.text(place[0], 1.22 * highest, f"cut {cut:.2g}", fontsize=10, va="center", ha=place[1])
         axes.set_xscale("log")
         axes.set_xlim(edges[0], edges[-1])
         axes.minorticks_off()

@@ -86,12 +86,16 @@ class NM:
             raise ValueError(f"{self}: sharded parameters are not supported; use the unstructured pattern")
         for weight in weights:
             _refuse_non_finite(weight.name, scores[weight.name])
-            group = 0
-            score, mask = (_channels_last(t, weight) for t in (scores[weight.name], out[weight.name]))
-            for part, kept in in_index_order(max(_CHUNK // self.m, 1) * self.m, score, mask):
-                groups = part.reshape(-1, self.m).abs()
-                kept.copy_(-_keep_n(groups, self.n, group).to(torch.int8).view(kept.shape))
-                group += groups.shape[0]
+            self.write_mask(weight, scores[weight.name], out[weight.name])
+
+    def write_mask(self, weight: Weight, score: Tensor, mask: Tensor) -> None:
+        """Of one layer, whose scores are known to be finite: no device has to wait."""
+        group = 0
+        score, mask = _channels_last(score, weight), _channels_last(mask, weight)
+        for part, kept in in_index_order(max(_CHUNK // self.m, 1) * self.m, score, mask):
+            groups = part.reshape(-1, self.m).abs()
+            kept.copy_(_keep_n(groups, self.n, group).to(torch.int8).neg_().reshape(kept.shape))
+            group += groups.shape[0]
 
 
 @dataclass(frozen=True)
@@ -201,14 +205,16 @@ def _fill(score: list[float], size: list[int], layer: list[int], budget: int) ->
 def _keep_n(groups: Tensor, n: int, first_group: int) -> Tensor:
     """The n largest of each row. Among equals the place to start from moves on by one with every row."""
     rows, m = groups.shape
-    place = torch.arange(m, device=groups.device)
-    turn = (torch.arange(first_group, first_group + rows, device=groups.device) % m).unsqueeze(1)
-    priority = (place + turn) % m
-    beaten_by = torch.zeros(rows, m, dtype=torch.int32, device=groups.device)
-    for other in range(m):
-        rival, rival_priority = groups[:, other : other + 1], priority[:, other : other + 1]
-        beaten_by += (rival > groups) | ((rival == groups) & (rival_priority < priority))
-    return beaten_by < n
+    turn = ((torch.arange(rows, device=groups.device) + first_group) % m).to(torch.int16)
+    columns = groups.t().contiguous()
+    beaten_by = torch.zeros(m, rows, dtype=torch.int16, device=groups.device)
+    for one in range(m):
+        for other in range(one + 1, m):  # `one` comes first among equals unless the turn lies between the two
+            first = (turn < m - other) | (turn >= m - one)
+            wins = (columns[one] > columns[other]) | ((columns[one] == columns[other]) & first)
+            beaten_by[other] += wins
+            beaten_by[one] += ~wins
+    return (beaten_by < n).t()
 
 
 def _in_channels(weight: Weight) -> int:

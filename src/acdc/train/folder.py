@@ -6,6 +6,7 @@ phases.jsonl       one line for each phase: what is zero where, and how the mask
 predictions.safetensors  every model's logits on the test images, where they are not too many
 checkpoints/       the state of the run, to go on from
 *.safetensors      the models
+report.html        one page that shows what happened
 result.json        the final table; there once the run is complete
 """
 
