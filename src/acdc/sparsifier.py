@@ -137,7 +137,11 @@ class Sparsifier:
         self._phase = first if first.kind == "dense" else method.schedule.untrained
         if first.kind == "dense":
             self._record(first)
-        self._watch_for_next_phase()
+        try:
+            self._watch_for_next_phase()
+        except Exception:  # the method refuses: nothing may stay attached
+            self.detach()
+            raise
 
     # What it shows
 
@@ -545,7 +549,9 @@ class Sparsifier:
     def _enter_late(self) -> None:
         """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
         if self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "dense":
-            if self._shadow is None:  # dense weights come back only when backward is done: before the optimizer's step
+            if self._update_due:
+                self._update()
+            elif self._shadow is None:  # else dense weights come back when backward is done, before the optimizer's step
                 self._enter_due()
             return
         self._late = True

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from acdc import data, models
+from acdc import data, methods, models
 from acdc.cli import main
 from acdc.schedule import Schedule
 from acdc.train import reading
@@ -32,7 +32,7 @@ def test_recipes_by_default(capsys: pytest.CaptureFixture[str]) -> None:
         ("models", models.names()),
         ("data", data.names()),
         ("schedules", tuple(Schedule.named())),
-        ("methods", ("acdc", "gmp", "rigl", "dense")),
+        ("methods", (*methods.names(), "dense")),
     ],
 )
 def test_other_lists(capsys: pytest.CaptureFixture[str], what: str, names: tuple[str, ...]) -> None:
@@ -85,3 +85,12 @@ def test_every_verb_is_there_and_says_what_it_does(capsys: pytest.CaptureFixture
             main([verb, "--help"])
         assert caught.value.code == 0
         assert "usage" in capsys.readouterr().out
+
+
+def test_a_method_s_card(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "methods", "rigl"]) == 0
+    assert "Rigging the Lottery" in capsys.readouterr().out
+    assert main(["ls", "methods", "rigle"]) == 2
+    assert "did you mean 'rigl'?" in capsys.readouterr().err
+    assert main(["ls", "models", "resnet20"]) == 2
+    assert "only methods have cards" in capsys.readouterr().err

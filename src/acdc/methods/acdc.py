@@ -18,6 +18,7 @@ from typing import ClassVar, Literal
 from acdc.methods.scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
+from acdc.sparsity.distributions import Budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +29,15 @@ class ACDC(Scored):
     distribution  "global" magnitude (the paper's default), "uniform", "erk", or a mapping from layers to sparsities.
     include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable.
     criterion     which weights survive: "magnitude" (the paper's), or another of acdc.criteria.
+    gradual       raise the sparsity from compression to compression, s · (1 − (1 − i/n)³) at the i-th of n; not in the
+                  paper.
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all"
                   of its state, or "nothing".
     twin          which dense model is kept: the "last" (end of the last dense phase) or the "best" one reported
                   through sparsifier.report(metric) in a dense phase.
     """
 
+    gradual: bool = False
     reset: Literal["momentum", "all", "nothing"] = "momentum"
     twin: Literal["last", "best"] = "last"
 
@@ -47,6 +51,11 @@ class ACDC(Scored):
     def title(cls) -> str:
         return "AC/DC"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gradual and self.pattern.sparsity is not None:
+            raise ValueError(f"gradual=True: {self.pattern} has one sparsity only; leave gradual out")
+
     def default_schedule(self, epochs: int) -> Schedule:
         return Schedule.for_epochs(epochs)
 
@@ -55,7 +64,16 @@ class ACDC(Scored):
             sparsifier.decompress(reset=self.reset)
             return
         ends_dense = phase.final and sparsifier.phase.kind == "dense" and phase.index > 0
-        self.compress(sparsifier, keep_twin=ends_dense and (self.twin == "last" or sparsifier.best_metric is None))
+        keep_twin = ends_dense and (self.twin == "last" or sparsifier.best_metric is None)
+        self.compress(sparsifier, budgets=self._budgets_of(sparsifier, phase), keep_twin=keep_twin)
+
+    def _budgets_of(self, sparsifier: Sparsifier, phase: Phase) -> list[Budget]:
+        """What survives the compression a phase begins with."""
+        sparse = [p.index for p in self.schedule.phases if p.kind == "sparse"]
+        if not self.gradual or phase.index == sparse[-1]:
+            return sparsifier.budgets
+        share = 1 - (1 - (sparse.index(phase.index) + 1) / len(sparse)) ** 3
+        return self.budgets_along(sparsifier.layers, lambda target: share * target)
 
     def keeps_best_twin(self) -> bool:
         return self.twin == "best"

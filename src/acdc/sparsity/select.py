@@ -45,8 +45,8 @@ def top_k(
     `out` gives masks to write into, one for each score. They are not touched if the scores are refused.
     """
     digits, keys = _digits(scores), _Keys(scores, _chunk(scores))
-    histogram = shards.sum(_histogram(keys, None, digits[0])).tolist()
-    total = sum(histogram)
+    histogram = shards.sum(_histogram(keys, None, digits[0])).cpu()
+    total = int(histogram.sum())
     if not 0 <= k <= total:
         raise ValueError(f"k={k}: expected a number of survivors from 0 to {total}, the number of scores")
     _refuse_non_finite(scores, histogram, digits[0])
@@ -59,10 +59,10 @@ def top_k(
 
     threshold, above = _pick(histogram, k)
     for digit in digits[1:]:
-        histogram = shards.sum(_histogram(keys, threshold, digit)).tolist()
+        histogram = shards.sum(_histogram(keys, threshold, digit)).cpu()
         low, skipped = _pick(histogram, k - above)
         threshold, above = threshold << digit.width | low, above + skipped
-    places, ties = k - above, histogram[threshold & digits[-1].mask]
+    places, ties = k - above, int(histogram[threshold & digits[-1].mask])
 
     for name, mask in masks.items():
         for part, kept in keys.with_mask(name, mask.view(torch.bool)):
@@ -210,14 +210,13 @@ def _count(values: Tensor, width: int, *, all_inside: bool) -> Tensor:
     return torch.bincount(values if all_inside else values[values >> width == 0], minlength=bins)
 
 
-def _pick(histogram: list[int], rank: int) -> tuple[int, int]:
+def _pick(histogram: Tensor, rank: int) -> tuple[int, int]:
     """The value that holds the rank-th largest entry, and how many entries lie above that value."""
-    above = 0
-    for value in range(len(histogram) - 1, -1, -1):
-        if above + histogram[value] >= rank:
-            return value, above
-        above += histogram[value]
-    raise AssertionError("rank exceeds the number of entries")
+    reached = histogram.flip(0).cumsum(0)  # entries of the highest values, one more value each
+    place = int(torch.searchsorted(reached, rank))
+    assert place < len(histogram), "rank exceeds the number of entries"
+    value = len(histogram) - 1 - place
+    return value, int(reached[place] - histogram[value])
 
 
 def _keep_ties(keys: _Keys, masks: dict[str, Tensor], threshold: int, places: int, shards: Shards) -> None:
@@ -244,9 +243,9 @@ def _keep_ties(keys: _Keys, masks: dict[str, Tensor], threshold: int, places: in
             seen += len(at)
 
 
-def _refuse_non_finite(scores: Scores, histogram: list[int], digit: _Digit) -> None:
+def _refuse_non_finite(scores: Scores, histogram: Tensor, digit: _Digit) -> None:
     infinity = (0x7FF0 << 48 if _bits(scores) == 63 else 0x7F80 << 16) >> digit.below
-    if not sum(histogram[infinity:]):
+    if not int(histogram[infinity:].sum()):
         return
     bad = {name: int((~score.isfinite()).sum()) for name, score in scores.items()}
     named = ", ".join(f"{name} ({count} of {scores[name].numel()})" for name, count in bad.items() if count)

@@ -176,7 +176,7 @@ class Stage:
                 epoch=self.epoch,
                 masks=self.sparsifier.masks if self.sparsifier else None,
             )
-        self._note_best(validation or test, "validation" if validation else "test", phase is None or phase.final)
+        self._note_best(validation or test, "validation" if validation else "test", self._counts(counts))
         if self.sparsifier and self.sparsifier.method.keeps_best_twin():
             self.sparsifier.report((validation or test).accuracy)
         now = time.perf_counter()
@@ -217,6 +217,18 @@ class Stage:
         mean = loss / samples if samples else math.nan
         share, speed = self.batch / train.steps, steps_per_second * train.batch_size
         self.setting.watch(Live(self.name, self.epoch, share, mean, speed))
+
+    def _counts(self, nonzero: Mapping[str, int]) -> bool:
+        """Whether this epoch's model is one that the run could end with: in the final phase, at its full sparsity."""
+        if self.sparsifier is None:
+            return True
+        phase, method = self.sparsifier.phase, self.sparsifier.method
+        if not phase.final or phase.kind != "sparse":
+            return False
+        layers = self.sparsifier.layers
+        kept = sum(nonzero[weight.name] for weight in layers.weights)
+        wanted = sum(budget.keep for budget in self.sparsifier.budgets)
+        return not getattr(method, "needs_sparsity", True) or kept <= wanted
 
     def _note_best(self, score: Score, chosen_on: str, counts: bool) -> None:
         if counts and (self.best is None or score.accuracy > self.best["accuracy"]):
