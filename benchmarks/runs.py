@@ -142,10 +142,32 @@ def best(group: Sequence[Kept], model: str) -> list[float]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.runs", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("runs", nargs="+", type=Path, help="folders that `acdc train` wrote")
-    for source in parser.parse_args(arguments).runs:
+    parser.add_argument("runs", nargs="*", type=Path, help="folders that `acdc train` wrote")
+    parser.add_argument("--final", metavar="NAME", help="tell how test accuracy moved in the final phase of a kept run")
+    options = parser.parse_args(arguments)
+    for source in options.runs:
         say(f"kept: {keep(source)}")
+    if options.final:
+        for line in final_phase(RESULTS / "runs" / options.final):
+            say(line)
     return 0
+
+
+def final_phase(folder: Path) -> list[str]:
+    """Mean, spread, last and best test accuracy of the final phase, and whether the fine-tuned twin moves along."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    final = [100 * row["test_accuracy"] for row in rows if row["phase"] == "final compressed"]
+    twin = [100 * row["test_accuracy"] for row in rows if row["run"] == "finetune"]
+    lines = [
+        f"final phase, {len(final)} epochs: mean {statistics.mean(final):.2f}, standard deviation "
+        f"{statistics.pstdev(final):.2f}, last {final[-1]:.2f}, best {max(final):.2f}"
+    ]
+    if len(twin) == len(final) > 2:
+        together, shifted = statistics.correlation(final, twin), statistics.correlation(final[1:], twin[:-1])
+        lines.append(
+            f"correlation with the fine-tuned twin, epoch by epoch: {together:.2f}; with its epoch before: {shifted:.2f}"
+        )
+    return lines
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The paper's value for what was trained, where it has one."""
 
+from functools import cache
+
 from acdc.train import reading
 from acdc.train.recipe import PaperRow, Recipe
 from acdc.train.toml import write_value
@@ -14,8 +16,8 @@ def row_for(recipe: Recipe) -> PaperRow | None:
     """The row of the shipped recipe's [[paper]] tables that is this very experiment, whatever ran it how."""
     if recipe.name not in reading.shipped():
         return None
-    rows = reading.read(recipe.name).paper
-    return next((row for row in rows if _same(recipe, reading.read(recipe.name, settings_of(row)))), None)
+    wanted = _decides(recipe)
+    return next((row for row, decides in _experiments(recipe.name) if decides == wanted), None)
 
 
 def beside(recipe: Recipe, file: str) -> str | None:
@@ -32,13 +34,15 @@ def beside(recipe: Recipe, file: str) -> str | None:
     return None if value is None else f"{value:g}{f' ± {std:g}' if std else ''} %"
 
 
-def _same(one: Recipe, other: Recipe) -> bool:
-    """In all that decides the result; precision, seeds and where batches are cut into parts do not count."""
+@cache
+def _experiments(name: str) -> list[tuple[PaperRow, tuple]]:
+    """The rows of a shipped recipe, each with all that decides its result."""
+    return [(row, _decides(reading.read(name, settings_of(row)))) for row in reading.read(name).paper]
 
-    def decides(recipe: Recipe) -> tuple:
-        method, train = recipe.build_method(), recipe.train
-        built = (method.name, method.config()) if method else None
-        parts = (recipe.model, recipe.data, recipe.optimizer, recipe.rate, built, recipe.epochs)
-        return *parts, train.batch_size, train.label_smoothing
 
-    return decides(one) == decides(other)
+def _decides(recipe: Recipe) -> tuple:
+    """All that decides the result; precision, seeds and where batches are cut into parts do not count."""
+    method, train = recipe.build_method(), recipe.train
+    built = (method.name, method.config()) if method else None
+    parts = (recipe.model, recipe.data, recipe.optimizer, recipe.rate, built, recipe.epochs)
+    return *parts, train.batch_size, train.label_smoothing, train.distill
