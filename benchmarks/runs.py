@@ -165,7 +165,7 @@ def final_phase(folder: Path) -> list[str]:
     if len(twin) == len(final) > 2:
         together, shifted = statistics.correlation(final, twin), statistics.correlation(final[1:], twin[:-1])
         lines.append(
-            f"correlation with the fine-tuned twin, epoch by epoch: {together:.2f}; with its epoch before: {shifted:.2f}"
+            f"correlation with the fine-tuned twin by epoch: {together:.2f}; with its epoch before: {shifted:.2f}"
         )
     return lines
 

@@ -17,7 +17,7 @@ def main(run: Path, out: Path) -> None:
     with mpl.rc_context(style):
         figure = chart.draw(False)
         figure.set_facecolor("white")
-        width, height = figure.get_size_inches()
+        height = figure.get_size_inches()[1]
         figure.suptitle(
             chart.title, x=0.004, y=1 + 0.12 / height, ha="left", va="bottom", fontsize=13, fontweight="bold"
         )

@@ -12,10 +12,11 @@ import acdc
 
 ROOT = Path(acdc.__file__).parent
 PURE = ("schedule", "duration", "timeline")
-CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "shadow", "method", "sparsifier",
-        "criteria", "methods")  # fmt: skip
+CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "shadow", "method",
+        "sparsifier", "criteria", "methods")  # fmt: skip
 OUTER = ("models", "data", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
-OPTIONAL = ("torchvision", "matplotlib", "sklearn", "jinja2", "lightning", "pytorch_lightning", "transformers", "accelerate")
+OPTIONAL = ("torchvision", "matplotlib", "sklearn", "jinja2", "lightning", "pytorch_lightning", "transformers",
+            "accelerate")  # fmt: skip
 
 
 def files_of(part: str) -> list[Path]:

@@ -551,7 +551,7 @@ class Sparsifier:
         if self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "dense":
             if self._update_due:
                 self._update()
-            elif self._shadow is None:  # else dense weights come back when backward is done, before the optimizer's step
+            elif self._shadow is None:  # else dense weights come back before the optimizer's step
                 self._enter_due()
             return
         self._late = True

@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from benchmarks.record import RESULTS, read
 
 from benchmarks import runs, throughput
-from benchmarks.record import RESULTS, read
 
 KEPT = RESULTS / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
 

@@ -195,8 +195,8 @@ class ImageFolder:
         if count > self.bad_limit or count == self.samples:
             raise BadImagesError(
                 f"data.bad_limit={self.bad_limit}: {count} of the {self.samples} images of {self.root / self.split} "
-                f"cannot be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. Copy "
-                f"these files again from their archive, or set data.bad_limit={2 * count} to go on without them"
+                f"cannot be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. "
+                f"Copy these files again from their archive, or set data.bad_limit={2 * count} to go on without them"
             )
 
     # On the device
