@@ -5,6 +5,7 @@ epoch of each phase on (the first compiles, or captures CUDA graphs), three figu
 
     images/s            of an epoch with one evaluation for every epoch of the real data set (50,000 and 10,000 images)
     outside the step    share of that time not spent in forward, backward and optimizer on a batch that lies ready
+    measuring           share of an epoch of 50,000 images that counting zeros takes, and describing a phase in 20
     compressed/dense    time of a training epoch in compressed phases against the dense phases beside them
 """
 
@@ -12,10 +13,12 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from acdc.measure.dynamics import nonzeros
 from acdc.sparsity.uses import forward_uses
 from acdc.train import experiment, loading, reading
 from acdc.train.distributed import World
@@ -32,8 +35,9 @@ CLASSES = {"cifar100-wrn28-10": 100, "cifar10-resnet20": 10}
 PHASES = '{ warmup = "2ep", sparse = "2ep", dense = "2ep", last_dense = "2ep", final_sparse = "2ep", total = "12ep" }'
 
 
-def measure(name: str, device: torch.device, images: int, compiled: str) -> dict:
+def measure(name: str, device: torch.device, images: int, compiled: str, changes: Sequence[str] = ()) -> dict:
     settings = [
+        *changes,
         "data.name=synthetic", f"data.classes={CLASSES[name]}", f"data.train={images}", f"data.test={images // 5}",
         f"method.schedule={PHASES}", f'train.compile="{compiled}"', "run.checkpoint_every=1000ep",
     ]  # fmt: skip
@@ -51,13 +55,14 @@ def measure(name: str, device: torch.device, images: int, compiled: str) -> dict
         stage.save = lambda: None  # type: ignore[method-assign]  # checkpoints are another matter
         rows = list(stage.run())
         step_seconds = _step_seconds(stage, device)
+        counting, describing = _measuring_seconds(stage, device)
     settled = [rows[i] for i in range(1, len(rows), 2)]
     train = {kind: [_train(row) for row in settled if row.kind == kind] for kind in ("dense", "sparse")}
     pairs = [_train(b) / _train(a) for a, b in zip(settled[::2], settled[1::2], strict=True)]
     whole = statistics.median(_train(row) + row.eval_seconds for row in settled)
     step = step_seconds * problem.loaders.train.steps
     return {
-        "recipe": name,
+        "recipe": " ".join([name, *changes]),
         "images": images,
         "batch_size": recipe.train.batch_size,
         "precision": recipe.train.precision,
@@ -65,6 +70,9 @@ def measure(name: str, device: torch.device, images: int, compiled: str) -> dict
         "images_per_second": images / whole,
         "train_images_per_second": {k: images / statistics.median(v) for k, v in train.items()},
         "outside_step": 1 - step / whole,
+        "measuring": (counting + describing / 20) / (whole * 50_000 / images),
+        "counting_seconds": counting,
+        "describing_seconds": describing,
         "compressed_over_dense": statistics.median(pairs),
         "pairs": pairs,
         "step_milliseconds": 1000 * step_seconds,
@@ -92,6 +100,24 @@ def _step_seconds(stage: Stage, device: torch.device, rounds: int = 3) -> float:
     return statistics.median(times)
 
 
+def _measuring_seconds(stage: Stage, device: torch.device, rounds: int = 5) -> tuple[float, float]:
+    """Of counting zeros, as after every epoch, and of describing a phase, as where one ends."""
+    assert stage.sparsifier is not None
+    masks = stage.sparsifier.masks
+    phase = {"run": "acdc", "index": 1, "phase": "compressed", "kind": "sparse", "epoch": 0, "masks": masks}
+    times: dict[str, list[float]] = {"count": [], "describe": []}
+    for _ in range(rounds):
+        for name, call in (
+            ("count", lambda: nonzeros(stage._layers)),
+            ("describe", lambda: stage.dynamics.phase_end(**phase)),
+        ):
+            _wait(device)
+            start = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - start)
+    return statistics.median(times["count"]), statistics.median(times["describe"])
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -104,6 +130,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=RECIPES)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--images", type=int, default=25_600, help="training images; one fifth as many are evaluated")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="a.b=VALUE", help="change a setting of the recipe"
+    )
     parser.add_argument("--compile", default="auto", choices=("auto", "on", "off"))
     parser.add_argument("--results", type=Path, default=RESULTS / "throughput.jsonl", help="file to append to")
     parser.add_argument("--commit", help="commit to record, where the code is a copy outside git")
@@ -113,7 +142,13 @@ def main(arguments: list[str] | None = None) -> int:
     with progress("throughput", len(options.recipes)) as begin:
         for name in options.recipes:
             begin(name)
-            rows.append({**shared, "benchmark": "throughput", **measure(name, device, options.images, options.compile)})
+            rows.append(
+                {
+                    **shared,
+                    "benchmark": "throughput",
+                    **measure(name, device, options.images, options.compile, options.set),
+                }
+            )
     append(options.results, rows)
     print_table(*throughput_table(rows))
     say(f"written to {options.results}")
