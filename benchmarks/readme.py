@@ -41,9 +41,8 @@ def _runs(results: Path) -> str:
     """One row for each recipe that was run in full, newest hardware note below."""
     kept = runs.read_all(results)
     lines = [
-        "| top-1 accuracy, % | sparse | best epoch* | paper* | dense twin, fine-tuned | zeros "
-        "| FLOPs: inference, training |",
-        "|---|---|---|---|---|---|---|",
+        "| top-1 accuracy, % | sparse: last epoch | best epoch* | the paper* | zeros | FLOPs: inference, training |",
+        "|---|---|---|---|---|---|",
     ]
     for group in runs.grouped(kept):
         first, paper = group[0], group[0]["paper"]
@@ -55,7 +54,7 @@ def _runs(results: Path) -> str:
         lines.append(
             f"| {first['recipe'].about.partition(':')[0]}, {runs.seeds(group)} "
             f"| {runs.percent(runs.of(group, 'sparse'))} | {runs.percent(runs.best(group, 'sparse'))} | {published} "
-            f"| {runs.percent(runs.of(group, 'finetuned'))} | {model['sparsity']:.0%} "
+            f"| {model['sparsity']:.0%} "
             f"| {model['flops_ratio']:.2f}x, {statistics.mean(one['training'] for one in group):.2f}x |"
         )
     gpus = ", ".join(sorted({one["hardware"].get("gpu") or one["hardware"]["cpu"] for one in kept}))

@@ -726,3 +726,23 @@ def test_apply_masks_to_another_kind_of_model():
     run = train(Run.make(SGD), last=6)
     with pytest.raises(ValueError, match=r"has no conv1\.weight"):
         run.sparsifier.apply_masks(nn.Linear(2, 2))
+
+
+def test_a_gradient_in_the_place_of_one_that_was_freed_is_masked():
+    """Python gives the next object a freed one's id: being masked is a matter of the object itself."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(20, 20, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = acdc.Schedule.from_phases([("dense", "1st"), ("sparse", "40st")])
+    s = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.8, schedule=schedule))
+    for step in range(41):
+        s.begin_step()
+        model.weight.grad = None
+        gradient = torch.randn(20, 20)
+        if step % 2:
+            gradient.mul_(1.0)
+        model.weight.grad = gradient
+        del gradient
+        optimizer.step()
+        for mask in s.masks.values():
+            assert not model.weight[~mask].any()

@@ -30,7 +30,9 @@ class Gradients:
         self._handles: list[RemovableHandle] = []
         self._masks: Mapping[str, Tensor] = {}
         self._factors: dict[str, Tensor] = {}
-        self._masked: dict[str, tuple[int, int]] = {}  # the gradient, and its version, as masking left it
+        self._masked: dict[
+            str, tuple[weakref.ref[Tensor], int]
+        ] = {}  # the gradient and its version, as masking left it
         self._backward = -1  # the pass at whose end the GPU's gradients will be masked
 
     def watch(self) -> None:
@@ -63,8 +65,7 @@ class Gradients:
         return [
             name
             for name in self._masks
-            if (grad := self._weights[name].param.grad) is not None
-            and self._masked.get(name) != (id(grad), grad._version)
+            if (grad := self._weights[name].param.grad) is not None and not self._is_masked(name, grad)
         ]
 
     def mask_now(self) -> None:
@@ -84,7 +85,12 @@ class Gradients:
 
     def _remember(self, name: str) -> None:
         if (grad := self._weights[name].param.grad) is not None:
-            self._masked[name] = (id(grad), grad._version)
+            self._masked[name] = (weakref.ref(grad), grad._version)
+
+    def _is_masked(self, name: str, grad: Tensor) -> bool:
+        """By the object itself: a freed gradient's id may be the next one's."""
+        seen, version = self._masked.get(name, (None, -1))
+        return seen is not None and seen() is grad and version == grad._version
 
     def _written(self, name: str, param: Tensor) -> None:
         if self.alert:

@@ -157,6 +157,11 @@ class Sparsifier:
         return list(zip(starts, self.method.schedule.phases, strict=False))
 
     @property
+    def observing(self) -> bool:
+        """Whether the method looks at the coming step's gradients whole, so that they are masked only after that."""
+        return self._observing
+
+    @property
     def phase(self) -> Phase:
         """The phase whose model this is now. It changes when the next phase's first step begins."""
         return self._phase

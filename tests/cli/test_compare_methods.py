@@ -1,6 +1,7 @@
 """acdc compare-methods: every method by the same loop, resumable, at equal epochs or FLOPs."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def facts(out: Path) -> dict[str, dict]:
 
 def test_methods_seeds_and_dense_training_in_one_table(tmp_path: Path, capsys) -> None:
     out = tmp_path / "c"
-    assert compare(out, "--methods", "gmp,rigl,dense", "--seeds", "0,1", "--set", "rigl.every=3st") == 0
+    assert compare(out, "--methods", "gmp,rigl,dense,gmp", "--seeds", "0,1", "--set", "rigl.every=3st") == 0
     found = facts(out)
     assert set(found) == {"gmp", "rigl", "dense"}
     assert found["rigl"]["sparsity"] == pytest.approx(0.9, abs=1e-4)
@@ -51,14 +52,15 @@ def test_equal_flops_buys_sparse_training_more_epochs(tmp_path: Path) -> None:
         (["--methods", "acdc,riggl"], "--methods riggl: expected some of acdc"),
         (["--sparsities", "90%"], "--sparsities 90%: expected fractions, such as 0.9,0.95"),
         (["--sparsities", "2"], "sparsity=2.0"),
+        (["--sparsity", "0.5"], "type --sparsities 0.5"),
+        (["--methods", ""], "expected some of"),
+        (["--like", "dense"], "it counts with --equal flops only"),
         (["--set", "method.every=1ep", "--methods", "acdc"], "method.every: no such setting"),
         (["--set", "rigl.dropp=1", "--methods", "rigl"], 'method.dropp: no such setting.*did you mean "drop"'),
         (["--jobs", "x"], "--jobs x: expected the number of runs"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_made(arguments: list[str], message: str, tmp_path, capsys) -> None:
-    import re
-
     assert compare(tmp_path / "c", *arguments) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "c").exists()

@@ -21,7 +21,7 @@ from acdc.data.digits import load_digits
 from acdc.data.images import InMemory
 from acdc.measure.flops import inference_flops
 from acdc.models.resnet_cifar import digits_net
-from acdc.train import experiment, reading
+from acdc.train import experiment, folder, loading, reading
 from acdc.train.evaluation import evaluate
 from acdc.train.setting import Setting
 from acdc.train.step import Execution
@@ -459,6 +459,53 @@ def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> Non
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 2
     assert "is of another recipe (optimizer.lr was 0.1 there and is 0.3 here)" in capsys.readouterr().err
     assert contents(stopped) == before
+
+
+def test_a_first_checkpoint_that_failed_starts_over(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Also one that was killed while it was written."""
+    out = tmp_path / "run"
+    monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
+    assert main(["train", "--epochs", "4", "--device", "cpu", "--out", str(out)]) == 1
+    monkeypatch.undo()
+    (out / "checkpoints" / ".0-dense-00000022.pt.tmp").write_bytes(b"half")
+    assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
+    assert [row["epoch"] for row in metrics(out)][:4] == [0, 1, 2, 3]
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_two_processes_cannot_train_in_one_folder(stopped: Path, capsys) -> None:
+    handle = folder.lock(stopped)
+    assert handle is not None
+    before = contents(stopped)
+    capsys.readouterr()
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 2
+    assert "another process is training there" in capsys.readouterr().err
+    assert contents(stopped) == before
+    os.close(handle)
+
+
+def test_a_reader_that_leaves_in_the_middle_costs_nothing(tmp_path: Path) -> None:
+    """As in `acdc train | head -3`: a checkpoint, and the exit code of a run that was asked to stop."""
+    out = tmp_path / "run"
+    process = start(out)
+    wait_for(process, out / "metrics.jsonl", 2)
+    process.stdout.close()
+    assert process.wait(timeout=60) == 143
+    with process.stderr as said:
+        assert "stopped by SIGTERM, with a checkpoint" in said.read()
+    assert list((out / "checkpoints").iterdir())
+
+
+def test_the_data_s_place_is_remembered(tmp_path: Path, monkeypatch, capsys) -> None:
+    """A resumed run looks where the run before did."""
+    seen = []
+    out = tmp_path / "run"
+    assert main(["train", "--epochs", "4", "--device", "cpu", "--data", str(tmp_path), "--out", str(out)]) == 0
+    (out / "result.json").unlink()
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda *a, **k: seen.append(k["root"]) or load(*a, **k))
+    assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
+    assert seen == [str(tmp_path)]
 
 
 def test_no_whole_checkpoint_is_an_error_that_loses_nothing(stopped: Path, capsys) -> None:

@@ -100,3 +100,21 @@ def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acdc.train.step._toolchain", lambda device: "there is no C++ compiler")
     with pytest.raises(ValueError, match=r'train.compile = "on": not here, there is no C\+\+ compiler'):
         choose(Training(compile="on"), CPU, steps=1, world=1)
+
+
+def test_a_step_whose_gradients_are_looked_at_is_not_replayed(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph masks gradients as it was captured: RigL would see zeros where it looks for what to grow."""
+    run = stage(tmp_path, "method.name=rigl", "method.every=3st", "train.epochs=4")
+    seen, call = [], run._step.__call__
+
+    class Spy:
+        teacher = None
+
+        def __call__(self, images, labels, phase=None, *, eagerly=False):
+            seen.append(eagerly)
+            call(images, labels, phase, eagerly=eagerly)
+
+    run._step = Spy()
+    list(run.run())
+    last = int(0.75 * 20)
+    assert [step for step, eagerly in enumerate(seen) if eagerly] == [step - 1 for step in range(3, last + 1, 3)]

@@ -17,7 +17,7 @@ from acdc import methods, models
 from acdc.cli import common, pool, predict
 from acdc.cli.errors import UsageError
 from acdc.cli.facts import Facts, facts_of
-from acdc.cli.train import Place
+from acdc.cli.train import Place, load
 from acdc.measure.flops import training_flops
 from acdc.sparsity.uses import forward_uses
 from acdc.train import experiment, folder, reading
@@ -58,7 +58,7 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("--equal", default="epochs", choices=("epochs", "flops"), help="default %(default)s")
     parser.add_argument("--like", default="acdc", metavar="METHOD", help="with --equal flops: whose cost all get")
     parser.add_argument("--jobs", default="1", metavar="N", help="runs at the same time (default 1)")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the comparison; made, or gone on with")
+    parser.add_argument("--out", metavar="DIR", help="made, or gone on with (default runs/compare-RECIPE)")
     parser.set_defaults(verb=run)
 
 
@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     place = Place(
         device=device, why_device=why, root=args.data, workers=common.read_workers(args.workers), world=World(), log=()
     )
-    out = Path(args.out)
+    load(base, place).close()  # data that is missing leaves nothing behind
+    out = Path(args.out or f"runs/compare-{base.name}")
     _claim(out, base, cells)
     made = [pool.Job(cell.name, out / cell.name) for cell in cells]
     for cell, job in zip(cells, made, strict=True):
@@ -98,11 +99,19 @@ def plan(
     """Every run. All that is wrong is said before anything is made."""
     sparsities: list[float] = []
     problems: list[str] = []
-    names = [name.strip() for name in args.methods.split(",") if name.strip()]
+    names = list(dict.fromkeys(name.strip() for name in args.methods.split(",") if name.strip()))
     known = (*methods.names(), "dense")
     problems += [f"--methods {n}: expected some of {', '.join(known)}" for n in names if n not in known]
+    if not names:
+        problems.append(f'--methods "{args.methods}": expected some of {", ".join(known)}')
+    if args.sparsity is not None:
+        problems.append(
+            f"--sparsity {args.sparsity}: methods are compared at --sparsities; type --sparsities {args.sparsity}"
+        )
+    if args.like != "acdc" and args.equal != "flops":
+        problems.append(f"--like {args.like}: it counts with --equal flops only; type that too, or leave --like out")
     try:
-        sparsities = [float(text) for text in args.sparsities.split(",")]
+        sparsities = list(dict.fromkeys(float(text) for text in args.sparsities.split(",")))
     except ValueError:
         problems.append(f"--sparsities {args.sparsities}: expected fractions, such as 0.9,0.95")
     if problems:
@@ -217,7 +226,8 @@ def summarise(out: Path, base: Recipe, cells: Sequence[Cell]) -> None:
                 str(len(same)),
             )
         )
-    rows.sort(key=lambda row: (row[1], row[2]), reverse=True)
+    order = sorted(range(len(facts)), key=lambda i: (facts[i]["sparsity"], facts[i]["test_accuracy"]), reverse=True)
+    rows = [rows[i] for i in order]
     header = ("method", "zeros", "test accuracy, %", "inference FLOPs", "training FLOPs", "epochs", "seeds")
     title = f"Costs as fractions of the dense model's inference, and of {base.epochs} epochs of dense training"
     common.show_table(title, header, rows)

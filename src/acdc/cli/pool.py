@@ -75,7 +75,7 @@ def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str)
                     print(f"{job.name}: {ended} ({total - left} of {total})", flush=True)
             time.sleep(0.2)
     if stop:
-        print(f"acdc: stopped, each run with a checkpoint; go on with: {resume_hint}", file=sys.stderr)
+        print(f"acdc: stopped; runs that had begun left a checkpoint; go on with: {resume_hint}", file=sys.stderr)
         return 128 + (stop.signum or signal.SIGTERM)
     return worst
 

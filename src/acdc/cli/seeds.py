@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acdc.cli import common
-from acdc.cli.errors import UsageError
 from acdc.cli.pool import Job, prepare, run_all
 from acdc.train import folder
 from acdc.train.recipe import Recipe
@@ -25,8 +24,6 @@ def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: Callabl
     for seed in left if first else ():
         prepare(recipe.with_seed(seed), jobs_of[seed].folder)
     place.world.wait()
-    if jobs > 1 and place.world.size > 1:
-        raise UsageError([f"--jobs {jobs}: not under torchrun, where each seed uses every process; leave --jobs out"])
     if jobs > 1:
         print(f"{len(left)} seeds, {jobs} at a time; each one's output is in {out}/seed-N.log", flush=True)
         code = run_all(list(jobs_of.values()), place, jobs, f"acdc train --resume {out}")

@@ -4,8 +4,9 @@ Exit codes: 0 done, 1 failed, 2 refused before it began, 130 and 143 stopped by 
 """
 
 import argparse
+import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from acdc.cli import common, pool, seeds
 from acdc.cli.errors import UsageError
 from acdc.data.images import BadImagesError
 from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, step, stopping
-from acdc.train.checkpoint import CheckpointError, Found
+from acdc.train.checkpoint import CheckpointError, Found, NoCheckpointError
 from acdc.train.console import Console, Plan, open_console
 from acdc.train.distributed import World
 from acdc.train.loop import DivergedError
@@ -60,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     jobs = pool.read_jobs(args.jobs)
     if missing := sinks.missing(args.log):
         raise UsageError(missing)
+    if jobs > 1 and "WORLD_SIZE" in os.environ:
+        raise UsageError([f"--jobs {jobs}: not under torchrun, where each seed uses every process; leave --jobs out"])
     with distributed.join(device.type) as world:
         place = Place(
             device=device,
@@ -70,14 +73,18 @@ def run(args: argparse.Namespace) -> int:
             log=tuple(args.log),
         )
         if args.resume is not None:
-            recipe, out = _recipe_of(args)
-            problem = _load(recipe, place)
+            recipe, out, root = _recipe_of(args)
+            place = replace(place, root=place.root or root)
+            problem = load(recipe, place)
         else:
             recipe = common.read_recipe(args)
             _check_out(args.out, recipe)
-            problem = _load(recipe, place)  # before the folder is made: data that is missing leaves nothing behind
+            problem = load(recipe, place)  # before the folder is made: data that is missing leaves nothing behind
             out = _claim(args.out, recipe, world)
         if len(recipe.run.seeds) == 1:
+            if jobs > 1:
+                console_note = f"--jobs {jobs}: one seed is trained, so there is nothing to do side by side"
+                print(console_note) if world.first else None
             return train_one(recipe, place, out, problem)
         problem.close()
         return seeds.train_all(recipe, place, out, jobs, lambda one, inner: train_one(one, place, inner, None, out))
@@ -87,8 +94,11 @@ def train_one(
     recipe: Recipe, place: Place, out: Path, problem: loading.Problem | None = None, shown: Path | None = None
 ) -> int:
     """One seed, from the start or from its newest checkpoint. `shown` is the folder a hint names."""
-    problem = problem or _load(recipe, place)
+    problem = problem or load(recipe, place)
     plan, world = experiment.plan(recipe), place.world
+    lock = folder.lock(out) if world.first else None
+    if world.first and lock is None:
+        raise UsageError([f"{out}: another process is training there; wait for it, or stop it first"])
     try:
         steps = sum(len(planned.kinds) for planned in plan.values()) * problem.loaders.train.steps
         execution = _execution(recipe, place, steps)
@@ -109,7 +119,8 @@ def train_one(
                 sinks=logs,
             )
             _introduce(console, recipe, problem, setting, place, out, found)
-            said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name}
+            root = str(Path(place.root).resolve()) if place.root else None
+            said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name, "root": root}
             outcomes = experiment.run(recipe, problem, setting, out, console, resume=found, settings=said)
             _show(console, recipe, outcomes, problem, out)
             if world.first:
@@ -117,19 +128,19 @@ def train_one(
     except (
         stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, BadImagesError, OSError
     ) as error:  # fmt: skip
-        if isinstance(error, BrokenPipeError):
-            raise
         return _ended(error, out, shown or out, recipe, world)
     finally:
         problem.close()
+        if lock is not None:
+            os.close(lock)
     return 0
 
 
 # Before it begins
 
 
-def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path]:
-    """Of a run that was stopped."""
+def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path, str | None]:
+    """Of a run that was stopped, with its folder and where its data lay."""
     out = Path(args.resume)
     if args.out or args.recipe != "digits" or common.settings(args):
         raise UsageError([f"--resume {out}: it goes on with its own recipe and folder; leave the other settings out"])
@@ -138,7 +149,8 @@ def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path]:
     if (out / "result.json").is_file():
         raise UsageError([f"--resume {out}: this run is complete; its table is in {out / 'result.json'}"])
     try:
-        return reading.from_dict(folder.read_json(out / "config.json")["recipe"]), out
+        config = folder.read_json(out / "config.json")
+        return reading.from_dict(config["recipe"]), out, config.get("root")
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError([f"--resume {out}: its config.json cannot be read ({error})"]) from None
 
@@ -159,7 +171,7 @@ def _claim(text: str | None, recipe: Recipe, world: World) -> Path:
     return Path(world.same(claimed))
 
 
-def _load(recipe: Recipe, place: Place) -> loading.Problem:
+def load(recipe: Recipe, place: Place) -> loading.Problem:
     if recipe.train.precision == "fp16" and place.device.type != "cuda":
         raise UsageError(['train.precision = "fp16": it needs a GPU; on a CPU write "bf16" or "fp32"'])
     try:
@@ -182,7 +194,7 @@ def _execution(recipe: Recipe, place: Place, steps: int) -> step.Execution:
 def _found(recipe: Recipe, out: Path, world: World) -> Found | None:
     """The checkpoint to go on from; None where the run stopped before its first."""
     stages = list(experiment.plan(recipe))
-    if not (out / "checkpoints").is_dir():
+    if not checkpoint.any_in(out / "checkpoints"):
         if world.first:
             folder.trim_metrics(out, stages, -1, 0)
         return None
@@ -315,6 +327,9 @@ def _ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: 
     if isinstance(error, KeyboardInterrupt):
         say(f"stopped at once; the epochs so far are in {out / 'metrics.jsonl'}; {hint}")
         return 130
+    if isinstance(error, NoCheckpointError):
+        say(f"{error}\nto start over, type the command that began it with another --out")
+        return 1
     if isinstance(error, DivergedError):
         say(f"{error}; type a lower --lr, such as --lr {recipe.optimizer.lr / 10:g}")
         return 1

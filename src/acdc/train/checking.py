@@ -30,7 +30,8 @@ def check(recipe: Recipe) -> list[str]:
     problems += _data(recipe)
     problems += _ranges(recipe)
     try:
-        if Duration.parse(recipe.run.checkpoint_every).unit == "%":
+        every = Duration.parse(recipe.run.checkpoint_every)
+        if every.unit == "%" or not every.value:
             said = recipe.run.checkpoint_every
             problems.append(f'run.checkpoint_every = "{said}": expected epochs or steps; write "10ep" or "500st"')
     except ValueError as error:

@@ -25,6 +25,10 @@ class CheckpointError(Exception):
     """A checkpoint that cannot be written, or none that can be read."""
 
 
+class NoCheckpointError(CheckpointError):
+    """There are checkpoints, and none is whole."""
+
+
 @dataclass(frozen=True)
 class Found:
     path: Path
@@ -38,6 +42,8 @@ def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any
     temporary = folder / f".{path.name}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.glob(".*.tmp"):  # of a run that was killed
+            unfinished.unlink(missing_ok=True)
         with temporary.open("wb") as file:
             torch.save({"format": FORMAT, **state}, file)
             file.flush()
@@ -63,7 +69,12 @@ def newest(folder: Path) -> Found:
         except CheckpointError as error:
             skipped.append(str(error))
     reasons = "".join(f"\n  {reason}" for reason in skipped)
-    raise CheckpointError(f"{folder} holds no whole checkpoint to go on from{reasons}")
+    raise NoCheckpointError(f"{folder} holds no whole checkpoint to go on from{reasons}")
+
+
+def any_in(folder: Path) -> bool:
+    """Whether there is one, whole or not."""
+    return folder.is_dir() and bool(_newest_first(folder))
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -105,7 +106,11 @@ class PlainConsole:
         pass
 
     def say(self, text: str) -> None:
-        print(text, flush=True)
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:  # whoever read our output has gone: stop as if asked to, with a checkpoint
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def epoch(self, row: Row) -> None:
         self._clock.tick()

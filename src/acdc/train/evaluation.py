@@ -31,7 +31,7 @@ def evaluate(
         with autocast(recipe.train.precision, setting.device):
             logits = model(images)
         if logits_to is not None:
-            logits_to.append(logits.half())
+            logits_to.append(logits.float())
         known = labels >= 0  # an unreadable image has no label
         loss = F.cross_entropy(logits.float(), labels, ignore_index=-1, reduction="sum")
         sums += torch.stack((loss, ((logits.argmax(1) == labels) & known).sum(), known.sum())).double()

@@ -32,7 +32,7 @@ from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 from acdc.twin import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 
-_FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 4 MB each
+_FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 8 MB each
 TITLES = {"dense": "dense baseline", "finetune": "twin, fine-tuned"}
 
 

@@ -57,6 +57,21 @@ def claim(out: Path | None, name: str) -> Path:
     raise AssertionError("count() does not end")
 
 
+def lock(folder: Path) -> int | None:
+    """Hold the folder for this process until the handle is closed, or the process ends. None where another holds it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # not on this system
+        pass
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
@@ -97,6 +112,8 @@ def append(path: Path, row: Any) -> None:
     """One line, on disk when this returns: an interrupted run keeps every epoch it finished."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(row), allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def add_tensor(path: Path, name: str, tensor: Tensor) -> None:

@@ -128,7 +128,9 @@ class Stage:
             if self.sparsifier:
                 self.sparsifier.begin_step()
                 self._find_teacher()
-            self._step(images, labels, self.sparsifier.phase.index if self.sparsifier else None)
+            # A CUDA graph masks gradients as it was captured: a step that must see them whole runs eagerly.
+            observing = self.sparsifier is not None and self.sparsifier.observing
+            self._step(images, labels, self.sparsifier.phase.index if self.sparsifier else None, eagerly=observing)
             if self.scaler and clip is not None:
                 self.scaler.unscale_(self.optimizer)
             if clip is not None:
@@ -141,6 +143,8 @@ class Stage:
             if self.ema is not None:
                 self.ema.update_parameters(self.model)
             self.batch += 1
+            if self.scaler and self.sparsifier and self.sparsifier.step != self.step:
+                self.sparsifier.set_step(self.step)  # a step GradScaler skipped is a step of the schedule all the same
             self.seconds = time.perf_counter() - start
             if (sums := watch.look()) is not None:
                 self._show(sums, (self.batch - first) / max(1e-9, time.monotonic() - began))
@@ -154,6 +158,8 @@ class Stage:
         sums = self.setting.world.sum(self.totals.values.double()).tolist()
         self._check_finite()
         self.setting.world.share_buffers(self.model)
+        if self.ema is not None:
+            self.setting.world.share_buffers(self.ema)
         test = evaluate(self.model, self.loaders.test, self.recipe, self.setting)
         held = self.loaders.validation
         validation = evaluate(self.model, held, self.recipe, self.setting) if held else None
@@ -179,6 +185,8 @@ class Stage:
         self._note_best(validation or test, "validation" if validation else "test", self._counts(counts))
         if self.sparsifier and self.sparsifier.method.keeps_best_twin():
             self.sparsifier.report((validation or test).accuracy)
+        if not math.isfinite(test.loss):
+            raise DivergedError(f"{self.name}: the test loss of epoch {self.epoch + 1} is not finite; {self._last()}")
         now = time.perf_counter()
         return Row(
             run=self.name,

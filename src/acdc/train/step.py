@@ -91,7 +91,7 @@ class Totals:
     def add(self, loss: Tensor, correct: Tensor, samples: int) -> None:
         """One step's mean loss, right answers, and number of samples."""
         sums = self.values
-        sums[0] += loss * samples
+        sums[0] += (loss * samples).nan_to_num(0.0, 0.0, 0.0)  # under fp16 the run goes on; else sums[3] stops it
         sums[1] += correct
         sums[2] += samples
         sums[3] *= loss.isfinite()
@@ -129,11 +129,11 @@ class Step:
         self._inputs: tuple[Tensor, Tensor] | None = None
         self.teacher: nn.Module | None = None  # what the model's answers are drawn towards, by train.distill
 
-    def __call__(self, images: Tensor, labels: Tensor, phase: object = None) -> None:
+    def __call__(self, images: Tensor, labels: Tensor, phase: object = None, *, eagerly: bool = False) -> None:
         self._full = self._full or len(labels)
         if len(labels) != self._full:  # the last batch of an epoch; a shape of its own is not worth compiling
             self._eager(self._model, images, labels)
-        elif not self._graphs:
+        elif eagerly or not self._graphs:
             self._eager(self._fast, images, labels)
         else:
             self._replay(images, labels, phase)

@@ -1,11 +1,14 @@
-"""Being asked to stop: SIGTERM (schedulers) and SIGINT (Ctrl-C) let the step end and a checkpoint be written."""
+"""Being asked to stop: by SIGTERM (schedulers), SIGINT (Ctrl-C) or SIGHUP (a lost terminal), after a checkpoint."""
 
+import contextlib
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Stopped(Exception):  # noqa: N818  # nothing went wrong
@@ -43,9 +46,11 @@ def listening() -> Iterator[StopRequest]:
         if request and signum == signal.SIGINT:
             raise KeyboardInterrupt
         request.signum = signum
-        print("\nacdc: stopping after this step, with a checkpoint (Ctrl-C again: at once, without)", file=sys.stderr)
+        with contextlib.suppress(OSError):  # nobody may be listening any more
+            text = "stopping after this step, with a checkpoint (Ctrl-C again: at once, without)"
+            print(f"\nacdc: {text}", file=sys.stderr)
 
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, asked) for number in _SIGNALS}
     try:
         yield request
     finally:
