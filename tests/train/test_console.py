@@ -12,6 +12,7 @@ from acdc.train import console
 from acdc.train.console import Clock, LiveConsole, PlainConsole, Planned, open_console
 from acdc.train.experiment import plan
 from acdc.train.reading import read
+from acdc.train.rows import Live as Moment
 from tests.train.test_folder import ROW
 
 PLAN = {"dense": Planned("dense baseline", 0, ("dense",) * 4), "acdc": Planned("AC/DC", 0, ("dense", "sparse") * 2)}
@@ -140,3 +141,15 @@ def test_time_left_is_the_pace_times_the_epochs_to_come(monkeypatch: pytest.Monk
     assert str(clock) == "2:10"
     now[0] = 1000.0
     assert str(clock) == "0:00"
+
+
+def test_a_long_epoch_shows_a_line_a_minute_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    now = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    shown = PlainConsole(PLAN)
+    for second in (1, 59, 61, 100, 125):
+        now[0] = float(second)
+        shown.watch(Moment("acdc", 2, 0.5, 1.25, 1000.0))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert re.fullmatch(r"AC/DC +epoch +3/4 +50% +loss so far 1.25 +1,000 images/s", lines[0])

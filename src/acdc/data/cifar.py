@@ -176,8 +176,8 @@ def _md5(content: bytes) -> str:
 
 def _remedy(wanted: Collection) -> str:
     return (
-        f"Get {wanted.archive} from {PAGE}, put it, unpacked or not, in a folder, and give that folder as root, or in "
-        "the environment variable ACDC_DATA"
+        f"Get {wanted.archive} from {PAGE}, put it, unpacked or not, in a folder, and give that folder as root (on "
+        "the command line: --data DIR), or in the environment variable ACDC_DATA"
     )
 
 

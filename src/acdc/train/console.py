@@ -28,6 +28,7 @@ class Planned:
     kinds: tuple[str, ...]
 
 
+_MINUTE = 60.0
 Plan = Mapping[str, Planned]  # by Row.run, in the order they run
 
 
@@ -96,6 +97,7 @@ class PlainConsole:
     def __init__(self, plan: Plan, done: int = 0) -> None:
         self._plan, self._clock = plan, Clock(plan, done)
         self._titles = max(len(planned.title) for planned in plan.values())
+        self._said = time.monotonic()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a log in ASCII is no reason to stop
 
@@ -114,6 +116,7 @@ class PlainConsole:
 
     def epoch(self, row: Row) -> None:
         self._clock.tick()
+        self._said = time.monotonic()
         planned = self._plan[row.run]
         self.say(
             f"{planned.title:<{self._titles}}  epoch {row.epoch + 1:>3}/{_last_epoch(planned)}  {row.phase:<16}  "
@@ -122,7 +125,16 @@ class PlainConsole:
         )
 
     def watch(self, moment: Moment) -> None:
-        pass  # a line an epoch is enough for a log
+        """A line a minute, where epochs are longer than that."""
+        now = time.monotonic()
+        if now - self._said < _MINUTE:
+            return
+        self._said = now
+        planned = self._plan[moment.run]
+        self.say(
+            f"{planned.title:<{self._titles}}  epoch {moment.epoch + 1:>3}/{_last_epoch(planned)}  "
+            f"{moment.share:4.0%}  loss so far {moment.loss:.4g}  {moment.images_per_second:,.0f} images/s"
+        )
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
