@@ -128,8 +128,13 @@ def test_cut_metrics_are_said_on_the_page(run: Path) -> None:
 
 @pytest.mark.parametrize("gone", ["phases.jsonl", "predictions.safetensors", "result.json"])
 def test_a_run_without_one_of_its_files_has_a_page(run: Path, gone: str) -> None:
+    whole = page_of(run).count("<figure ")
+    (run / "report.html").unlink(missing_ok=True)
     (run / gone).unlink()
-    Page(page_of(run))
+    text = page_of(run)
+    Page(text)
+    assert 2 <= text.count("<figure ") <= whole
+    assert "<h1" in text
 
 
 def test_a_run_of_one_epoch_has_a_page(run: Path) -> None:
