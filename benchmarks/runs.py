@@ -13,6 +13,7 @@ from typing import Any
 
 from acdc.measure.flops import training_flops
 from acdc.train import reading
+from acdc.train.folder import write_json
 from acdc.train.paper import row_for
 from acdc.train.recipe import PaperRow, Recipe
 from benchmarks.console import run, say
@@ -23,8 +24,11 @@ Kept = dict[str, Any]
 _MODELS = ("baseline", "sparse", "dense", "finetuned")
 
 
-def keep(source: Path, results: Path = RESULTS) -> Path:
-    """Copy a complete run's small files to results/runs. A run that is kept already is not overwritten."""
+def keep(source: Path, results: Path = RESULTS, commit: str | None = None) -> Path:
+    """Copy a complete run's small files to results/runs, with the commit of the code that ran if it is said.
+
+    A run that is kept already is not overwritten.
+    """
     if not (source / "result.json").is_file():
         raise FileNotFoundError(f"{source} has no result.json: only complete runs are kept")
     recipe = reading.from_dict(json.loads((source / "config.json").read_text(encoding="utf-8"))["recipe"])
@@ -33,7 +37,14 @@ def keep(source: Path, results: Path = RESULTS) -> Path:
     for name in KEPT:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
+    if commit:
+        record_commit(target, commit)
     return target
+
+
+def record_commit(kept: Path, commit: str) -> None:
+    config = json.loads((kept / "config.json").read_text(encoding="utf-8"))
+    write_json(kept / "config.json", {**config, "commit": commit})
 
 
 def name_of(recipe: Recipe) -> str:
@@ -66,6 +77,7 @@ def _read(folder: Path) -> Kept:
         "hardware": config["hardware"],
         "versions": config["versions"],
         "started": config["started"],
+        "commit": config.get("commit", "an unknown commit"),
         "seconds": result["seconds"],
     }
 
@@ -107,9 +119,11 @@ def runs_table(kept: Sequence[Kept]) -> tuple[str, list[str], list[list[str]], s
         )
     gpus = sorted({one["hardware"].get("gpu") or one["hardware"]["cpu"] for one in kept})
     torches = sorted({one["versions"]["torch"] for one in kept})
+    commits = sorted({one["commit"] for one in kept})
     note = (
-        f"{', '.join(gpus)}; torch {', '.join(torches)}. * of the final phase, chosen on the test set, as the paper "
-        "does. Accuracies in %, costs as fractions of dense training and inference. Reproduced: at most 0.3 below."
+        f"{', '.join(gpus)}; torch {', '.join(torches)}; acdc at {', '.join(commits)}. * of the final phase, chosen on "
+        "the test set, as the paper does. Accuracies in %, costs as fractions of dense training and inference. "
+        "Reproduced: at most 0.3 below."
     )
     return "Image classification against the paper", header, cells, note
 
@@ -143,10 +157,11 @@ def best(group: Sequence[Kept], model: str) -> list[float]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.runs", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("runs", nargs="*", type=Path, help="folders that `acdc train` wrote")
+    parser.add_argument("--commit", help="of the code that ran, where that was a copy outside git")
     parser.add_argument("--final", metavar="NAME", help="tell how test accuracy moved in the final phase of a kept run")
     options = parser.parse_args(arguments)
     for source in options.runs:
-        say(f"kept: {keep(source)}")
+        say(f"kept: {keep(source, commit=options.commit)}")
     if options.final:
         for line in final_phase(RESULTS / "runs" / options.final):
             say(line)

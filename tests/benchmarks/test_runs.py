@@ -26,7 +26,8 @@ def copy(to: Path, **changes: object) -> Path:
 def test_a_run_is_kept_once_without_its_weights(tmp_path: Path) -> None:
     source = copy(tmp_path / "run")
     (source / "sparse.safetensors").write_bytes(b"large")
-    target = runs.keep(source, tmp_path / "results")
+    target = runs.keep(source, tmp_path / "results", "abc123")
+    assert json.loads((target / "config.json").read_text())["commit"] == "abc123"
     assert target.name == KEPT.name
     assert {path.name for path in target.iterdir()} == {path.name for path in KEPT.iterdir()}
     with pytest.raises(FileExistsError):

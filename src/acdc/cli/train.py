@@ -82,9 +82,8 @@ def run(args: argparse.Namespace) -> int:
             problem = load(recipe, place)  # before the folder is made: data that is missing leaves nothing behind
             out = _claim(args.out, recipe, world)
         if len(recipe.run.seeds) == 1:
-            if jobs > 1:
-                console_note = f"--jobs {jobs}: one seed is trained, so there is nothing to do side by side"
-                print(console_note) if world.first else None
+            if jobs > 1 and world.first:
+                print(f"--jobs {jobs}: one seed is trained, so there is nothing to do side by side")
             return train_one(recipe, place, out, problem)
         problem.close()
         return seeds.train_all(recipe, place, out, jobs, lambda one, inner: train_one(one, place, inner, None, out))

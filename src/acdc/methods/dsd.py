@@ -48,8 +48,20 @@ def equal_phases(kinds: Sequence[str], epochs: int) -> Schedule:
     return EndsDense.from_phases([(kind, f"{b - a}ep") for kind, (a, b) in zip(kinds, pairwise(edges), strict=True)])
 
 
+class Densified(Base):
+    """Compresses as AC/DC does and ends with a dense phase, before which the sparse model is kept."""
+
+    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+        if phase.kind == "sparse":
+            sparsifier.compress()
+            return
+        if phase.final:
+            sparsifier.keep_sparse()
+        sparsifier.decompress(reset="nothing")
+
+
 @dataclass(frozen=True, kw_only=True)
-class DSD(Base):
+class DSD(Densified):
     """See the module."""
 
     sparsity: float | None = 0.3
@@ -59,11 +71,3 @@ class DSD(Base):
 
     def default_schedule(self, epochs: int) -> Schedule:
         return equal_phases(("dense", "sparse", "dense"), epochs)
-
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
-        if phase.kind == "sparse":
-            sparsifier.compress()
-            return
-        if phase.final:
-            sparsifier.keep_sparse()
-        sparsifier.decompress(reset="nothing")

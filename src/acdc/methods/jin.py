@@ -19,14 +19,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from acdc.duration import check_whole
-from acdc.methods.base import Base
-from acdc.methods.dsd import equal_phases
-from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
+from acdc.methods.dsd import Densified, equal_phases
+from acdc.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jin(Base):
+class Jin(Densified):
     """See the module."""
 
     cycles: int = 3
@@ -43,11 +41,3 @@ class Jin(Base):
 
     def default_schedule(self, epochs: int) -> Schedule:
         return equal_phases(("dense", *("sparse", "dense") * self.cycles), epochs)
-
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
-        if phase.kind == "sparse":
-            sparsifier.compress()
-            return
-        if phase.final:
-            sparsifier.keep_sparse()
-        sparsifier.decompress(reset="nothing")
