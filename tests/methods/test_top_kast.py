@@ -23,6 +23,15 @@ def test_one_step_by_hand():
     assert t.weights == [3.86, 0, 0, 0]
 
 
+def test_the_optimizers_weight_decay_is_the_penalty_if_none_is_set():
+    """As by hand above: 4 − .1 (1 + .4), where the optimizer adds the .4; 3 − .1 (1 + .3 + .9), it adds the .3."""
+    t = Tiny(TopKAST(sparsity=0.75, backward=0.5, schedule=sparse_for(4)), [4, 3, -2, 1], lr=0.1)
+    t.optimizer.param_groups[0].update(weight_decay=0.1)
+    t.begin()
+    t.step([1, 1, 1, 1])
+    assert dense(t) == [3.86, 2.78, -2, 1]
+
+
 def test_a_weight_of_b_grows_into_a():
     """Masks every 2 steps: 3 grows to 5 at once, and the model computes with it from step 2 on; 4 rests in B."""
     t = Tiny(TopKAST(sparsity=0.75, backward=0.5, decay=0.0, every="2st", schedule=sparse_for(6)), [4, 3, -2, 1])

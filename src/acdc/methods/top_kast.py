@@ -7,10 +7,11 @@ Step       every `every` steps A ← the largest |θ| at the forward sparsity, B
            θ ← θ − η 1_B (∇f(θ·1_A) + λ θ (1_A + 1_{B∖A} / D)),  D the density of A.
            The penalty (paper, §2.3) makes room in A: what is in it shrinks, and faster what is only in B.
 Knobs      sparsity, forward; backward, the backward set's, at most as high (unset: twice the forward density, as the
-           paper's 90 % / 80 %); every ("100st"; the paper takes masks every step and finds 100 as good); decay λ (1e-4,
-           the weight decay of its ImageNet runs: set the optimizer's to 0); explore, the fraction of the run after
-           which B = A (1: never). distribution "uniform": the paper takes the largest of each layer and leaves the
-           first and last layer dense in some tables (first_and_last_dense).
+           paper's 90 % / 80 %); every ("100st"; the paper takes masks every step and finds 100 as good); decay λ
+           (unset: the optimizer's weight decay, which then is the penalty's first part; where it is set, λ comes on
+           top of it. The paper's ImageNet runs have 1e-4); explore, the fraction of the run after which B = A (1:
+           never). distribution "uniform": the paper takes the largest of each layer and leaves the first and last
+           layer dense in some tables (first_and_last_dense).
 FLOPs      F_A forward + F_A for the inputs' gradients + F_B for the weights', per sample.
 Costs      a dense copy of the weights and 4 bytes a weight for the penalty; here the backward pass is dense and then
            masked. Two selections an update; about eight passes over the weights a step.
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor
 
 from acdc.methods.base import Base, check_every
+from acdc.methods.learned import group_of
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -40,7 +42,7 @@ class TopKAST(Base):
     backward: float | None = None
     distribution: Distribution = "uniform"
     every: str = "100st"
-    decay: float = 1e-4
+    decay: float | None = None
     explore: float = 1.0
 
     name: ClassVar[str] = "top_kast"
@@ -48,8 +50,8 @@ class TopKAST(Base):
     def __post_init__(self) -> None:
         check_every(self.every)
         fraction("explore", self.explore, "1.0")
-        if not isinstance(self.decay, int | float) or not self.decay >= 0:
-            raise ValueError(f"decay={self.decay!r}: expected a penalty, 0 or more; write decay=1e-4")
+        if self.decay is not None and (not isinstance(self.decay, int | float) or not self.decay >= 0):
+            raise ValueError(f"decay={self.decay!r}: expected a penalty, 0 or more; write decay=1e-4, or leave it out")
         super().__post_init__()
         if self.backward is None:
             return
@@ -112,8 +114,10 @@ class TopKAST(Base):
     def pull_back(self, sparsifier: Sparsifier, name: str, grad: Tensor, dense: Tensor) -> None:
         share = sparsifier.memory["share"][name]
         grad.masked_fill_(share == 0, 0)
-        if self.decay:
+        if self.decay is not None:
             grad.addcmul_(share, dense, value=self.decay)
+        elif decay := group_of(sparsifier, name).get("weight_decay", 0.0):
+            grad.addcmul_((share - 1).clamp_(min=0), dense, value=decay)  # the optimizer itself adds λθ
 
     def settle(self, sparsifier: Sparsifier, name: str, before: Tensor, after: Tensor) -> None:
         torch.where(sparsifier.memory["share"][name] == 0, before, after, out=after.detach())
