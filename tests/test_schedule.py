@@ -165,6 +165,28 @@ def test_alternating_defaults_last_dense_and_takes_no_cycle():
     assert str(schedule.dense_length) == "7ep"
 
 
+def test_cosine_phases_keep_the_sums_and_move_compression_to_the_end():
+    """7 pairs of 5 + 5 epochs, the last dense phase 10: −5 cos(π (i + ½) / 7) is −4.9, −3.9, −2.2, 0, 2.2, 3.9, 4.9."""
+    even, cosine = Schedule.imagenet(), Schedule.alternating(**IMAGENET, shape="cosine")
+    lengths = [int(phase.length.value) for phase in cosine.phases]
+    assert lengths == [10, 1, 9, 1, 9, 3, 7, 5, 5, 7, 3, 9, 1, 9, 6, 15]
+    for kind in ("dense", "sparse"):
+        assert sum(p.length.value for p in cosine.phases if p.kind == kind) == sum(
+            p.length.value for p in even.phases if p.kind == kind
+        )
+    shares = {name: value.replace("ep", "%") for name, value in IMAGENET.items() if name != "total"}
+    assert Schedule.alternating(**shares, total="100ep", shape="cosine") == cosine
+
+
+def test_cosine_leaves_every_phase_a_unit():
+    schedule = Schedule.alternating(
+        warmup="1ep", sparse="1ep", dense="3ep", final_sparse="2ep", total="15ep", shape="cosine"
+    )
+    assert [int(phase.length.value) for phase in schedule.phases] == [1, 1, 3, 1, 3, 1, 3, 2]
+    with pytest.raises(ValueError, match="shape='round'.*write \"even\" or"):
+        Schedule.alternating(**IMAGENET, shape="round")
+
+
 def test_alternating_without_warmup_starts_compressed():
     schedule = Schedule.alternating(warmup="0ep", sparse="2ep", dense="2ep", final_sparse="3ep", total="11ep")
     assert schedule.transitions == ((0, 4, 8), (2, 6))

@@ -9,6 +9,7 @@ A Schedule holds these lengths and no counter: a step goes in, a phase comes out
 Epochs and steps count from 0; a transition happens before the first batch of the epoch, or the step, it names.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,18 @@ def _cycles(lengths: Sequence[Duration], total: Duration) -> int:
     raise wrong("total", total, allowed, f"write {' or '.join(fits) or 'shorter phases'}")
 
 
+def _along_cosine(pairs: Sequence[tuple[Duration, Duration]], total: Duration) -> list[tuple[Duration, Duration]]:
+    """Sparse phases from nearly 0 to nearly twice their length, and dense ones the rest; whole epochs or steps."""
+    moved = []
+    swing = min(min(on.of(total)[0], off.of(total)[0]) for on, off in pairs)
+    for index, (on, off) in enumerate(pairs):
+        (sparse, unit), (dense, _) = on.of(total), off.of(total)
+        more = Fraction(-math.cos(math.pi * (index + 0.5) / len(pairs))) * swing
+        shift = min(abs(round_half_up(abs(more))), swing - 1) * (1 if more > 0 else -1)  # each phase keeps one unit
+        moved.append((Duration(sparse + shift, unit), Duration(dense - shift, unit)))
+    return moved
+
+
 @dataclass(frozen=True, repr=False)
 class Schedule:
     """Phases that alternate and end compressed. Use a constructor below: from lengths, transitions or phases.
@@ -121,11 +134,16 @@ class Schedule:
         last_dense: Length | None = None,
         final_sparse: Length,
         total: Length,
+        shape: Literal["even", "cosine"] = "even",
     ) -> "Schedule":
         """warmup, (sparse, dense) x n, sparse, last_dense, final_sparse, with the n >= 0 that makes `total`.
 
         The paper's Δ_w, Δ_s, Δ_d, Δ_D. Lengths are in total's unit or in "%" of it; warmup may be "0ep".
+        shape="cosine", not in the paper: early compressed phases are short and late ones long, along half a cosine;
+        each dense phase gives what the compressed one before it takes, so that both kinds keep their sums.
         """
+        if shape not in ("even", "cosine"):
+            raise wrong("shape", shape, "phases have one length, or follow a cosine", 'write "even" or "cosine"')
         whole = Duration.parse(total, "total", ABSOLUTE)
         given = {"warmup": warmup, "sparse": sparse, "dense": dense}
         given |= {"last_dense": dense if last_dense is None else last_dense, "final_sparse": final_sparse}
@@ -138,9 +156,12 @@ class Schedule:
                 raise wrong(name, length, "only warmup may be zero", f'write "1{length.unit}" or more')
         warm, on, off, last_off, final = lengths.values()
         phases = [("dense", warm)] if warm.value else []
-        phases += [("sparse", on), ("dense", off)] * _cycles(tuple(lengths.values()), whole)
-        phases += [("sparse", on), ("dense", last_off), ("sparse", final)]
-        return cls.from_phases(phases, whole)
+        n = _cycles(tuple(lengths.values()), whole)
+        pairs = [(on, off)] * n + [(on, last_off)]
+        if shape == "cosine":
+            pairs = _along_cosine(pairs, whole)
+        phases += [(kind, length) for pair in pairs for kind, length in zip(("sparse", "dense"), pair, strict=True)]
+        return cls.from_phases([*phases, ("sparse", final)], whole)
 
     @classmethod
     def from_transitions(

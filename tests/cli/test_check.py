@@ -189,8 +189,8 @@ def test_training_flops_by_the_paper_s_rule(resnet20) -> None:
     cost = predict.inference(model, uses, predict.compressed(method, method.layers(model)))
     (compressed,) = cost.compressed
     costs = predict.training(experiment.plan(recipe), cost, 50_000)
-    assert costs["acdc"] == (50_000 * (110 * 3 * compressed + 90 * 3 * cost.dense),)
-    assert costs["finetune"] == (50_000 * 30 * 3 * cost.dense,)
+    assert costs["acdc"] == (50_000 * (50 * 3 * compressed + 50 * 3 * cost.dense),)
+    assert costs["finetune"] == (50_000 * 15 * 3 * cost.dense,)
 
 
 # Timing

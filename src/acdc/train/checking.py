@@ -43,7 +43,8 @@ def _schedule_knobs(recipe: Recipe) -> list[str]:
     said = recipe.method.schedule
     if not isinstance(said, Mapping) or recipe.method.name == "dense":
         return []
-    needed = [knob for knob in _KNOBS if knob != "last_dense" and not (knob == "total" and recipe.train.epochs)]
+    optional = ("last_dense", "shape", *(("total",) if recipe.train.epochs else ()))
+    needed = [knob for knob in _KNOBS if knob not in optional]
     missing = [knob for knob in needed if knob not in said]
     problems = [no_such("method.schedule", knob, _KNOBS) for knob in said if knob not in _KNOBS]
     if missing:
