@@ -183,7 +183,7 @@ def test_cosine_leaves_every_phase_a_unit():
         warmup="1ep", sparse="1ep", dense="3ep", final_sparse="2ep", total="15ep", shape="cosine"
     )
     assert [int(phase.length.value) for phase in schedule.phases] == [1, 1, 3, 1, 3, 1, 3, 2]
-    with pytest.raises(ValueError, match="shape='round'.*write \"even\" or"):
+    with pytest.raises(ValueError, match=r"shape='round'.*write \"even\" or"):
         Schedule.alternating(**IMAGENET, shape="round")
 
 

@@ -230,7 +230,8 @@ class Schedule:
     def _paper(cls, *epochs: int) -> "Schedule":
         """Δ_w, Δ_s, Δ_d, Δ_D, the final compressed phase and the total, in epochs."""
         names = ("warmup", "sparse", "dense", "last_dense", "final_sparse", "total")
-        return cls.alternating(**{name: f"{count}ep" for name, count in zip(names, epochs, strict=True)})
+        lengths: dict[str, Any] = {name: f"{count}ep" for name, count in zip(names, epochs, strict=True)}
+        return cls.alternating(**lengths)
 
     @classmethod
     def imagenet(cls) -> "Schedule":

@@ -117,7 +117,7 @@ class TopKAST(Base):
         if self.decay is not None:
             grad.addcmul_(share, dense, value=self.decay)
         elif decay := group_of(sparsifier, name).get("weight_decay", 0.0):
-            grad.addcmul_((share - 1).clamp_(min=0), dense, value=decay)  # the optimizer itself adds λθ
+            grad.add_((share - 1).clamp_(min=0).mul_(dense).mul_(decay))  # the optimizer itself adds λθ
 
     def settle(self, sparsifier: Sparsifier, name: str, before: Tensor, after: Tensor) -> None:
         torch.where(sparsifier.memory["share"][name] == 0, before, after, out=after.detach())
