@@ -12,11 +12,50 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 
-class SplitBatchNorm2d(nn.BatchNorm2d):
-    """BatchNorm2d with the same parameters, buffers and evaluation; training batches are normalised in `splits` parts.
+class _Normalise(torch.autograd.Function):
+    """Two passes forward and two back, as torch.compile fuses them: sums over each part, then the images.
 
-    Written as plain arithmetic where the batch divides, which torch.compile fuses into as many passes as batch norm.
+    Left to autograd, the gradients of weight and bias would be sums of their own over the whole batch.
     """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, splits: int, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        parts = _parts(x, splits)
+        var, mean = torch.var_mean(parts, dim=_IMAGES, correction=0, keepdim=True)
+        scale = torch.rsqrt(var + eps)
+        ctx.save_for_backward(x, weight, mean, scale)
+        ctx.splits = splits
+        ctx.mark_non_differentiable(mean, var)
+        out = (parts - mean) * (scale * _channels(weight)) + _channels(bias)
+        return out.to(x.dtype).flatten(0, 1), mean, var
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        x, weight, mean, scale = ctx.saved_tensors
+        grad, centred = _parts(grads[0], ctx.splits), _parts(x, ctx.splits) - mean
+        total, along = grad.sum(_IMAGES, keepdim=True), (grad * centred).sum(_IMAGES, keepdim=True)
+        count = x.numel() / total.numel()
+        moved = grad - total / count - centred * (scale.square() * along / count)
+        images = (moved * (scale * _channels(weight))).to(x.dtype).flatten(0, 1)
+        return images, (along * scale).sum(0).flatten(), total.sum(0).flatten(), None, None
+
+
+_IMAGES = (1, 3, 4)  # of (parts, images, channels, height, width): what statistics are taken over
+
+
+def _parts(x: Tensor, splits: int) -> Tensor:
+    wide = x if x.dtype == torch.float64 else x.float()
+    return wide.unflatten(0, (splits, -1))
+
+
+def _channels(values: Tensor) -> Tensor:
+    return values.view(1, 1, -1, 1, 1)
+
+
+class SplitBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm2d with the same parameters, buffers and evaluation; trains on a batch in `splits` parts."""
 
     def __init__(self, channels: int, *, splits: int, momentum: float = 0.1) -> None:
         super().__init__(channels, momentum=momentum)
@@ -28,17 +67,14 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
             return super().forward(x)
         if len(x) % self.splits:
             return self._one_by_one(x)
-        parts = x.unflatten(0, (self.splits, -1)).float()
-        var, mean = torch.var_mean(parts, dim=(1, 3, 4), correction=0, keepdim=True)
-        with torch.no_grad():
-            count = parts[0].numel() / parts.shape[2]
-            self._remember(mean[0].flatten(), var[0].flatten() * (count / (count - 1)))
-        out = (parts - mean) * torch.rsqrt(var + self.eps) * self.weight.view(1, 1, -1, 1, 1)
-        return (out + self.bias.view(1, 1, -1, 1, 1)).to(x.dtype).flatten(0, 1)
+        out, mean, var = _Normalise.apply(x, self.weight, self.bias, self.splits, self.eps)
+        self._remember(mean[0].flatten(), var[0].flatten(), x.numel() / self.splits / self.num_features)
+        return out
 
-    def _remember(self, mean: Tensor, var: Tensor) -> None:
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, var: Tensor, count: float) -> None:
         momentum: Any = self.momentum
-        for kept, value in ((self.running_mean, mean), (self.running_var, var)):
+        for kept, value in ((self.running_mean, mean), (self.running_var, var * (count / (count - 1)))):
             kept.lerp_(value, momentum)  # type: ignore[union-attr]
         self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
 

@@ -1,0 +1,88 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from acdc.models.norm import SplitBatchNorm2d
+
+
+def pair(splits: int, **knobs: float) -> tuple[SplitBatchNorm2d, list[nn.BatchNorm2d]]:
+    """The split one, and one plain batch norm for each part; all with the same weights."""
+    torch.manual_seed(0)
+    split = SplitBatchNorm2d(3, splits=splits, **knobs)
+    with torch.no_grad():
+        split.weight.uniform_(0.5, 1.5)
+        split.bias.uniform_(-1, 1)
+    plain = nn.BatchNorm2d(3, **knobs)
+    plain.load_state_dict(split.state_dict())
+    return split, [copy.deepcopy(plain) for _ in range(splits)]
+
+
+@pytest.mark.parametrize("splits", [2, 4])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_it_is_a_batch_norm_for_each_part(splits: int, memory_format: torch.memory_format) -> None:
+    split, parts = pair(splits, momentum=0.3)
+    x = torch.randn(8, 3, 5, 4).contiguous(memory_format=memory_format).requires_grad_()
+    mine = split(x)
+    theirs = torch.cat([norm(part) for norm, part in zip(parts, x.tensor_split(splits), strict=True)])
+    torch.testing.assert_close(mine, theirs)
+    weight = torch.randn_like(mine)
+    (got,) = torch.autograd.grad((mine * weight).sum(), x, retain_graph=True)
+    (wanted,) = torch.autograd.grad((theirs * weight).sum(), x, retain_graph=True)
+    torch.testing.assert_close(got, wanted)
+    for name in ("weight", "bias"):
+        (got,) = torch.autograd.grad((mine * weight).sum(), getattr(split, name), retain_graph=True)
+        each = torch.autograd.grad((theirs * weight).sum(), [getattr(n, name) for n in parts], retain_graph=True)
+        torch.testing.assert_close(got, sum(each[1:], each[0]))
+    torch.testing.assert_close(split.running_mean, parts[0].running_mean)  # the first device's are kept
+    torch.testing.assert_close(split.running_var, parts[0].running_var)
+    assert split.num_batches_tracked == 1
+
+
+def test_gradients_by_differences() -> None:
+    split, _ = pair(2)
+    split.double()
+    x = torch.randn(4, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(split, x)
+    weights = split.weight.detach().clone().requires_grad_(), split.bias.detach().clone().requires_grad_()
+
+    def by_weights(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(split, {"weight": weight, "bias": bias}, (x.detach(),))
+
+    assert torch.autograd.gradcheck(by_weights, weights)
+
+
+def test_a_batch_that_does_not_divide_goes_part_by_part() -> None:
+    split, parts = pair(2)
+    x = torch.randn(5, 3, 2, 2)
+    theirs = torch.cat([norm(part) for norm, part in zip(parts, x.tensor_split(2), strict=True)])
+    torch.testing.assert_close(split(x), theirs)
+
+
+def test_evaluation_is_batch_norms_own() -> None:
+    split, (plain, _) = pair(2)
+    x = torch.randn(5, 3, 2, 2)
+    torch.testing.assert_close(split.eval()(x), plain.eval()(x))
+
+
+def test_half_precision_in_and_out_with_statistics_in_full() -> None:
+    split, _ = pair(2)
+    x = 100 + torch.randn(8, 3, 4, 4)
+    out = split(x.bfloat16())
+    assert out.dtype == torch.bfloat16
+    assert split.state_dict()["running_mean"].dtype == torch.float32
+    torch.testing.assert_close(out.float(), split(x.bfloat16().float()), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
+def test_compiled_it_computes_the_same() -> None:
+    split, _ = pair(2)
+    other = copy.deepcopy(split)
+    x = torch.randn(4, 3, 4, 4)
+    mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    torch.compile(split, fullgraph=True)(mine).square().sum().backward()
+    other(theirs).square().sum().backward()
+    torch.testing.assert_close(mine.grad, theirs.grad)
+    torch.testing.assert_close(split.weight.grad, other.weight.grad)
+    torch.testing.assert_close(split.running_var, other.running_var)
