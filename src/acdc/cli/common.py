@@ -73,6 +73,8 @@ def report_of(run: Path) -> str:
         return f"report: {write_report(run)}"
     except (ReportError, OSError) as error:
         return f"no report: {error}"
+    except Exception as error:  # a figure that cannot be drawn must not fail hours of training
+        return f"no report: it could not be drawn ({type(error).__name__}: {error}); acdc report {run} says where"
 
 
 def read_device(text: str) -> tuple[torch.device, str]:
