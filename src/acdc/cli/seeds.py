@@ -26,7 +26,7 @@ def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: Callabl
     place.world.wait()
     if jobs > 1:
         print(f"{len(left)} seeds, {jobs} at a time; each one's output is in {out}/seed-N.log", flush=True)
-        code = run_all(list(jobs_of.values()), place, jobs, f"acdc train --resume {out}")
+        code = run_all(list(jobs_of.values()), place, jobs, f"acdc train --resume {out}").code
     else:
         code = _in_turn(left, recipe, out, one, first)
     if not code and first:
