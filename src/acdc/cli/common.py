@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Console as Terminal
-from rich.table import Table
 
 from acdc.cli.errors import UsageError
-from acdc.train import reading
+from acdc.train import reading, tabulate
 from acdc.train.recipe import Recipe
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -100,18 +98,10 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
     """The first `text` columns are words, the others numbers. Lines and no colour where stdout is no terminal."""
     terminal = Terminal()
     if sys.stdout.isatty() and not terminal.is_dumb_terminal and not os.environ.get("NO_COLOR"):
-        table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-        for index, name in enumerate(header):
-            table.add_column(name, justify="left" if index < text else "right", no_wrap=index == 0 or index >= text)
-        for row in rows:
-            table.add_row(*row)
-        terminal.print(table, markup=False, highlight=False)
+        tabulate.show(terminal, title, header, rows, text=text)
         return
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    print(f"\n{title}")
-    for row in (header, ["-" * width for width in widths], *rows):
-        cells = [f"{c:{'<' if i < text else '>'}{w}}" for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        print("  ".join(cells).rstrip())
+    for line in tabulate.plain(title, header, rows, text=text):
+        print(line)
 
 
 def si(value: float, digits: int = 3) -> str:

@@ -84,6 +84,6 @@ def _title(shown: Sequence[Level], at_each: Sequence[Sequence[Row]]) -> str:
         sparse = [row for row in rows if not dense(row.group)]
         if len(sparse) > 1:
             gap = 100 * (sparse[0].accuracy.mean - sparse[-1].accuracy.mean)
-            where = f" at {words.share(level.sparsity)} zeros" if level.sparsity is not None else ""
+            where = f" at {words.share(level.sparsity)} zeros" if level.sparsity is not None else " as learned"
             found.append(f"{gap:.1f} points{where} ({sparse[0].group.name} to {sparse[-1].group.name})")
     return f"Test accuracy by method: from best to worst {', '.join(found)}" if found else "Test accuracy by method"
