@@ -11,6 +11,7 @@ import torch
 from rich.console import Console as Terminal
 
 from acdc.cli.errors import UsageError
+from acdc.methods.base import Base
 from acdc.train import reading, tabulate
 from acdc.train.recipe import Recipe
 
@@ -102,6 +103,13 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
         return
     for line in tabulate.plain(title, header, rows, text=text):
         print(line)
+
+
+def sparsity_of(method: Base) -> str:
+    """As a run's introduction says it."""
+    if method.sparsity is not None:
+        return f"{method.sparsity:.4g}"
+    return "by layer" if method.needs_sparsity else "learned in training"
 
 
 def si(value: float, digits: int = 3) -> str:

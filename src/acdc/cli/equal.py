@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 
 from acdc import models
-from acdc.cli import predict
 from acdc.cli.facts import Facts
+from acdc.measure import predict
 from acdc.sparsity.uses import forward_uses
 from acdc.train import experiment, reading
 from acdc.train.recipe import Recipe
@@ -35,8 +35,7 @@ def _cost(recipe: Recipe, facts: Facts) -> float:
     model = models.build(said.name, classes=facts.classes, in_channels=facts.shape[0], seed=0, **said.options)
     uses = forward_uses(model, torch.zeros(1, *facts.shape))
     method = recipe.build_method()
-    found = predict.compressed(method, method.layers(model)) if method and method.needs_sparsity else None
+    found = predict.compressed(method, method.layers(model)) if method else None
     flops = predict.inference(model, uses, found)
-    costs = predict.training(experiment.plan(recipe), flops, 1)
-    each = next(iter(costs.values())) or (3 * flops.dense * recipe.epochs,)
-    return statistics.fmean(each) / (3 * flops.dense)
+    (planned,) = experiment.plan(recipe).values()  # neither a baseline nor a twin to fine-tune
+    return statistics.fmean(predict.training(planned.kinds, flops, 1)) / (3 * flops.dense)

@@ -277,7 +277,7 @@ def _introduce(
         console.say(why)
     seed = recipe.run.seeds[0]
     if method:
-        console.say(f"sparsity: {method.sparsity or 0:.4g}, {method.pattern}; seed {seed}")
+        console.say(f"sparsity: {common.sparsity_of(method)}, {method.pattern}; seed {seed}")
         console.say(str(method.schedule))
     else:
         console.say(f"dense training, {recipe.epochs} epochs; seed {seed}")
