@@ -20,6 +20,7 @@ from acdc.report import several
 from acdc.report.comparison import cells as compared
 from acdc.report.comparison import rows
 from acdc.report.comparison import tables as comparing
+from acdc.report.read import ReportError
 from acdc.report.read import read as read_run
 from acdc.train import folder
 from acdc.train.distributed import World
@@ -33,7 +34,7 @@ EXAMPLES = """examples:
   acdc compare-methods digits --methods acdc --variant str7=str:optimizer.weight_decay=7e-4,rate.warmup=1
 
 a variant is a method under a name of its own with settings of its own, METHOD's knobs (no table) or any of the recipe;
-it runs beside --methods, at every sparsity unless training decides that. Tables and figures end up in DIR: report.html.
+it runs beside --methods, at every sparsity unless training decides that. Tables and figures end up in DIR/report.html.
 """
 
 
@@ -133,10 +134,13 @@ def summarise(out: Path) -> None:
     """Mean ± standard deviation over seeds of all that is complete in the folder, the rest by name, and the page."""
     whole, missing = [], []
     for run in compared.runs(out):
-        if (run / "result.json").is_file():
-            whole.append(read_run(run))
-        else:
+        if not (run / "result.json").is_file():
             missing.append(f"{run.name}{compared.last_words(run)}")
+            continue
+        try:
+            whole.append(read_run(run))
+        except ReportError as error:  # a file of it is gone or damaged
+            missing.append(f"{run.name}; {error}")
     if whole:
         found = several.groups(whole)
         made = rows.rows(found)

@@ -52,9 +52,9 @@ class Report:
     commands: Sequence[str]
 
 
-def compose(runs: Sequence[Run], left_out: Sequence[str] = ()) -> Report:
-    """`left_out` says of other runs why they are not among these."""
-    if len(runs) == 1 and not runs[0].cell:
+def compose(runs: Sequence[Run], left_out: Sequence[str] = (), *, compared: bool = False) -> Report:
+    """`left_out` says of other runs why they are not among these; `compared`, that one run is a whole comparison."""
+    if len(runs) == 1 and not compared:
         return _one(runs[0])
     several.check_alike(runs)
     notes = [*left_out, *(f"{run.name}: {note}" for run in runs if not _cut(run) for note in run.notes)]
@@ -63,8 +63,8 @@ def compose(runs: Sequence[Run], left_out: Sequence[str] = ()) -> Report:
     if not whole:
         raise ReportError(f"{runs[0].folder.parent}: no run of this comparison is complete yet; wait for the first")
     found = several.groups(whole)
-    compared = all(run.cell for run in whole) or len({group.method for group in found}) > 1
-    return _methods(found, notes) if compared else _several(found, notes)
+    several_methods = all(run.cell for run in whole) or len({group.method for group in found}) > 1
+    return _methods(found, notes) if several_methods else _several(found, notes)
 
 
 def _cut(run: Run) -> bool:

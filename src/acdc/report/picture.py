@@ -72,7 +72,7 @@ def _titled(chart: Chart, scale: int) -> Any:
 
 
 def _words(text: str, width: int, size: float, scale: int) -> Any:
-    lines = textwrap.wrap(text, max(20, int(width / (0.58 * size))))
+    lines = textwrap.wrap(words.unbroken(text), max(20, int(width / (0.58 * size))))
     figure = plot.new(width, 1.35 * size * len(lines) + 4)
     weight = "normal" if size < 12 else "bold"
     figure.text(0, 1, "\n".join(lines), va="top", fontsize=size, fontweight=weight, linespacing=1.2)

@@ -6,9 +6,13 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from acdc.report.comparison import cells
 from acdc.report.read import NotBegunError, ReportError, Run, expand, read
+
+if TYPE_CHECKING:
+    from acdc.report.compose import Report
 
 FORMATS = ("html", "md", "json", "csv", "png", "svg")
 PICTURES = ("png", "svg")
@@ -40,8 +44,11 @@ def make(
     folders = expand(paths)
     marker = f"acdc-report:{_key(paths)}"
     _check(target, marker)
+    from acdc.report import compose  # it draws, and `missing` has not spoken before now
+
     runs, left_out = _read(folders)
-    content, notes = _render(runs, kind, marker, left_out, figure)
+    report = compose.compose(runs, left_out, compared=any(cells.runs(path) for path in paths))
+    content, notes = _render(report, kind, marker, figure), report.notes
     _replace(target, content)
     return target, notes
 
@@ -60,14 +67,11 @@ def _read(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return runs, left_out
 
 
-def _render(
-    runs: Sequence[Run], kind: str, marker: str, left_out: Sequence[str], figure: str | None
-) -> tuple[bytes, Sequence[str]]:
-    from acdc.report import compose, page, picture, plain
+def _render(report: "Report", kind: str, marker: str, figure: str | None) -> bytes:
+    from acdc.report import page, picture, plain
 
-    report = compose.compose(runs, left_out)
     if kind == "svg" or figure is not None:
-        return picture.draw(picture.find(report, figure), kind, marker), report.notes
+        return picture.draw(picture.find(report, figure), kind, marker)
     forms: dict[str, Callable[[], str | bytes]] = {
         "html": lambda: page.html(report, marker),
         "md": lambda: plain.markdown(report, marker),
@@ -76,7 +80,7 @@ def _render(
         "png": lambda: picture.png(report, marker),
     }
     content = forms[kind]()
-    return content.encode() if isinstance(content, str) else content, report.notes
+    return content.encode() if isinstance(content, str) else content
 
 
 def _key(paths: Sequence[Path]) -> str:

@@ -56,6 +56,10 @@ def test_the_same_page_for_the_folder_and_for_its_runs(out: Path, tmp_path: Path
     assert len(each.groups) == len(whole.groups)
 
 
+def test_a_run_of_a_comparison_by_itself_has_the_page_of_a_run(out: Path) -> None:
+    assert make([out / "acdc-90-seed0"])[0].read_text().count('<figure id="signature"') == 1
+
+
 def test_the_frontier_is_what_nothing_cheaper_equals(out: Path) -> None:
     made = [row for row in rows(groups([read(path) for path in expand([out])])) if row.level.sparsity == 0.9]
     front = frontier.best(made)

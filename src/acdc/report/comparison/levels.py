@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from acdc import methods
 from acdc.report import words
 from acdc.report.several import Group
 from acdc.report.theme import DASHES, LIGHT, SERIES_LIGHT
@@ -73,8 +74,9 @@ def _near(share: float, asked: Sequence[float]) -> float | None:
 
 
 def styles(groups: Sequence[Group]) -> dict[str, Style]:
-    """By method, the same in every figure and at every sparsity."""
-    groups = sorted(groups, key=lambda group: group.number)
+    """By method, the same in every figure and at every sparsity: AC/DC first, in whatever order runs were named."""
+    known = methods.names()
+    groups = sorted(groups, key=lambda g: (known.index(g.method) if g.method in known else len(known), g.number))
     names = list(dict.fromkeys(group.name for group in groups if not dense(group)))
     found = {
         name: Style(SERIES_LIGHT[n % len(SERIES_LIGHT)], _MARKS[n % len(_MARKS)], DASHES[n // len(SERIES_LIGHT) % 4])
