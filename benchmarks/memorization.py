@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     jobs = [pool.Job(name, options.out / name) for name in runs]
     for job in jobs:
         pool.prepare(reading.read(RECIPE, runs[job.name]), job.folder)
-    code = pool.run_all(jobs, place, pool.read_jobs(options.jobs), "the same command")
+    code = pool.run_all(jobs, place, pool.read_jobs(options.jobs), "the same command").code
     if code:
         return code
     draw_panels(read_curves([job.folder for job in jobs]), options.out / "memorization.svg")

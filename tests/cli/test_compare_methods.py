@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from acdc.cli import main
+from acdc.cli import main, variants
 
 SMALL = ["digits", "--epochs", "4", "--device", "cpu", "--set", "train.batch_size=256"]
 
@@ -32,10 +32,38 @@ def test_methods_seeds_and_dense_training_in_one_table(tmp_path: Path, capsys) -
     assert config["method"]["every"] == "3st"
     said = capsys.readouterr().out
     assert "test accuracy, %" in said
+    assert re.search(
+        r"Sparse–dense agreement.*the share of test images.*the dense run of the same seed", said, re.DOTALL
+    )
+    assert found["rigl"]["agreement_with_dense"] > 0.05
+    assert said.splitlines()[-1] == f"report: {out / 'report.html'}"
+    assert '<figure id="frontier"' in (out / "report.html").read_text()
     before = (out / "gmp-90-seed0" / "result.json").stat().st_mtime_ns
     assert compare(out, "--methods", "gmp,dense,static", "--seeds", "0") == 0, "a method joins, what is done is kept"
     assert (out / "gmp-90-seed0" / "result.json").stat().st_mtime_ns == before
-    assert set(facts(out)) == {"gmp", "dense", "static"}
+    assert set(facts(out)) == {"gmp", "rigl", "dense", "static"}, "the table is of all that the folder holds"
+
+
+def test_variants_run_beside_methods_with_settings_of_their_own(tmp_path: Path, capsys) -> None:
+    """And one that fails is named, while the rest is in the table and on the page."""
+    out = tmp_path / "c"
+    said = ["--variant", "gradual=acdc:gradual=true,train.distill=0.5", "--variant", "lost=rigl:optimizer.lr=1e30"]
+    said += ["--variant", "pairs=acdc:pattern=2:4", "--sparsities", "0.8,0.9"]
+    assert compare(out, "--methods", "static", *said) == 1
+    names = {path.parent.name for path in out.glob("*/config.json")}
+    both = [f"{name}-{share}-seed0" for name in ("static", "gradual", "lost") for share in (80, 90)]
+    assert names == {*both, "pairs-50-seed0"}
+    recipe = json.loads((out / "gradual-80-seed0" / "config.json").read_text())["recipe"]
+    assert recipe["method"]["options"] == {"gradual": True}
+    assert (recipe["train"]["distill"], recipe["method"]["sparsity"]) == (0.5, 0.8)
+    assert facts(out).keys() == {"static", "gradual", "pairs"}
+    shown = capsys.readouterr()
+    assert "not complete, and in no table: 2 of 7 runs" in shown.err
+    assert re.search(r"lost-80-seed0; its log ends: acdc: .*not finite", shown.err)
+    page = (out / "report.html").read_text()
+    assert "lost-90-seed0 is left out" in page
+    assert "gradual (AC/DC" not in page
+    assert compare(out, "--methods", "static", *said[:-2], "--sparsities", "0.8") == 1, "tried again, and told again"
 
 
 def test_equal_flops_buys_sparse_training_more_epochs(tmp_path: Path) -> None:
@@ -58,6 +86,23 @@ def test_equal_flops_buys_sparse_training_more_epochs(tmp_path: Path) -> None:
         (["--set", "method.every=1ep", "--methods", "acdc"], "method.every: no such setting"),
         (["--set", "rigl.dropp=1", "--methods", "rigl"], 'method.dropp: no such setting.*did you mean "drop"'),
         (["--jobs", "x"], "--jobs x: expected the number of runs"),
+        (
+            ["--variant", "fast"],
+            "--variant fast: expected NAME=METHOD:setting=value,.*for example --variant distilled=",
+        ),
+        (["--variant", "fast=acdc"], "--variant fast=acdc: expected NAME=METHOD:setting"),
+        (["--variant", "fast=riggl:drop=1"], 'riggl is no method; expected one of acdc.*did you mean "rigl"'),
+        (["--variant", "gmp=acdc:gradual=true"], "gmp is a method by itself; type another name"),
+        (["--variant", "a=acdc:gradual=true", "--variant", "a=gmp:every=1ep"], "a is the name of another variant"),
+        (["--variant", "a b=acdc:gradual=true"], "expected a name of letters, digits"),
+        (["--variant", "a=rigl:dropp=1"], 'a: method.dropp: no such setting.*did you mean "drop"'),
+        (["--variant", "a=rigl:train.epoch=1"], "a: train.epoch: no such setting"),
+        (["--variant", "a=rigl:sparsity=0.5"], "method.sparsity is settled: methods are compared at --sparsities"),
+        (["--variant", "a=rigl:run.seeds=[1,2]"], "run.seeds is settled: all are trained with --seeds"),
+        (
+            ["--variant", "acdc-90=str:decay=1", "--methods", "acdc"],
+            "acdc-90-seed0: two runs would have this name|no such",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_made(arguments: list[str], message: str, tmp_path, capsys) -> None:
@@ -75,3 +120,23 @@ def test_another_comparison_s_folder_is_refused(tmp_path: Path, capsys) -> None:
     assert compare(out, "--methods", "dense") == 0
     assert compare(out, "--methods", "dense", "--lr", "0.3") == 2
     assert "dense-seed0 began with other settings there" in capsys.readouterr().err
+    assert compare(out, "--methods", "rigl", "--epochs", "6") == 2
+    assert "digits over 4 epochs is compared there, not digits over 6" in capsys.readouterr().err
+
+
+def test_settings_of_a_variant_are_split_at_commas_outside_brackets() -> None:
+    problems: list[str] = []
+    text = "a=rigl:rate.milestones=[1,2],drop=0.5,method.distribution={x=0.5,y=0.6},model.name='a,b'"
+    (found,) = variants.read([text], problems)
+    assert problems == []
+    assert found.settings == (
+        "rate.milestones=[1,2]", "method.drop=0.5", "method.distribution={x=0.5,y=0.6}", "model.name='a,b'"
+    )  # fmt: skip
+
+
+def test_help_explains_variants(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["compare-methods", "--help"])
+    said = capsys.readouterr().out
+    assert "--variant distilled=acdc:train.distill=0.5" in said
+    assert "a variant is a method under a name of its own" in said

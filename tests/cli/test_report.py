@@ -42,8 +42,8 @@ def test_the_form_is_that_of_the_file_s_name_or_as_asked(run: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--format", "pdf"], "--format pdf: expected one of html, md, json, csv, png; type --format html"),
-        (["--out", "x.docx"], "--out x.docx: expected one of html, md, json, csv, png; type --format html"),
+        (["--format", "pdf"], "--format pdf: expected one of html, md, json, csv, png, svg; type --format html"),
+        (["--out", "x.docx"], "--out x.docx: expected one of html, md, json, csv, png, svg; type --format html"),
         (["--out", "/nowhere/at/all.html"], "there is no folder /nowhere/at"),
     ],
 )

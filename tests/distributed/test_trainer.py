@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -81,3 +82,25 @@ def test_a_signal_to_torchrun_stops_both_with_a_checkpoint_and_the_run_goes_on(t
     for name in ("sparse", "dense", "finetuned", "masks"):
         one, two = load_file(whole / f"{name}.safetensors"), load_file(parts / f"{name}.safetensors")
         assert all(torch.equal(one[key], two[key]) for key in one), name
+
+
+def test_what_rank_0_cannot_do_is_known_to_all_and_said_once(tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()  # where the folder would be made, by rank 0 alone
+    base = command(tmp_path / "out", processes=2)
+    without = [part for part in base if part not in ("--out", str(tmp_path / "out"))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    start = time.monotonic()
+    done = subprocess.run(without, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stderr.count("acdc: --out runs: File exists; type another folder") == 1
+    assert "acdc/cli" not in done.stderr, "the only traceback is torchrun's own"
+    assert time.monotonic() - start < 60, "nobody waited for rank 0"
+
+
+@pytest.mark.parametrize("extra", [["--set", "optimizer.lr=-1"], ["--nothing"]])
+def test_a_mistake_is_named_once(tmp_path: Path, extra: list[str]) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    line = [*command(tmp_path / "out", processes=2), *extra]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert len(re.findall("optimizer.lr = -1|unrecognized arguments", done.stderr)) == 1

@@ -43,25 +43,25 @@ def make_run(
     assert schedule is not None
     phases = [schedule.phase_at(epoch, 1) for epoch in range(recipe.epochs)]
     sparsity = recipe.method.sparsity or 0.9
-    rows = [_row("dense", epoch, "dense", "dense", 0.0, baseline, recipe.epochs) for epoch in range(recipe.epochs)]
+    rows = [row("dense", epoch, "dense", "dense", 0.0, baseline, recipe.epochs) for epoch in range(recipe.epochs)]
     ends = []
     for epoch, phase in enumerate(phases):
         zeros = sparsity if phase.kind == "sparse" else 0.1 * (phase.index > 0)
         final = sparse if phase.kind == "sparse" else twin
-        rows.append(_row("acdc", epoch, phase.name, phase.kind, zeros, final, recipe.epochs))
+        rows.append(row("acdc", epoch, phase.name, phase.kind, zeros, final, recipe.epochs))
         if epoch + 1 == recipe.epochs or phases[epoch + 1].index != phase.index:
             ends.append(_end(phase.index, phase.name, phase.kind, epoch, zeros))
     first = next(epoch for epoch, phase in enumerate(phases) if phase.final)
     rows += [
-        _row("finetune", epoch, "dense", "dense", 0.1, twin, recipe.epochs) for epoch in range(first, recipe.epochs)
+        row("finetune", epoch, "dense", "dense", 0.1, twin, recipe.epochs) for epoch in range(first, recipe.epochs)
     ]
     write_lines(folder / "metrics.jsonl", rows)
     write_lines(folder / "phases.jsonl", ends)
     models = [
-        _model("dense baseline", "baseline", baseline, 0.0),
-        _model("AC/DC, sparse", "sparse", sparse, sparsity),
-        _model("AC/DC, dense twin", "dense", twin, 0.1),
-        _model("dense twin, fine-tuned", "finetuned", twin, 0.1),
+        model_row("dense baseline", "baseline", baseline, 0.0),
+        model_row("AC/DC, sparse", "sparse", sparse, sparsity),
+        model_row("AC/DC, dense twin", "dense", twin, 0.1),
+        model_row("dense twin, fine-tuned", "finetuned", twin, 0.1),
     ]
     config = {
         "command": "train",
@@ -94,7 +94,7 @@ def change_config(folder: Path, **changes: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config | changes))
 
 
-def _row(run: str, epoch: int, phase: str, kind: str, zeros: float, final: float, epochs: int) -> dict[str, Any]:
+def row(run: str, epoch: int, phase: str, kind: str, zeros: float, final: float, epochs: int) -> dict[str, Any]:
     """Accuracy rises towards `final` and is there in the last three epochs."""
     missing = max(0, epochs - 3 - epoch) / epochs
     return {
@@ -141,7 +141,7 @@ def _end(index: int, phase: str, kind: str, epoch: int, zeros: float) -> dict[st
     }
 
 
-def _model(title: str, stem: str, accuracy: float, zeros: float) -> dict[str, Any]:
+def model_row(title: str, stem: str, accuracy: float, zeros: float) -> dict[str, Any]:
     size = sum(LAYERS.values())
     return {
         "model": title,

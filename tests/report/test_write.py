@@ -25,7 +25,7 @@ def test_a_report_of_the_same_run_is_replaced_and_nothing_else(
 ) -> None:
     out = tmp_path / f"out.{kind}"
     make([run], out, kind)
-    monkeypatch.setattr(write, "_render", lambda runs, kind, marker: (f"the second, {marker}".encode(), []))
+    monkeypatch.setattr(write, "_render", lambda report, kind, marker, figure: f"the second, {marker}".encode())
     make([run], out, kind)
     assert out.read_bytes().startswith(b"the second")
     other = make_run(tmp_path / "other", seed=5)
@@ -59,7 +59,7 @@ def test_places_that_cannot_be_written_are_refused(run: Path, tmp_path: Path) ->
 
 
 def test_a_disk_that_is_full_leaves_the_report_before(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "_render", lambda runs, kind, marker: (f"a page, {marker}".encode(), []))
+    monkeypatch.setattr(write, "_render", lambda report, kind, marker, figure: f"a page, {marker}".encode())
     path = write_report(run)
     before = path.read_bytes()
 

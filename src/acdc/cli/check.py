@@ -2,26 +2,17 @@
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-import torch
-from torch import nn
-
-from acdc import models
-from acdc.cli import common, predict, timing
-from acdc.cli.errors import UsageError
-from acdc.cli.facts import STAND_IN, Facts, facts_of
-from acdc.methods.base import Base
+from acdc.cli import common, timing
+from acdc.cli.subject import Subject, read
+from acdc.measure import predict
 from acdc.sparsity.layers import Layers
-from acdc.sparsity.uses import forward_uses
-from acdc.train import experiment, reading, step
+from acdc.train import experiment, reading
 from acdc.train.paper import row_for
 from acdc.train.rates import Rates
-from acdc.train.recipe import Recipe, in_method
-
-T = TypeVar("T")
+from acdc.train.recipe import Recipe
 
 
 def add_to(verbs: Any) -> None:
@@ -41,7 +32,7 @@ def add_to(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     warnings: list[str] = []
-    subject = _read(args, warnings)
+    subject = read(args, warnings)
     _introduce(subject)
     _flops(subject, args.recipe, args.layers)
     if not args.no_timing:
@@ -51,112 +42,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-# All that is wrong, at once
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Subject:
-    recipe: Recipe
-    facts: Facts
-    model: nn.Module
-    method: Base | None
-    layers: Layers | None  # that the method prunes
-    uses: dict[str, float]
-    device: torch.device
-    why_device: str
-    execution: step.Execution
-    warnings: list[str]
-
-    @property
-    def steps(self) -> int:
-        return _steps(self.recipe, self.facts)
-
-
-def _read(args: argparse.Namespace, warnings: list[str]) -> _Subject:
-    problems: list[str] = []
-
-    def attempt(act: Callable[..., T], *given: Any) -> T | None:
-        if any(value is None for value in given):
-            return None  # what it builds on has failed, and said so
-        try:
-            return act(*given)
-        except UsageError as error:
-            problems.extend(error.problems)
-        except (ValueError, OSError, ModuleNotFoundError) as error:
-            problems.append(str(error))
-        return None
-
-    recipe = attempt(common.read_recipe, args)
-    device = attempt(common.read_device, args.device)
-    attempt(lambda: common.read_workers(args.workers))
-    facts = attempt(lambda: facts_of(recipe, args.data)) if recipe else None
-    model = attempt(_model, recipe, facts or STAND_IN)
-    uses = attempt(_uses, model, facts)
-    method = recipe.build_method() if recipe else None
-    layers = attempt(_layers, method, model)
-    execution = attempt(_execution, recipe, facts, device)
-    if recipe and device and recipe.train.precision == "fp16" and device[0].type == "cpu":
-        text = 'train.precision = "fp16": acdc train needs a GPU for it; on a CPU type --set train.precision=bf16'
-        (problems if args.device == "cpu" else warnings).append(text)
-    if problems:
-        raise UsageError(problems)
-    assert recipe is not None
-    assert facts is not None
-    assert model is not None
-    assert uses is not None
-    assert device is not None
-    assert execution is not None
-    if facts.missing:
-        warnings.append(f"data not found: {facts.missing} (on the command line: --data DIR)")
-    late = [f"{milestone:g}" for milestone in recipe.rate.milestones if milestone >= recipe.epochs]
-    if late and recipe.rate.shape == "step":
-        warnings.append(f"rate.milestones: {', '.join(late)} lie past the last epoch, {recipe.epochs - 1}")
-    return _Subject(
-        recipe=recipe,
-        facts=facts,
-        model=model,
-        method=method,
-        layers=layers,
-        uses=uses,
-        device=device[0],
-        why_device=device[1],
-        execution=execution,
-        warnings=warnings,
-    )
-
-
-def _model(recipe: Recipe, facts: Facts) -> nn.Module:
-    said, seed = recipe.model, recipe.run.seeds[0]
-    return models.build(said.name, classes=facts.classes, in_channels=facts.shape[0], seed=seed, **said.options)
-
-
-def _layers(method: Base, model: nn.Module) -> Layers:
-    layers = in_method(method.layers, model)
-    in_method(method.budgets, layers)
-    return layers
-
-
-def _uses(model: nn.Module, facts: Facts) -> dict[str, float]:
-    try:
-        return forward_uses(model, torch.zeros(1, *facts.shape))
-    except RuntimeError as error:  # an image too small for a pooling layer, say
-        shape = " x ".join(map(str, facts.shape))
-        raise ValueError(f"model: it cannot take images of {shape} ({error}); choose another model") from None
-
-
-def _execution(recipe: Recipe, facts: Facts, device: tuple[torch.device, str]) -> step.Execution:
-    epochs = sum(len(planned.kinds) for planned in experiment.plan(recipe).values())
-    return step.choose(recipe.train, device[0], steps=epochs * _steps(recipe, facts), world=1)
-
-
-def _steps(recipe: Recipe, facts: Facts) -> int:
-    return -(-facts.train // recipe.train.batch_size)
-
-
 # What it will do
 
 
-def _introduce(subject: _Subject) -> None:
+def _introduce(subject: Subject) -> None:
     recipe, facts, method = subject.recipe, subject.facts, subject.method
     held = f", {facts.validation:,} validation" if facts.validation else ""
     shape = " x ".join(map(str, facts.shape))
@@ -181,7 +70,7 @@ def _introduce(subject: _Subject) -> None:
     seeds = ", ".join(map(str, recipe.run.seeds))
     if method:
         spread = method.distribution if isinstance(method.distribution, str) else "by layer"
-        print(f"sparsity: {method.sparsity or 0:.4g}, {method.pattern}, {spread}; seeds {seeds}")
+        print(f"sparsity: {common.sparsity_of(method)}, {method.pattern}, {spread}; seeds {seeds}")
         print(method.schedule)
     else:
         print(f"dense training, {epochs} epochs; seeds {seeds}")
@@ -201,25 +90,24 @@ def _rates(recipe: Recipe, steps: int) -> str:
 # What it will cost
 
 
-def _flops(subject: _Subject, name: str, list_layers: bool) -> None:
+def _flops(subject: Subject, name: str, list_layers: bool) -> None:
     recipe, samples, length = subject.recipe, subject.facts.train, subject.recipe.epochs
     found = predict.compressed(subject.method, subject.layers) if subject.method and subject.layers else None
     if found and subject.layers and list_layers:
         _layer_table(subject.layers, found)
     cost = predict.inference(subject.model, subject.uses, found)
-    rows = [("dense model", common.si(cost.dense, 4), "1.00x")]
+    rows, most = [("dense model", common.si(cost.dense, 4), "1.00x")], "at most " if found and found.bound else ""
     if found:
         title = f"compressed model{' (exact)' if found.exact else ''}"
-        rows.append((title, _range(cost.compressed), _ratios(cost.compressed, cost.dense)))
+        rows.append((title, most + _range(cost.compressed), most + _ratios(cost.compressed, cost.dense)))
     common.show_table("Inference FLOPs for an image, in theory", ("", "FLOPs", "of dense"), rows)
     dense = 3 * cost.dense * samples * length
     rows = [(f"a dense run of {length} epochs", str(length), "0", common.si(dense, 4), "1.00x")]
-    plan = experiment.plan(recipe)
-    for stage, each in predict.training(plan, cost, samples).items():
-        sparse = plan[stage].kinds.count("sparse")
-        counts = (str(len(plan[stage].kinds) - sparse), str(sparse))
+    for stage, planned in experiment.plan(recipe).items():
+        sparse, each = planned.kinds.count("sparse"), predict.training(planned.kinds, cost, samples)
+        counts, bound = (str(len(planned.kinds) - sparse), str(sparse)), most if sparse else ""
         if stage != "dense":
-            rows.append((plan[stage].title, *counts, _range(each), _ratios(each, dense)))
+            rows.append((planned.title, *counts, bound + _range(each), bound + _ratios(each, dense)))
     header = ("", "dense epochs", "compressed", "FLOPs", "of that dense run")
     common.show_table("Training FLOPs by the paper's rule, in theory", header, rows)
     if found and not found.exact:
@@ -248,7 +136,7 @@ def _layer_table(layers: Layers, found: predict.Compressed) -> None:
     common.show_table("Layers that are pruned", ("layer", "shape", "weights", *kept), rows)
 
 
-def _time(subject: _Subject) -> None:
+def _time(subject: Subject) -> None:
     recipe, facts, batch = subject.recipe, subject.facts, subject.recipe.train.batch_size
     try:
         found = timing.measure(recipe, subject.model, facts.shape, facts.classes, subject.device)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Console as Terminal
-from rich.table import Table
 
 from acdc.cli.errors import UsageError
-from acdc.train import reading
+from acdc.methods.base import Base
+from acdc.train import reading, tabulate
 from acdc.train.recipe import Recipe
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -73,6 +72,8 @@ def report_of(run: Path) -> str:
         return f"report: {write_report(run)}"
     except (ReportError, OSError) as error:
         return f"no report: {error}"
+    except Exception as error:  # a figure that cannot be drawn must not fail hours of training
+        return f"no report: it could not be drawn ({type(error).__name__}: {error}); acdc report {run} says where"
 
 
 def read_device(text: str) -> tuple[torch.device, str]:
@@ -98,18 +99,17 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
     """The first `text` columns are words, the others numbers. Lines and no colour where stdout is no terminal."""
     terminal = Terminal()
     if sys.stdout.isatty() and not terminal.is_dumb_terminal and not os.environ.get("NO_COLOR"):
-        table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-        for index, name in enumerate(header):
-            table.add_column(name, justify="left" if index < text else "right", no_wrap=index == 0 or index >= text)
-        for row in rows:
-            table.add_row(*row)
-        terminal.print(table, markup=False, highlight=False)
+        tabulate.show(terminal, title, header, rows, text=text)
         return
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    print(f"\n{title}")
-    for row in (header, ["-" * width for width in widths], *rows):
-        cells = [f"{c:{'<' if i < text else '>'}{w}}" for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        print("  ".join(cells).rstrip())
+    for line in tabulate.plain(title, header, rows, text=text):
+        print(line)
+
+
+def sparsity_of(method: Base) -> str:
+    """As a run's introduction says it."""
+    if method.sparsity is not None:
+        return f"{method.sparsity:.4g}"
+    return "by layer" if method.needs_sparsity else "learned in training"
 
 
 def si(value: float, digits: int = 3) -> str:

@@ -9,3 +9,7 @@ class UsageError(Exception):
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n      ".join(self.problems))
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[str, ...]]]:
+        """Errors of rank 0 travel to the others."""
+        return type(self), (self.problems,)

@@ -45,8 +45,14 @@ def prepare(recipe: Recipe, inner: Path) -> None:
         folder.write_json(inner / "config.json", {"recipe": recipe.to_dict()})
 
 
-def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str) -> int:
-    """Every job that has no result yet; 0 if all ended well. A signal is passed on, so that each leaves a checkpoint.
+@dataclass(frozen=True)
+class Ended:
+    code: int  # 0 if all ended well
+    stopped: bool  # by a signal, with jobs left
+
+
+def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str) -> Ended:
+    """Every job that has no result yet. A signal is passed on, so that each leaves a checkpoint.
 
     A job that fails does not stop the others.
     """
@@ -69,15 +75,15 @@ def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str)
             for job, process in list(running.items()):
                 if (code := process.poll()) is not None:
                     del running[job]
-                    worst = worst or code
+                    worst = worst or (1 if code < 0 else code)  # below 0: killed by a signal
                     left = sum(not job.done for job in jobs)
                     ended = "done" if not code else f"ended with code {code}, see {job.log}"
                     print(f"{job.name}: {ended} ({total - left} of {total})", flush=True)
             time.sleep(0.2)
     if stop:
         print(f"acdc: stopped; runs that had begun left a checkpoint; go on with: {resume_hint}", file=sys.stderr)
-        return 128 + (stop.signum or signal.SIGTERM)
-    return worst
+        return Ended(128 + (stop.signum or signal.SIGTERM), True)
+    return Ended(worst, False)
 
 
 def _command(place: "Place", inner: Path) -> list[str]:

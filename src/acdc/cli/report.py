@@ -15,12 +15,16 @@ def add_to(verbs: Any) -> None:
         "report",
         help="show runs on one page: figures, tables, settings",
         description="Write what run folders hold as one file without any other: a page of figures and tables. Several "
-        "runs are set beside each other; those that differ only in the seed are averaged.",
+        "runs are set beside each other; those that differ only in the seed are averaged. As svg it is one figure, the "
+        "first unless --figure names another.",
         allow_abbrev=False,
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a folder that `acdc train` wrote, complete or not")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a folder that `acdc train` or `acdc compare-methods` wrote"
+    )
     parser.add_argument("--out", metavar="FILE", help="default RUN/report.html; ./report.html for several runs")
     parser.add_argument("--format", metavar="KIND", help=f"{', '.join(write.FORMATS)} (default: as FILE ends, or html)")
+    parser.add_argument("--figure", metavar="NAME", help="png, svg: this figure alone, such as frontier")
     parser.set_defaults(verb=run)
 
 
@@ -30,8 +34,10 @@ def run(args: argparse.Namespace) -> int:
     if kind not in write.FORMATS:
         said = f"--format {kind}" if args.format else f"--out {out}"
         raise UsageError([f"{said}: expected one of {', '.join(write.FORMATS)}; type --format html"])
+    if args.figure and kind not in write.PICTURES:
+        raise UsageError([f"--figure {args.figure}: not as {kind}; type --format {write.PICTURES[0]}"])
     try:
-        path, notes = write.make([Path(folder) for folder in args.runs], out, kind)
+        path, notes = write.make([Path(folder) for folder in args.runs], out, kind, args.figure)
     except ReportError as error:
         raise UsageError([str(error)]) from None
     for note in notes:

@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: Callable[[Recipe, Path], int]) -> int:
     """Every seed that has no result yet; then mean ± standard deviation over all of them."""
     seeds, first = recipe.run.seeds, place.world.first
-    if first and not (out / "config.json").is_file():
-        folder.write_json(out / "config.json", {"command": "train", "recipe": recipe.to_dict()})
     jobs_of = {seed: Job(f"seed {seed}", out / f"seed-{seed}") for seed in seeds}
     left = [seed for seed, job in jobs_of.items() if not job.done]
-    for seed in left if first else ():
-        prepare(recipe.with_seed(seed), jobs_of[seed].folder)
-    place.world.wait()
+
+    def begin() -> None:
+        if not (out / "config.json").is_file():
+            folder.write_json(out / "config.json", {"command": "train", "recipe": recipe.to_dict()})
+        for seed in left:
+            prepare(recipe.with_seed(seed), jobs_of[seed].folder)
+
+    place.world.by_first(begin)
     if jobs > 1:
         print(f"{len(left)} seeds, {jobs} at a time; each one's output is in {out}/seed-N.log", flush=True)
-        code = run_all(list(jobs_of.values()), place, jobs, f"acdc train --resume {out}")
+        code = run_all(list(jobs_of.values()), place, jobs, f"acdc train --resume {out}").code
     else:
         code = _in_turn(left, recipe, out, one, first)
     if not code and first:

@@ -95,9 +95,7 @@ def train_one(
     """One seed, from the start or from its newest checkpoint. `shown` is the folder a hint names."""
     problem = problem or load(recipe, place)
     plan, world = experiment.plan(recipe), place.world
-    lock = folder.lock(out) if world.first else None
-    if world.first and lock is None:
-        raise UsageError([f"{out}: another process is training there; wait for it, or stop it first"])
+    lock = world.by_first(lambda: _lock(out))  # a number that means something on rank 0
     try:
         steps = sum(len(planned.kinds) for planned in plan.values()) * problem.loaders.train.steps
         execution = _execution(recipe, place, steps)
@@ -130,7 +128,7 @@ def train_one(
         return _ended(error, out, shown or out, recipe, world)
     finally:
         problem.close()
-        if lock is not None:
+        if world.first:
             os.close(lock)
     return 0
 
@@ -164,10 +162,16 @@ def _check_out(text: str | None, recipe: Recipe) -> None:
 
 def _claim(text: str | None, recipe: Recipe, world: World) -> Path:
     try:
-        claimed = str(folder.claim(Path(text) if text else None, recipe.name)) if world.first else ""
+        return world.by_first(lambda: folder.claim(Path(text) if text else None, recipe.name))
     except OSError as error:
         raise UsageError([f"--out {text or 'runs'}: {error.strerror}; type another folder after --out"]) from None
-    return Path(world.same(claimed))
+
+
+def _lock(out: Path) -> int:
+    lock = folder.lock(out)
+    if lock is None:
+        raise UsageError([f"{out}: another process is training there; wait for it, or stop it first"])
+    return lock
 
 
 def load(recipe: Recipe, place: Place) -> loading.Problem:
@@ -194,8 +198,7 @@ def _found(recipe: Recipe, out: Path, world: World) -> Found | None:
     """The checkpoint to go on from; None where the run stopped before its first."""
     stages = list(experiment.plan(recipe))
     if not checkpoint.any_in(out / "checkpoints"):
-        if world.first:
-            folder.trim_metrics(out, stages, -1, 0)
+        world.by_first(lambda: folder.trim_metrics(out, stages, -1, 0))
         return None
     found = checkpoint.newest(out / "checkpoints")
     extra = found.state["extra"]
@@ -213,8 +216,7 @@ def _found(recipe: Recipe, out: Path, world: World) -> Found | None:
                 f"--nproc-per-node {extra['world']} -m acdc train --resume {out}"
             ]
         )
-    if world.first:
-        folder.trim_metrics(out, stages, found.state["stage"], found.state["epoch"])
+    world.by_first(lambda: folder.trim_metrics(out, stages, found.state["stage"], found.state["epoch"]))
     return found
 
 
@@ -275,7 +277,7 @@ def _introduce(
         console.say(why)
     seed = recipe.run.seeds[0]
     if method:
-        console.say(f"sparsity: {method.sparsity or 0:.4g}, {method.pattern}; seed {seed}")
+        console.say(f"sparsity: {common.sparsity_of(method)}, {method.pattern}; seed {seed}")
         console.say(str(method.schedule))
     else:
         console.say(f"dense training, {recipe.epochs} epochs; seed {seed}")

@@ -4,8 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acdc.report import again, costs, curves, facts, frontier, labels, overlay, several, tables, weights, words
+from acdc.report.comparison import cells, dots, rows
+from acdc.report.comparison import curves as methods
+from acdc.report.comparison import frontier as by_cost
+from acdc.report.comparison import tables as comparing
+from acdc.report.comparison.levels import levels
 from acdc.report.facts import Model
-from acdc.report.read import Run
+from acdc.report.read import ReportError, Run
 from acdc.report.several import Group
 from acdc.report.tables import Table
 from acdc.report.theme import Chart
@@ -47,8 +52,29 @@ class Report:
     commands: Sequence[str]
 
 
-def compose(runs: Sequence[Run]) -> Report:
-    return _one(runs[0]) if len(runs) == 1 else _several(runs)
+def compose(runs: Sequence[Run], left_out: Sequence[str] = (), *, compared: bool = False) -> Report:
+    """`left_out` says of other runs why they are not among these; `compared`, that one run is a whole comparison."""
+    if len(runs) == 1 and not compared:
+        return _one(runs[0])
+    several.check_alike(runs)
+    notes = [*left_out, *(f"{run.name}: {note}" for run in runs if not _cut(run) for note in run.notes)]
+    notes += [f"{run.name} is left out: {_stands(run)}" for run in runs if _cut(run)]
+    whole = [run for run in runs if not _cut(run)]
+    if not whole:
+        raise ReportError(f"{runs[0].folder.parent}: no run of this comparison is complete yet; wait for the first")
+    found = several.groups(whole)
+    several_methods = all(run.cell for run in whole) or len({group.method for group in found}) > 1
+    return _methods(found, notes) if several_methods else _several(found, notes)
+
+
+def _cut(run: Run) -> bool:
+    """Means over seeds are of complete runs: in a comparison of methods the others are named, not counted."""
+    return run.cell is not None and run.result is None
+
+
+def _stands(run: Run) -> str:
+    last = max(row["epoch"] for row in run.rows) + 1
+    return f"it stands after epoch {last} of {run.planned}{cells.last_words(run.folder)}"
 
 
 def _one(run: Run) -> Report:
@@ -68,9 +94,46 @@ def _one(run: Run) -> Report:
     )
 
 
-def _several(runs: Sequence[Run]) -> Report:
-    several.check_alike(runs)
-    found = several.groups(runs)
+def _methods(found: Sequence[Group], notes: Sequence[str]) -> Report:
+    made = rows.rows(found)
+    runs = [run for group in found for run in group.runs]
+    masks = overlay.mask_change(found)
+    drawn = [by_cost.frontier(made), dots.dots(made), methods.accuracy(found), methods.loss(found)]
+    first, held = runs[0], cells.read(runs[0].folder.resolve().parent) if runs[0].cell else {}
+    data, net = (first.settings(table).get("name", "?") for table in ("data", "model"))
+    counts = sorted({len(group.runs) for group in found})
+    seeds = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    names = len({group.name for group in found})
+    return Report(
+        title=_best(made),
+        subtitle=f"{len(runs)} runs: {names} method{'s' * (names > 1)}, {seeds} seed{'s' * (counts[-1] > 1)} each, "
+        f"{net} on {data}, {rows.reference(found)} epochs",
+        runs=runs,
+        groups=found,
+        notes=notes,
+        cards=[],
+        charts=[chart for chart in [*drawn, masks] if chart is not None],
+        tables=[table for table in (comparing.methods(made), comparing.agreement(made)) if table is not None],
+        details=[tables.environment(first), comparing.shared(found), comparing.own(found), tables.seeds(found)],
+        commands=held.get("commands") or [line for group in found for line in again.commands(group.runs[0])[:1]],
+    )
+
+
+def _best(made: Sequence[rows.Row]) -> str:
+    """At each sparsity the method that ends highest."""
+    by_number, said = {row.group.number: row for row in made}, []
+    found = levels([row.group for row in made])
+    for level in [level for level in found if level.sparsity is not None] or found:
+        top = rows.leaders([by_number[group.number] for group in level.groups])
+        where = f"at {level.title} " if level.sparsity is not None else ""
+        verb = "" if said else " ends highest," if len(top) == 1 else " end highest,"
+        spread = words.spread(top[0].accuracy.values, digits=1)
+        said.append(f"{where}{rows.names(level, top)}{verb} with {spread} %")
+    return words.sentence("; ".join(said))
+
+
+def _several(found: Sequence[Group], notes: Sequence[str]) -> Report:
+    runs = [run for group in found for run in group.runs]
     drawn = [overlay.accuracy(found), frontier.frontier(found), overlay.loss(found), overlay.mask_change(found)]
     first = runs[0]
     data = first.settings("data").get("name", "?")
@@ -79,7 +142,7 @@ def _several(runs: Sequence[Run]) -> Report:
         subtitle=f"{len(runs)} runs of {len(found)} setting{'s' if len(found) > 1 else ''} on {data}",
         runs=runs,
         groups=found,
-        notes=[f"{run.name}: {note}" for run in runs for note in run.notes],
+        notes=notes,
         cards=[_group_card(group) for group in found] if len(found) <= 6 else [],
         charts=[chart for chart in drawn if chart is not None],
         tables=[tables.several(found), tables.seeds(found)],

@@ -17,7 +17,7 @@ LEGEND = 17  # pixels for each group
 
 def accuracy(found: Sequence[Group]) -> Chart:
     """The main stage of every group: the mean over seeds, and from the lowest to the highest."""
-    curves = {group.number: _curve(group, lambda row: row["test_accuracy"]) for group in found}
+    curves = {group.number: curve(group, lambda row: row["test_accuracy"]) for group in found}
     rows = [row for group in found for run in group.runs for row in run.stage(run.main)]
     last = max(max(run.planned for run in group.runs) for group in found)
     images = found[0].runs[0].config.get("data", {}).get("test")
@@ -83,7 +83,7 @@ def _epochs(phases: Sequence[facts.Phase]) -> str:
     return "epochs trained (shaded: compressed)" if any(p.kind == "sparse" for p in phases) else "epochs trained"
 
 
-def _curve(group: Group, value: Callable[[Record], float]) -> tuple[list[int], list[float], list[float], list[float]]:
+def curve(group: Group, value: Callable[[Record], float]) -> tuple[list[int], list[float], list[float], list[float]]:
     """Epochs that every seed has, with mean, lowest and highest value."""
     stages = [{row["epoch"] + 1: value(row) for row in run.stage(run.main)} for run in group.runs]
     shared = sorted(set.intersection(*(set(stage) for stage in stages)))
@@ -93,7 +93,7 @@ def _curve(group: Group, value: Callable[[Record], float]) -> tuple[list[int], l
 
 def loss(found: Sequence[Group]) -> Chart:
     """Of the training batches, the mean over seeds."""
-    curves = {group.number: _curve(group, lambda row: row["loss"]) for group in found}
+    curves = {group.number: curve(group, lambda row: row["loss"]) for group in found}
     lowest = min(found, key=lambda group: curves[group.number][1][-1])
     title = f"Training loss ends lowest for {lowest.label}, at {curves[lowest.number][1][-1]:.2g}"
     if len(found) == 1:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from acdc.report.comparison import cells
+from acdc.report.comparison.cells import Cell
 from acdc.train import reading
 from acdc.train.recipe import Recipe
 
@@ -22,6 +24,10 @@ _PAIRS = (
 
 class ReportError(ValueError):
     """A report that cannot be made, with the reason and what to do instead."""
+
+
+class NotBegunError(ReportError):
+    """A run without a single epoch: among others it is named, and left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +53,7 @@ class Run:
     pairs: Sequence[Pair]
     classes: int | None
     notes: Sequence[str]  # what is cut, missing or unfinished
+    cell: Cell | None = None  # its place in a comparison of methods
 
     @property
     def name(self) -> str:
@@ -84,11 +91,14 @@ class Run:
 
 
 def expand(paths: Iterable[Path]) -> list[Path]:
-    """Run folders; one of several seeds stands for those of its seeds that have begun."""
+    """Run folders. One of several seeds stands for those of its seeds that have begun, a comparison for its runs."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
             raise ReportError(f"{path}: there is no such folder; type a folder that `acdc train` wrote")
+        if compared := cells.runs(path):
+            found += compared
+            continue
         seeds = sorted(path.glob("seed-*"), key=lambda inner: (len(inner.name), inner.name))
         begun = [inner for inner in seeds if (inner / "metrics.jsonl").is_file()]
         if begun and not (path / "metrics.jsonl").is_file():
@@ -107,7 +117,7 @@ def read(folder: Path) -> Run:
     notes: list[str] = []
     rows = _lines(folder / "metrics.jsonl", _ROW, notes)
     if not rows:
-        raise ReportError(f"{folder}: no epoch has ended yet (metrics.jsonl); wait for the first, then report again")
+        raise NotBegunError(f"{folder}: no epoch has ended yet (metrics.jsonl); wait for the first, then report again")
     rows = list({(row["run"], row["epoch"]): row for row in rows}.values())
     ends = _lines(folder / "phases.jsonl", _END, notes)
     if not (folder / "phases.jsonl").is_file():
@@ -138,6 +148,7 @@ def read(folder: Path) -> Run:
         pairs=pairs,
         classes=classes,
         notes=notes,
+        cell=cells.of(folder),
     )
 
 

@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acdc import methods
 from acdc.report import facts, words
+from acdc.report.comparison.cells import title
 from acdc.report.facts import Model
 from acdc.report.read import ReportError, Run
 from acdc.report.theme import DASHES, SERIES_LIGHT
 
+_NAMED = ("name", "method.name", "method.sparsity")
 _NOT_TOLD = {"about", "paper", "run.seeds", "run.checkpoint_every", "run.keep", "run.baseline", "run.finetune"}
 # How a setting is said where it tells runs apart, those that say most first.
 _SAID: dict[str, Callable[[Any], str]] = {
     "name": str,
-    "method.name": lambda name: _method(name),
+    "method.name": title,
     "method.sparsity": lambda value: f"{words.share(value)} sparse" if value is not None else "",
     "train.epochs": lambda epochs: f"{epochs} epochs" if epochs is not None else "",
 }
@@ -29,6 +30,9 @@ class Group:
     label: str
     runs: Sequence[Run]
     number: int
+    method: str = ""  # or a variant of one, by the name it was given
+    name: str = ""  # the label without the sparsity
+    asked: float | None = None  # sparsity; None for dense training, and where training decides it
 
     @property
     def colour(self) -> str:
@@ -86,10 +90,15 @@ def groups(runs: Sequence[Run]) -> list[Group]:
         together.setdefault(json.dumps([settings.get(key) for key in keys]), []).append(index)
     firsts = [flat[members[0]] for members in together.values()]
     differing = [key for key in keys if _differs(key, firsts)]
+    cells = [(settings.get("method.name"), settings.get("method.sparsity")) for settings in firsts]
+    if all(run.cell for run in runs) and len({*cells}) == len(cells):
+        differing = ["method.name", *(["method.sparsity"] if len({share for _, share in cells} - {None}) > 1 else [])]
     found = []
     for number, (members, settings) in enumerate(zip(together.values(), firsts, strict=True)):
         seeds = sorted((runs[index] for index in members), key=lambda run: (run.seed is None, run.seed))
-        found.append(Group(_label(settings, differing), seeds, number))
+        method, share = cells[number]
+        name = _label(settings, ["method.name", *(key for key in differing if key not in _NAMED)])
+        found.append(Group(_label(settings, differing), seeds, number, str(method), name, share))
     return found
 
 
@@ -110,7 +119,14 @@ def _settings(run: Run) -> dict[str, Any]:
     recipe, built = dict(run.config.get("recipe", {})), run.config.get("method")
     if built:
         recipe["method"] = {**built, "schedule": run.settings("method").get("schedule")}
+    if run.cell:
+        recipe["method"] = {**recipe.get("method", {}), "name": run.cell.variant}
     return _flat(recipe)
+
+
+def settings_of(group: Group) -> dict[str, Any]:
+    """What decides what its runs compute, but the seed; by dotted names."""
+    return {key: value for key, value in _settings(group.runs[0]).items() if key not in _NOT_TOLD}
 
 
 def _label(settings: Mapping[str, Any], differing: Sequence[str]) -> str:
@@ -122,10 +138,6 @@ def _label(settings: Mapping[str, Any], differing: Sequence[str]) -> str:
         f"{key.rpartition('.')[2].replace('_', ' ')} {_short(settings.get(key))}" for key in told if key not in _SAID
     ]
     return ", ".join(part for part in [*known, *rest[:4]] if part) or str(settings.get("name", "run"))
-
-
-def _method(name: str) -> str:
-    return methods.find(name).title() if name in methods.names() else str(name)
 
 
 def _short(value: Any) -> str:

@@ -85,6 +85,7 @@ class Chart:
     alt: str
     draw: Callable[[bool], Any]  # a matplotlib Figure; True for a narrow screen
     wide: bool = False  # over the whole width of the page; then it is drawn a second time for narrow screens
+    alone: Callable[[], Any] | None = None  # as it is drawn for a file of its own, where that differs
 
 
 def css_variables(theme: dict[str, str]) -> str:

@@ -93,7 +93,8 @@ def layers(run: Run) -> Chart | None:
         filled = [(column, row, share) for column, row, share in cells if share]
         boxes = [Rectangle((column + 0.02, row + 0.04), 0.96, 0.92) for column, row, _ in filled]
         alphas = [share for _, _, share in filled]
-        axes.add_collection(PatchCollection(boxes, facecolor=LIGHT["sparse"], alpha=alphas, linewidth=0))
+        if boxes:  # no weight at all may be zero, where training decides
+            axes.add_collection(PatchCollection(boxes, facecolor=LIGHT["sparse"], alpha=alphas, linewidth=0))
         for column, row, share in cells if not narrow else ():
             colour = LIGHT["page" if share > 0.85 else "on-mid" if share > 0.6 else "ink" if share else "muted"]
             text = f"{100 * share:.0f}" if share else "·"

@@ -1,5 +1,6 @@
 """Numbers as a reader wants them."""
 
+import re
 import statistics
 from collections.abc import Sequence
 
@@ -53,6 +54,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def unbroken(text: str) -> str:
+    """Numbers and their units stay on one line."""
+    return re.sub(r"(\d) (?=%|[kMGTPE]?(?:FLOPs|B)\b|points)", "\\1\u00a0", text)
 
 
 def sentence(text: str) -> str:

@@ -6,10 +6,16 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from acdc.report.read import ReportError, Run, expand, read
+from acdc.report.comparison import cells
+from acdc.report.read import NotBegunError, ReportError, Run, expand, read
 
-FORMATS = ("html", "md", "json", "csv", "png")
+if TYPE_CHECKING:
+    from acdc.report.compose import Report
+
+FORMATS = ("html", "md", "json", "csv", "png", "svg")
+PICTURES = ("png", "svg")
 
 
 def missing() -> str | None:
@@ -28,33 +34,53 @@ def write_report(run: Path) -> Path:
     return path
 
 
-def make(paths: Sequence[Path], out: Path | None = None, kind: str = "html") -> tuple[Path, Sequence[str]]:
-    """Where it was written, and what is missing from it."""
+def make(
+    paths: Sequence[Path], out: Path | None = None, kind: str = "html", figure: str | None = None
+) -> tuple[Path, Sequence[str]]:
+    """Where it was written, and what is missing from it. `figure` is the only one a picture shows; by its name."""
     if reason := missing():
         raise ReportError(reason)
     target = out or (paths[0] if len(paths) == 1 else Path()) / f"report.{kind}"
     folders = expand(paths)
     marker = f"acdc-report:{_key(paths)}"
     _check(target, marker)
-    runs = [read(folder) for folder in folders]
-    content, notes = _render(runs, kind, marker)
+    from acdc.report import compose  # it draws, and `missing` has not spoken before now
+
+    runs, left_out = _read(folders)
+    report = compose.compose(runs, left_out, compared=any(cells.runs(path) for path in paths))
+    content, notes = _render(report, kind, marker, figure), report.notes
     _replace(target, content)
     return target, notes
 
 
-def _render(runs: Sequence[Run], kind: str, marker: str) -> tuple[bytes, Sequence[str]]:
-    from acdc.report import compose, page, plain
+def _read(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs, and what is said of those that have not begun: among others they are no reason to show nothing."""
+    runs, left_out, first = list[Run](), list[str](), None
+    for folder in folders:
+        try:
+            runs.append(read(folder))
+        except NotBegunError as error:
+            first = first or error
+            left_out.append(f"{folder.name} is left out: no epoch of it has ended{cells.last_words(folder)}")
+    if first and not runs:
+        raise first
+    return runs, left_out
 
-    report = compose.compose(runs)
+
+def _render(report: "Report", kind: str, marker: str, figure: str | None) -> bytes:
+    from acdc.report import page, picture, plain
+
+    if kind == "svg" or figure is not None:
+        return picture.draw(picture.find(report, figure), kind, marker)
     forms: dict[str, Callable[[], str | bytes]] = {
         "html": lambda: page.html(report, marker),
         "md": lambda: plain.markdown(report, marker),
         "json": lambda: plain.as_json(report, marker),
         "csv": lambda: plain.as_csv(report, marker),
-        "png": lambda: page.png(report, marker),
+        "png": lambda: picture.png(report, marker),
     }
     content = forms[kind]()
-    return content.encode() if isinstance(content, str) else content, report.notes
+    return content.encode() if isinstance(content, str) else content
 
 
 def _key(paths: Sequence[Path]) -> str:
@@ -66,6 +92,7 @@ def _key(paths: Sequence[Path]) -> str:
         except (OSError, ValueError):
             config = {}
         known = config if isinstance(config, dict) else {}
+        known = known or cells.read(path)
         told.append([known.get("recipe"), known.get("started")])
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from rich import box
 from rich.console import Console as Terminal
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from acdc.train import tabulate
 from acdc.train.rows import Live as Moment
 from acdc.train.rows import Row
 
@@ -137,12 +137,8 @@ class PlainConsole:
         )
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        lines = [header, ["-" * width for width in widths], *rows]
-        self.say(f"\n{title}")
-        for first, *rest in lines:
-            cells = [f"{first:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(rest, widths[1:], strict=True))]
-            self.say("  ".join(cells))
+        for line in tabulate.plain(title, header, rows):
+            self.say(line)
 
 
 class LiveConsole:
@@ -172,12 +168,7 @@ class LiveConsole:
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         self._live.stop()
-        table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-        for index, name in enumerate(header):
-            table.add_column(name, justify="right" if index else "left", no_wrap=True)
-        for row in rows:
-            table.add_row(*row)
-        self._terminal.print(table)
+        tabulate.show(self._terminal, title, header, rows)
 
     def _progress(self) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left")
@@ -189,23 +180,30 @@ class LiveConsole:
                 style="default",
             )
         table.caption.append(f"   {self._clock} left", style="default")
-        wide = {name: width for name, width, _ in _COLUMNS}
         titles = max(len(planned.title) for planned in self._plan.values())
+        wide = _fitting(self._terminal.width - titles - 2)
         epochs = max(_last_epoch(planned) for planned in self._plan.values())
         cells = min(epochs, self._terminal.width - titles - sum(wide.values()) - 2 * (len(wide) + 2))
         table.add_column("run", min_width=titles, no_wrap=True)
         if cells > 0:
             table.add_column("", min_width=cells, no_wrap=True)
         for name, width, justify in _COLUMNS:
-            table.add_column(name, min_width=width, justify=justify, no_wrap=True)
+            if name in wide:
+                table.add_column(name, min_width=width, justify=justify, no_wrap=True)
         for run, planned in self._plan.items():
             row = self._rows.get(run)
             strip = [_strip(planned, row.epoch + 1 if row else 0, epochs, cells)] if cells > 0 else []
-            shown = ()
+            shown = {}
             if row:
-                epoch = f"{row.epoch + 1}/{_last_epoch(planned)}"
-                shown = (epoch, row.phase, f"{row.sparsity:.1%}", f"{row.loss:.4f}", f"{row.test_accuracy:.2%}")
-            table.add_row(planned.title, *strip, *shown, style="" if row else "dim")
+                shown = {
+                    "epoch": f"{row.epoch + 1}/{_last_epoch(planned)}",
+                    "phase": row.phase,
+                    "sparsity": f"{row.sparsity:.1%}",
+                    "loss": f"{row.loss:.4f}",
+                    "test": f"{row.test_accuracy:.2%}",
+                }
+            cells_of = [text for name, text in shown.items() if name in wide]
+            table.add_row(planned.title, *strip, *cells_of, style="" if row else "dim")
         return table
 
 
@@ -217,6 +215,18 @@ _COLUMNS: tuple[tuple[str, int, Literal["left", "right"]], ...] = (
     ("loss", 6, "right"),
     ("test", 7, "right"),
 )
+
+
+_LEAST = ("phase", "sparsity", "loss", "epoch")  # what a narrow terminal does without, first to last
+
+
+def _fitting(room: int) -> dict[str, int]:
+    """Columns and their widths, as many as there is room for: a number that is cut is wrong."""
+    wide = {name: width for name, width, _ in _COLUMNS}
+    for name in _LEAST:
+        if sum(wide.values()) + 2 * len(wide) > room:
+            del wide[name]
+    return wide
 
 
 def _strip(planned: Planned, done: int, epochs: int, cells: int) -> Text:

@@ -1,14 +1,17 @@
 """Several processes, one model: what torchrun starts. Every rank trains its share of each batch; rank 0 writes."""
 
 import os
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -52,17 +55,29 @@ class World:
         distributed.all_gather_object(values, value)
         return values
 
-    def same(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
+    def by_first(self, act: Callable[[], T]) -> T:
+        """What `act` gives on rank 0, on every rank. Its error is raised on all of them: none waits for a rank 0 that
+        has gone, as where a disk is full."""
         if self.size == 1:
-            return value
-        box = [value]
+            return act()
+        box: list[Any] = [None, None]
+        if self.first:
+            try:
+                box[0] = act()
+            except Exception as error:
+                box[1] = error if _travels(error) else RuntimeError(f"{type(error).__name__}: {error}")
         distributed.broadcast_object_list(box, src=0)
+        if box[1] is not None:
+            raise box[1]
         return box[0]
 
-    def wait(self) -> None:
-        if self.size > 1:
-            distributed.barrier()
+
+def _travels(error: Exception) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return False
+    return True
 
 
 @contextmanager

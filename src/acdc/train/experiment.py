@@ -29,6 +29,7 @@ from acdc.train.loading import Problem
 from acdc.train.loop import Stage
 from acdc.train.recalibrate import recalibrate
 from acdc.train.recipe import Recipe
+from acdc.train.rows import Row
 from acdc.train.setting import Setting
 from acdc.twin import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 
@@ -83,18 +84,15 @@ def run(
     settings: dict[str, Any],
 ) -> list[Outcome]:
     """Run every stage that is left, and write the folder `out`."""
-    start = time.perf_counter()
-    if setting.world.first and problem.images and problem.images.corrupted:
-        save_indices(problem.images, out / "labels.json")
-    _write_config(recipe, problem, setting, out, resume, settings)
+    start, by_first = time.perf_counter(), setting.world.by_first
+    by_first(lambda: _begin(recipe, problem, setting, out, resume, settings))
     before = resume.state["extra"]["seconds"] if resume else 0.0
     outcomes = [Outcome(**row) for row in resume.state["extra"]["outcomes"]] if resume else []
     with reproducible(recipe, setting.device):
         for outcome in _stages(recipe, problem, setting, out, console, resume, outcomes, start - before):
             outcomes.append(outcome)
-    if setting.world.first:
-        rows = [asdict(outcome) for outcome in outcomes]
-        folder.write_json(out / "result.json", {"models": rows, "seconds": time.perf_counter() - start + before})
+    rows, seconds = [asdict(outcome) for outcome in outcomes], time.perf_counter() - start + before
+    by_first(lambda: folder.write_json(out / "result.json", {"models": rows, "seconds": seconds}))
     return outcomes
 
 
@@ -108,7 +106,7 @@ def _stages(
     outcomes: list[Outcome],
     began: float,
 ) -> Iterator[Outcome]:
-    first, result = setting.world.first, None
+    by_first, result = setting.world.by_first, None
     uses = forward_uses(problem.new_model(recipe).to(setting.device), problem.example(setting.device))
     for index, name in enumerate(plan(recipe)):
         if resume and index < resume.state["stage"]:
@@ -132,23 +130,30 @@ def _stages(
             stage.save()
         for row in stage.run():
             note()
-            if first:
-                folder.append(out / "metrics.jsonl", row)
-                if stage.phase_end:
-                    folder.append(out / "phases.jsonl", stage.phase_end)
-                console.epoch(row)
-                for sink in setting.sinks:
-                    sink(row)
+            by_first(partial(_tell, row, stage, setting, out, console))
         result = _finish(stage)
         for title, file, weights in _recalibrated(_models(stage, result), stage, problem, setting):
             outcome, said = _measured(title, file, weights, stage, problem, setting, uses)
-            if first:
-                write_safetensors({out / file: weights})
-                if said is not None:
-                    folder.add_tensor(out / "predictions.safetensors", file.removesuffix(".safetensors"), said)
+            by_first(partial(_keep, out, file, weights, said))
             yield outcome
-        if result and first:
-            write_safetensors({out / "masks.safetensors": result.masks})
+        if result:
+            by_first(partial(write_safetensors, {out / "masks.safetensors": result.masks}))
+
+
+def _tell(row: Row, stage: Stage, setting: Setting, out: Path, console: Console) -> None:
+    """Of an epoch that has ended: on disk first."""
+    folder.append(out / "metrics.jsonl", row)
+    if stage.phase_end:
+        folder.append(out / "phases.jsonl", stage.phase_end)
+    console.epoch(row)
+    for sink in setting.sinks:
+        sink(row)
+
+
+def _keep(out: Path, file: str, weights: StateDict, said: torch.Tensor | None) -> None:
+    write_safetensors({out / file: weights})
+    if said is not None:
+        folder.add_tensor(out / "predictions.safetensors", file.removesuffix(".safetensors"), said)
 
 
 def _note(stage: Stage, outcomes: list[Outcome], began: float) -> None:
@@ -246,11 +251,12 @@ def _biases(model: torch.nn.Module) -> int:
     return sum(m.bias.numel() for m in model.modules() if isinstance(m, kinds) and m.bias is not None)
 
 
-def _write_config(
+def _begin(
     recipe: Recipe, problem: Problem, setting: Setting, out: Path, resume: Found | None, settings: dict[str, Any]
 ) -> None:
-    if not setting.world.first:
-        return
+    """What a folder says before the first step: its labels, and config.json."""
+    if problem.images and problem.images.corrupted:
+        save_indices(problem.images, out / "labels.json")
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     where = environment.describe(setting.device)
     if resume:

@@ -302,11 +302,13 @@ class Stage:
         """Refuses what is not finite: the last checkpoint is always a good one."""
         self._check_finite()
         rng = self.setting.world.gather(checkpoint.rng_state())
-        if self.setting.world.first:
-            folder, keep = self.setting.checkpoints, self.recipe.run.keep
+
+        def write() -> Path:
             state = {**self.state_dict(), "rng": rng, "extra": self.extra}
-            self.saved = checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
-        self.setting.world.wait()
+            folder, keep = self.setting.checkpoints, self.recipe.run.keep
+            return checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
+
+        self.saved = self.setting.world.by_first(write)
 
     def state_dict(self) -> StateDict:
         return {

@@ -9,6 +9,7 @@ import pytest
 
 from acdc.report.write import make
 from tests.report.browser.chromium import ask, screenshot
+from tests.report.compared import make_comparison
 from tests.report.runs import make_run
 
 KEPT = Path(__file__).parents[3] / "results" / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
@@ -53,7 +54,15 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(runs, base / "report.html")[0]
 
 
-@pytest.fixture(params=["one", "real", "many"])
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten methods at two sparsities, three seeds each; and one run that failed."""
+    out = make_comparison(tmp_path_factory.mktemp("compared") / "c")
+    (out / "gmp-90-seed2" / "result.json").unlink()
+    return make([out])[0]
+
+
+@pytest.fixture(params=["one", "real", "many", "compared"])
 def page(request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue(request.param)
 
@@ -117,6 +126,39 @@ def test_a_wide_table_scrolls_by_itself_on_a_phone(real: Path) -> None:
     """
     value = ask(real, probe, width=400).value
     assert value["inside"] > value["shown"] > 300
+
+
+NAMES = """
+  const shown = [...document.querySelectorAll("#frontier svg")].find((svg) => svg.getBoundingClientRect().width > 0);
+  const boxes = [...shown.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+  const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+  const touching = [];
+  boxes.forEach(([one, a], i) => boxes.slice(i + 1).forEach(([other, b]) => {
+    if (over(a, b)) touching.push([one, other]);
+  }));
+  return { touching, names: boxes.map(([text]) => text.trim()) };
+"""
+
+
+@pytest.mark.parametrize("width", [1200, 800, 400])
+def test_no_two_names_of_the_frontier_touch(compared: Path, width: int) -> None:
+    value = ask(compared, NAMES, width=width).value
+    assert value["touching"] == []
+    assert value["names"].count("AC/DC") == 2, "once at each sparsity"
+    assert "STR (91.3 %)" in value["names"]
+
+
+def test_the_comparison_s_table_sorts_and_the_failed_run_is_named(compared: Path) -> None:
+    probe = """
+      const table = document.querySelector("#table-several table");
+      table.tHead.rows[0].cells[4].querySelector("button").click();
+      return { first: [...table.tBodies[0].rows].slice(0, 2).map((row) => row.cells[0].textContent),
+               notes: document.querySelector(".notes").textContent };
+    """
+    value = ask(compared, probe).value
+    assert value["first"] == ["dense", "AC/DC"]
+    assert "gmp-90-seed2 is left out" in value["notes"]
 
 
 def test_a_click_on_a_column_sorts_by_it(many: Path) -> None:

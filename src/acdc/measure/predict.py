@@ -5,10 +5,11 @@
 
 F_D leaves out weights that stay zero in dense phases. That is seen only by training, so F stands in for it here: an
 upper bound. Which weights global magnitude keeps is seen only by training too: F_C then lies between two estimates, as
-if every layer lost the same share, and as if the initial weights were pruned. The paper's own figures do.
+if every layer lost the same share, and as if the initial weights were pruned. The paper's own figures do. Of methods
+that learn their sparsity (STR, SparseVD) nothing is known but that they cost no more than dense training.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -19,7 +20,6 @@ from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget, budgets
 from acdc.sparsity.layers import Layers, find_prunable
 from acdc.sparsity.patterns import NM, Unstructured
-from acdc.train.console import Plan
 
 Kept = dict[str, int]
 
@@ -31,6 +31,8 @@ class Compressed:
     kept: tuple[Kept, ...]
     how: str
 
+    bound: bool = False  # no more than this: training decides the sparsity
+
     @property
     def exact(self) -> bool:
         return self.how == "exact"
@@ -38,6 +40,11 @@ class Compressed:
 
 def compressed(method: Base, layers: Layers) -> Compressed:
     """`layers` are those the method prunes, with initial weights."""
+    if not method.needs_sparsity and method.sparsity is None:
+        every = {weight.name: weight.param.numel() for weight in layers.weights}
+        return Compressed(
+            (every,), f"an upper bound, every weight kept: {method.title()} learns its sparsity", bound=True
+        )
     pattern, shares = method.pattern, method.budgets(layers)
     if isinstance(pattern, NM):
         return Compressed(({w.name: w.param.numel() * pattern.n // pattern.m for w in layers.weights},), "exact")
@@ -64,15 +71,12 @@ def inference(model: nn.Module, uses: Mapping[str, float], found: Compressed | N
     return Inference(flops_of(whole, uses), tuple(sorted(flops_of({**whole, **kept}, uses) for kept in ways)))
 
 
-def training(plan: Plan, flops: Inference, samples: int) -> dict[str, tuple[int, ...]]:
-    """FLOPs of every stage, from low to high."""
-    costs = {}
-    for name, planned in plan.items():
-        sparse = planned.kinds.count("sparse")
-        dense = len(planned.kinds) - sparse
-        ways = flops.compressed if sparse else (0,)
-        costs[name] = tuple(3 * samples * (dense * flops.dense + sparse * each) for each in ways)
-    return costs
+def training(kinds: Sequence[str], flops: Inference, samples: int) -> tuple[int, ...]:
+    """FLOPs of a stage whose epochs are of these kinds, "dense" or "sparse": from low to high."""
+    sparse = kinds.count("sparse")
+    dense = len(kinds) - sparse
+    ways = flops.compressed if sparse else (0,)
+    return tuple(3 * samples * (dense * flops.dense + sparse * each) for each in ways)
 
 
 def _from_weights(method: Base, layers: Layers, shares: list[Budget]) -> Kept:

@@ -1,0 +1,79 @@
+"""How far sparse models and dense ones name the same class: top-1 agreement on the test images, from kept predictions.
+
+twin     the sparse model and the dense twin that the same run left (AC/DC's last dense phase, GMP's dense start)
+dense    the sparse model and the dense run of the same seed: the same initial weights, batches and epochs. For a dense
+         run, it and each dense run of another seed: what two dense models differ by anyway.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from torch import Tensor
+
+from acdc.report.comparison.levels import dense
+from acdc.report.read import Run
+from acdc.report.several import Group
+
+
+@dataclass(frozen=True)
+class Agreed:
+    twin: tuple[float, ...]  # a share for each seed that has one
+    dense: tuple[float, ...]
+
+
+def found(groups: Sequence[Group]) -> dict[int, Agreed]:
+    """By the groups' numbers. Of several dense settings the first is the reference, plain "dense" before all."""
+    plain = min((group for group in groups if dense(group)), key=lambda group: group.method != "dense", default=None)
+    kept = {run.seed: _logits(run, "baseline") for run in plain.runs} if plain else {}
+    known = {seed: logits for seed, logits in kept.items() if logits is not None}
+    among = [_agree(a, b) for a, b in combinations(known.values(), 2)]
+    return {
+        group.number: Agreed(_with_twin(group), _there(among) if group is plain else _with_dense(group, known))
+        for group in groups
+    }
+
+
+def _with_twin(group: Group) -> tuple[float, ...]:
+    return _there([_pair(run, "its dense twin") for run in group.runs])
+
+
+def _with_dense(group: Group, known: Mapping[int | None, Tensor]) -> tuple[float, ...]:
+    shares = []
+    for run in group.runs:
+        share = _pair(run, "the dense baseline")  # trained by the run itself
+        if share is None and run.seed in known:
+            share = _agree(_logits(run, "baseline" if dense(group) else "sparse"), known[run.seed])
+        shares.append(share)
+    return _there(shares)
+
+
+def _pair(run: Run, other: str) -> float | None:
+    return next((pair.top1 for pair in run.pairs if (pair.a, pair.b) == ("the sparse model", other)), None)
+
+
+def _there(shares: Sequence[float | None]) -> tuple[float, ...]:
+    return tuple(share for share in shares if share is not None)
+
+
+def _agree(a: Tensor | None, b: Tensor) -> float | None:
+    from acdc.measure.agreement import agreement
+
+    try:
+        return agreement(a, b).top1 if a is not None else None
+    except ValueError:  # not of the same images, or not finite: nothing to say
+        return None
+
+
+def _logits(run: Run, model: str) -> Tensor | None:
+    """None where the run kept none: test sets too large to, and several processes."""
+    from safetensors import SafetensorError, safe_open
+
+    path = run.folder / "predictions.safetensors"
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor(model) if model in file.keys() else None  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return None

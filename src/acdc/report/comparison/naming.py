@@ -1,0 +1,123 @@
+"""Names beside the marks of a figure, each where it covers neither a mark nor another name."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+
+from acdc.report.theme import LIGHT
+
+_LETTER = 0.6  # of the type's size: no narrower in any reader's font
+_ROOM = 6  # pixels around a mark
+_RINGS = (9, 14, 20, 28, 38, 50, 64, 80, 100, 124)  # pixels from the mark, nearest first
+_TURNS = (0, 180, 30, 150, -30, -150, 60, 120, -60, -120, 90, -90)
+
+
+@dataclass(frozen=True)
+class Named:
+    x: float  # as the axes have them
+    y: float
+    text: str
+    colour: str
+    reach: tuple[float, float, float, float]  # of its error bars: lowest and highest x, lowest and highest y
+
+
+@dataclass(frozen=True)
+class Box:
+    left: float
+    right: float
+    low: float
+    high: float
+
+    def over(self, other: "Box") -> float:
+        """Pixels that both cover."""
+        wide = min(self.right, other.right) - max(self.left, other.left)
+        tall = min(self.high, other.high) - max(self.low, other.low)
+        return wide * tall if wide > 0 and tall > 0 else 0.0
+
+    def outside(self, width: float, height: float) -> float:
+        return sum(max(0.0, past) for past in (-self.left, self.right - width, -self.low, self.high - height))
+
+
+def name_all(axes: Axes, marks: Sequence[Named], *, size: float = 10, beyond: float = 0) -> list[Box]:
+    """The boxes that the names were given, in the order of `marks`. They may go `beyond` the axes' right end."""
+    width, height = axes.bbox.width + beyond, axes.bbox.height
+    places = [_pixels(axes, mark.x, mark.y) for mark in marks]
+    taken = [box for mark, (x, y) in zip(marks, places, strict=True) for box in _mark(axes, mark, x, y)]
+    names: dict[int, Box] = {}
+    for index in sorted(range(len(marks)), key=lambda i: (-_crowd(places, i), places[i])):
+        x, y = places[index]
+        box = min(
+            _candidates(x, y, _LETTER * size * len(marks[index].text), 1.25 * size),
+            key=lambda box: (
+                round(sum(box.over(other) for other in taken) + 50 * box.outside(width, height), 3),
+                _far(box, x, y),
+            ),
+        )
+        taken.append(box)
+        names[index] = box
+        _draw(axes, marks[index], box, x, y, size)
+    return [names[index] for index in range(len(marks))]
+
+
+def _pixels(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    """From the axes' lower left corner."""
+    across, up = axes.transData.transform((x, y))
+    return float(across - axes.bbox.x0), float(up - axes.bbox.y0)
+
+
+def _mark(axes: Axes, mark: Named, x: float, y: float) -> list[Box]:
+    (left, low), (right, high) = (_pixels(axes, mark.reach[i], mark.reach[i + 2]) for i in (0, 1))
+    bars = [Box(left, right, y - 2, y + 2), Box(x - 2, x + 2, min(low, high), max(low, high))]
+    return [Box(x - _ROOM, x + _ROOM, y - _ROOM, y + _ROOM), *bars]
+
+
+def _crowd(places: Sequence[tuple[float, float]], index: int) -> int:
+    """Marks nearby: those with least room choose first."""
+    x, y = places[index]
+    return sum(math.hypot(x - a, (y - b) * 2) < 70 for a, b in places)
+
+
+def _candidates(x: float, y: float, wide: float, tall: float) -> list[Box]:
+    found = []
+    for ring in _RINGS:
+        for turn in _TURNS:
+            across, up = math.cos(math.radians(turn)), math.sin(math.radians(turn))
+            middle_x = x + ring * across + (wide / 2) * (1 if across > 0.1 else -1 if across < -0.1 else 0)
+            middle_y = y + ring * up + (tall / 2) * up
+            found.append(Box(middle_x - wide / 2, middle_x + wide / 2, middle_y - tall / 2, middle_y + tall / 2))
+    return found
+
+
+def _far(box: Box, x: float, y: float) -> float:
+    return math.hypot(max(box.left - x, 0, x - box.right), max(box.low - y, 0, y - box.high))
+
+
+def _draw(axes: Axes, mark: Named, box: Box, x: float, y: float, size: float) -> None:
+    width, height = axes.bbox.width, axes.bbox.height
+    # In a font narrower than was reckoned with, the end of the text that is near the mark keeps its place.
+    side = "left" if box.left > x else "right" if box.right < x else "center"
+    at = {"left": box.left, "right": box.right, "center": (box.left + box.right) / 2}[side]
+    if _far(box, x, y) > 15:
+        end = min(max(x, box.left), box.right), min(max(y, box.low), box.high)
+        axes.plot(
+            [x / width, end[0] / width],
+            [y / height, end[1] / height],
+            color=LIGHT["muted"],
+            linewidth=0.6,
+            transform=axes.transAxes,
+            clip_on=False,
+            zorder=2,
+        )
+    place = (at / width, (box.low + box.high) / 2 / height)
+    axes.text(
+        *place,
+        mark.text,
+        transform=axes.transAxes,
+        ha=side,
+        va="center_baseline",
+        fontsize=size,
+        color=mark.colour,
+        parse_math=False,
+    )

@@ -1,0 +1,59 @@
+"""Tables on a console: numbers are never cut. Columns without room go on below, beside the first column again."""
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console as Terminal
+from rich.table import Table
+
+_BETWEEN = 3  # characters that the table's frame takes for each column
+_WORDS = 24  # characters at which a column of words may wrap
+
+
+def plain(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> Iterator[str]:
+    """Lines of any width, for logs and pipes. The first `text` columns are words, the others numbers."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    yield f"\n{title}"
+    for row in (header, ["-" * width for width in widths], *rows):
+        cells = [f"{c:{'<' if i < text else '>'}{w}}" for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        yield "  ".join(cells).rstrip()
+
+
+def show(
+    terminal: Terminal, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1
+) -> None:
+    """On a terminal, as wide as it is."""
+    for number, columns in enumerate(blocks(header, rows, text, terminal.width)):
+        cells = {index: [row[index] for row in rows] for index in columns}
+        whole = {index: max(map(len, [header[index], *cells[index]])) for index in columns}
+        tight = sum(whole.values()) + _BETWEEN * len(columns) - 1 > terminal.width
+        shown = f"\n{title}" if not number else None
+        table = Table(title=shown, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        for index in columns:
+            fixed = _needed(index, header[index], cells[index], text) - _BETWEEN if tight else whole[index]
+            side, width = "left" if index < text else "right", None if 0 < index < text else fixed
+            table.add_column(header[index], justify=side, width=width, overflow="fold")
+        for row in rows:
+            table.add_row(*(row[index] for index in columns))
+        terminal.print(table, markup=False, highlight=False)
+
+
+def blocks(header: Sequence[str], rows: Sequence[Sequence[str]], text: int, width: int) -> list[list[int]]:
+    """Columns that fit side by side, from left to right; each later block begins with the first column again."""
+    needed = [_needed(index, header[index], [row[index] for row in rows], text) for index in range(len(header))]
+    found, room = [[0]], width + 1 - needed[0]
+    for index in range(1, len(header)):
+        if needed[index] > room and len(found[-1]) > 1:
+            found.append([0])
+            room = width + 1 - needed[0]
+        found[-1].append(index)
+        room -= needed[index]
+    return found
+
+
+def _needed(index: int, name: str, cells: Sequence[str], text: int) -> int:
+    """Headers wrap between words, and so do words; a number and its ± stay on a line."""
+    longest = max(map(len, cells), default=0)
+    if 0 < index < text:
+        longest = min(longest, _WORDS)
+    return max(longest, *(len(word) for word in name.split() or [""]), 0) + _BETWEEN

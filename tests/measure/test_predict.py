@@ -1,0 +1,74 @@
+"""What a recipe will cost, against the paper's own figures and against pruning the weights themselves."""
+
+import pytest
+import torch
+
+from acdc import methods, models
+from acdc.measure import predict
+from acdc.methods.acdc import ACDC
+from acdc.sparsity.uses import forward_uses
+from acdc.train import experiment, reading
+
+
+@pytest.fixture(scope="module")
+def resnet20() -> tuple[torch.nn.Module, dict[str, float]]:
+    model = models.build("resnet20", classes=10, seed=0)
+    return model, forward_uses(model, torch.zeros(1, 3, 32, 32))
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("imagenet-resnet50", {0.8: 0.29, 0.9: 0.18, 0.95: 0.11, 0.98: 0.06}),
+        ("imagenet-mobilenet", {0.75: 0.34, 0.9: 0.18}),
+        ("cifar100-wrn28-10", {0.5: 0.50, 0.75: 0.29, 0.9: 0.14, 0.95: 0.08}),
+    ],
+)
+def test_the_paper_s_inference_costs_lie_between_the_two_estimates(name: str, rows: dict[float, float]) -> None:
+    recipe = reading.read(name)
+    size, classes = (32, 100) if "cifar" in name else (224, 1000)
+    model = models.build(recipe.model.name, classes=classes, seed=0, **recipe.model.options)
+    uses = forward_uses(model, torch.zeros(1, 3, size, size))
+    for sparsity, paper in rows.items():
+        method = ACDC(sparsity=sparsity, epochs=100)
+        found = predict.compressed(method, method.layers(model))
+        cost = predict.inference(model, uses, found)
+        low, high = (each / cost.dense for each in cost.compressed)
+        assert not found.exact
+        assert low - 0.005 <= paper <= high + 0.005
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "erk", {"*": 0.8}])
+def test_budgets_by_layer_are_exact(resnet20, distribution) -> None:
+    """The same counts as pruning the weights themselves."""
+    model, uses = resnet20
+    method = ACDC(sparsity=0.9, epochs=100, distribution=distribution)
+    layers = method.layers(model)
+    found = predict.compressed(method, layers)
+    assert found.exact
+    assert found.kept == (predict._from_weights(method, layers, method.budgets(layers)),)
+    (flops,) = predict.inference(model, uses, found).compressed
+    assert flops == sum(round(2 * uses[name] * kept) for name, kept in found.kept[0].items())
+
+
+def test_training_flops_by_the_paper_s_rule(resnet20) -> None:
+    model, uses = resnet20
+    recipe = reading.read("cifar10-resnet20", ["method.distribution=uniform"])
+    method = recipe.build_method()
+    assert method is not None
+    cost = predict.inference(model, uses, predict.compressed(method, method.layers(model)))
+    (compressed,) = cost.compressed
+    costs = {name: predict.training(planned.kinds, cost, 50_000) for name, planned in experiment.plan(recipe).items()}
+    assert costs["acdc"] == (50_000 * (50 * 3 * compressed + 50 * 3 * cost.dense),)
+    assert costs["finetune"] == (50_000 * 15 * 3 * cost.dense,)
+
+
+@pytest.mark.parametrize("name", ["str", "sparse_vd"])
+def test_what_is_learned_costs_no_more_than_dense(resnet20, name: str) -> None:
+    model, uses = resnet20
+    method = methods.build(name, epochs=10)
+    found = predict.compressed(method, method.layers(model))
+    assert found.bound
+    assert not found.exact
+    cost = predict.inference(model, uses, found)
+    assert cost.compressed == (cost.dense,)

@@ -1,0 +1,143 @@
+"""The page of a comparison: its figures and tables, within bounds, and whole where a run is not."""
+
+import json
+import re
+import struct
+import time
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+from acdc.report import plot, theme
+from acdc.report.comparison import frontier
+from acdc.report.comparison.naming import Box, Named, name_all
+from acdc.report.comparison.rows import rows
+from acdc.report.compose import compose
+from acdc.report.read import ReportError, expand, read
+from acdc.report.several import groups
+from acdc.report.write import make
+from tests.report.compared import make_comparison
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_comparison(tmp_path_factory.mktemp("comparison") / "c")
+
+
+def test_the_page_of_54_runs_has_everything_and_is_small_and_quick(out: Path) -> None:
+    start = time.process_time()
+    path, notes = make([out])
+    assert time.process_time() - start < 10
+    assert path == out / "report.html"
+    assert path.stat().st_size < 2_000_000
+    assert [note for note in notes if "phases.jsonl" not in note] == []
+    text = path.read_text(encoding="utf-8")
+    assert re.findall(r'<figure id="([\w-]+)"', text) == ["frontier", "by-method", "curves", "losses"]
+    for name in ("several", "agreement", "settings", "own", "seeds"):
+        assert f'id="table-{name}"' in text
+    assert text.count('<table class="sortable">') == 3
+    assert "acdc compare-methods digits" in text
+
+
+def test_titles_say_the_finding(out: Path) -> None:
+    report = compose([read(path) for path in expand([out])])
+    assert report.title == "At 90 % zeros AC/DC ends highest, with 93.8 ± 0.2 %; at 95 % zeros AC/DC with 93.6 ± 0.2 %"
+    assert report.subtitle == "54 runs: 10 methods, 3 seeds each, digits_net on digits, 12 epochs"
+    titles = {chart.name: chart.title for chart in report.charts}
+    assert titles["frontier"].endswith("at 90 % zeros AC/DC (93.8 % for 0.55x); at 95 % zeros AC/DC (93.6 % for 0.53x)")
+    assert titles["by-method"].startswith("Test accuracy by method: from best to worst 3.2 points at 90 % zeros")
+
+
+def test_the_same_page_for_the_folder_and_for_its_runs(out: Path, tmp_path: Path) -> None:
+    whole = compose([read(path) for path in expand([out])])
+    each = compose([read(path) for path in expand(sorted(path.parent for path in out.glob("*/config.json")))])
+    assert whole.title == each.title
+    assert len(each.groups) == len(whole.groups)
+
+
+def test_a_run_of_a_comparison_by_itself_has_the_page_of_a_run(out: Path) -> None:
+    assert make([out / "acdc-90-seed0"])[0].read_text().count('<figure id="signature"') == 1
+
+
+def test_the_frontier_is_what_nothing_cheaper_equals(out: Path) -> None:
+    made = [row for row in rows(groups([read(path) for path in expand([out])])) if row.level.sparsity == 0.9]
+    front = frontier.best(made)
+    assert [row.group.name for row in front] == ["STR", "GMP", "AC/DC", "dense"]
+
+
+def test_a_run_that_failed_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    out = make_comparison(tmp_path / "c", ["acdc", "gmp"], [0.9])
+    (out / "gmp-90-seed1" / "result.json").unlink()
+    (out / "gmp-90-seed2" / "metrics.jsonl").unlink()
+    (out / "gmp-90-seed2" / "result.json").unlink()
+    (out / "gmp-90-seed2.log").write_text("acdc: the loss is not finite\n")
+    path, notes = make([out])
+    assert "gmp-90-seed1 is left out: it stands after epoch 12 of 12" in notes
+    assert "gmp-90-seed2 is left out: no epoch of it has ended; its log ends: acdc: the loss is not finite" in notes
+    text = path.read_text()
+    assert "gmp-90-seed2 is left out" in text
+    assert '<figure id="frontier"' in text
+    report = compose([read(out / name) for name in ("acdc-90-seed0", "gmp-90-seed0", "gmp-90-seed1")])
+    assert [len(group.runs) for group in report.groups] == [1, 1]
+
+
+def test_a_comparison_with_nothing_complete_has_no_page(tmp_path: Path) -> None:
+    out = make_comparison(tmp_path / "c", ["acdc"], [0.9], [0])
+    (out / "acdc-90-seed0" / "result.json").unlink()
+    with pytest.raises(ReportError, match="no run of this comparison is complete yet"):
+        make([out])
+
+
+@pytest.mark.parametrize("names", [["dense"], ["acdc"], ["str"]])
+def test_one_method_alone_has_a_page(tmp_path: Path, names: list[str]) -> None:
+    path, _ = make([make_comparison(tmp_path / "c", names, [0.9], [0])])
+    assert 'id="table-several"' in path.read_text()
+
+
+def test_a_page_is_replaced_as_the_comparison_grows_and_by_no_other(tmp_path: Path) -> None:
+    out = make_comparison(tmp_path / "c", ["acdc"], [0.9], [0])
+    path, _ = make([out])
+    held = json.loads((out / "comparison.json").read_text())
+    (out / "comparison.json").write_text(json.dumps(held | {"commands": ["again"]}))
+    make([out])
+    (out / "comparison.json").write_text(json.dumps(held | {"started": "2027"}))
+    with pytest.raises(ReportError, match="a report of other runs"):
+        make([out], path)
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_the_frontier_by_itself_is_as_wide_as_a_readme(out: Path, tmp_path: Path, kind: str) -> None:
+    path, _ = make([out], tmp_path / f"frontier.{kind}", kind, "frontier")
+    content = path.read_bytes()
+    make([out], tmp_path / f"frontier.{kind}", kind, "frontier")
+    if kind == "png":
+        width, _ = struct.unpack(">II", content[16:24])
+        assert width == pytest.approx(2 * 800, abs=40)
+    else:
+        assert path.read_bytes() == content, "the same figure from the same runs"
+        assert float(re.search(rb'width="([\d.]+)pt"', content)[1]) == pytest.approx(800, abs=20)  # type: ignore[index]
+
+
+def test_a_figure_that_is_not_there_is_refused(out: Path, tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="--figure layers: expected one of frontier, by-method, curves, losses"):
+        make([out], tmp_path / "x.svg", "svg", "layers")
+
+
+@pytest.mark.parametrize("crowd", [1, 6, 12])
+def test_names_cover_neither_each_other_nor_a_mark(crowd: int) -> None:
+    """Twelve methods, `crowd` of them all but in one place."""
+    with mpl.rc_context(theme.STYLE):  # type: ignore[arg-type]
+        figure = plot.new(480, 340)
+        axes = plot.panel(figure, "", left=36, right=8, top=24, height=280)
+        axes.set_xlim(0, 1.1)
+        axes.set_ylim(0, 100)
+        places = [(0.1 + 0.001 * n, 80 + 0.3 * n) if n < crowd else (0.2 + 0.07 * n, 20 + 5 * n) for n in range(12)]
+        marks = [Named(x, y, f"Method {n}", "black", (x, x, y - 1, y + 1)) for n, (x, y) in enumerate(places)]
+        boxes = name_all(axes, marks)
+    for index, box in enumerate(boxes):
+        assert box.outside(axes.bbox.width, axes.bbox.height) == 0, index
+        assert all(box.over(other) == 0 for other in boxes[index + 1 :]), index
+        for mark in marks:
+            x, y = axes.transData.transform((mark.x, mark.y)) - (axes.bbox.x0, axes.bbox.y0)
+            assert box.over(Box(x - 4, x + 4, y - 4, y + 4)) == 0, (index, mark.text)
