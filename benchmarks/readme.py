@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import runs
+from benchmarks import comparisons, runs
 from benchmarks.record import Row, read
 
 Newest = dict[tuple[str, str], list[Row]]
@@ -15,6 +15,7 @@ def fill(text: str, results: Path) -> str:
     """The README with each `<!-- results:NAME -->` block written anew."""
     blocks = {
         "runs": _runs(results),
+        "frontier": _frontier(results),
         "digits": _digits(results),
         "overhead": _overhead(results),
         "select": _select(results),
@@ -61,6 +62,33 @@ def _runs(results: Path) -> str:
     torches = ", ".join(sorted({one["versions"]["torch"] for one in kept}))
     note = f"<sub>{gpus}, torch {torches}, bf16. * of the final phase, chosen on the test set, as the paper does.</sub>"
     return "\n".join([*lines, "", note]) + "\n" if kept else ""
+
+
+def _frontier(results: Path) -> str:
+    """A row for each method, a pair of columns for each sparsity that was asked for; dense training last."""
+    kept = comparisons.read_all(results).get("frontier")
+    if kept is None:
+        return ""
+    asked = sorted({one["asked"] for one in kept["methods"] if one["asked"] is not None})
+    names = list(dict.fromkeys(one["name"] for one in kept["methods"]))
+    lines = [
+        "| test accuracy, % (training FLOPs) | " + " | ".join(f"{share:.0%} zeros" for share in asked) + " |",
+        "|---" * (1 + len(asked)) + "|",
+    ]
+    for name in names:
+        by_share = {one["asked"]: one for one in kept["methods"] if one["name"] == name}
+        cells = [
+            f"{comparisons.percent(one['values'])} ({one['training']:.2f}x)" if (one := by_share.get(share)) else "–"
+            for share in asked
+        ]
+        if None in by_share:  # dense training, or zeros as training found them
+            one = by_share[None]
+            found = "none" if not one["sparsity"] else f"{one['sparsity']:.1%}"
+            value = f"{comparisons.percent(one['values'])} ({one['training']:.2f}x), zeros: {found}"
+            cells = [value] + ["–"] * (len(asked) - 1)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", f"<sub>{kept['recipe']}, {kept['epochs']} epochs. {comparisons.note(kept)}</sub>"]
+    return "\n".join(lines) + "\n"
 
 
 def _digits(results: Path) -> str:

@@ -31,15 +31,21 @@ def keep(source: Path, results: Path = RESULTS, commit: str | None = None) -> Pa
     """
     if not (source / "result.json").is_file():
         raise FileNotFoundError(f"{source} has no result.json: only complete runs are kept")
-    recipe = reading.from_dict(json.loads((source / "config.json").read_text(encoding="utf-8"))["recipe"])
+    recipe = reading.from_dict(settings_of(source)["recipe"])
     target = results / "runs" / name_of(recipe)
     target.mkdir(parents=True)
     for name in KEPT:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
-    if commit:
-        record_commit(target, commit)
+    config = settings_of(source)
+    write_json(target / "config.json", {**config, "commit": commit} if commit else config)
     return target
+
+
+def settings_of(run: Path) -> dict[str, Any]:
+    """config.json without where the data lay on the machine that ran."""
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    return {key: value for key, value in config.items() if key != "root"}
 
 
 def record_commit(kept: Path, commit: str) -> None:

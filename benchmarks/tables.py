@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import readme, runs
+from benchmarks import comparisons, readme, runs
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
@@ -68,6 +68,14 @@ _RUNS = """
 Runs of `acdc train`, kept in [runs](runs) with their settings, every epoch's metrics and the log; the command is
 `acdc train RECIPE`, with the settings that config.json names.
 """
+_COMPARISONS = """
+## Methods on the same footing
+
+Folders of `acdc compare-methods`, kept in [comparisons](comparisons) with every run's settings, metrics and log; the
+commands are in each one's result.json. "BN recalibrated" is the same model after one pass over the training images
+that takes batch-norm statistics anew. "Agrees" is the share of test images to which two models give the same class: the
+sparse model and the dense twin of its own run, or the dense run of the same seed (dense: of other seeds).
+"""
 _NONE = "\nNothing measured yet.\n"
 
 
@@ -94,6 +102,9 @@ def main(arguments: list[str] | None = None) -> int:
 def page(results: Path) -> str:
     kept = runs.read_all(results)
     text = _INTRO + _RUNS + (markdown(runs.runs_table(kept)) if kept else _NONE)
+    compared = comparisons.read_all(results)
+    tables = [markdown(comparisons.comparison_table(name, one)) for name, one in compared.items()]
+    text += _COMPARISONS + ("".join(tables) or _NONE)
     for intro, file, key, table in (
         (_DIGITS, "digits.jsonl", "dataset", digits_table),
         (_SELECT, "select.jsonl", "size", select_table),

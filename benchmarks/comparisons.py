@@ -1,0 +1,154 @@
+"""Comparisons of methods kept under results/comparisons, and their tables.
+
+python -m benchmarks.comparisons DIR NAME    keep a folder of `acdc compare-methods` under a name, without its weights
+
+What is kept: result.json, the figures behind the tables; frontier.svg; and runs.tar.xz with every complete run's
+settings, metrics, phases, result and log, which `acdc report` reads once unpacked.
+"""
+
+import argparse
+import io
+import json
+import statistics
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from acdc.report import several, write
+from acdc.report.comparison import cells, rows
+from acdc.report.read import read
+from acdc.train.folder import write_json
+from benchmarks.console import run, say
+from benchmarks.record import RESULTS
+from benchmarks.runs import settings_of
+
+KEPT = ("metrics.jsonl", "phases.jsonl", "result.json")
+Comparison = dict[str, Any]
+Table = tuple[str, list[str], list[list[str]], str]
+
+
+def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = None) -> Path:
+    """A comparison may be kept again once it has grown; one that lacks a run of the kept one is refused."""
+    folders = [folder for folder in cells.runs(source) if (folder / "result.json").is_file()]
+    if not folders:
+        raise FileNotFoundError(f"{source} holds no complete run of a comparison")
+    target = results / "comparisons" / name
+    if (target / "result.json").is_file():
+        before = json.loads((target / "result.json").read_text(encoding="utf-8"))["runs"]
+        if gone := sorted(set(before) - {folder.name for folder in folders}):
+            raise FileExistsError(f"{target} holds {gone[0]}, which {source} does not; keep this one by another name")
+    target.mkdir(parents=True, exist_ok=True)
+    held = json.loads((source / cells.FILE).read_text(encoding="utf-8"))
+    configs = {folder: settings_of(folder) for folder in sorted(folders)}
+    found = {
+        "recipe": held["recipe"],
+        "epochs": held["epochs"],
+        "commands": held.get("commands", []),
+        "commit": commit or "an unknown commit",
+        "hardware": sorted({c["hardware"].get("gpu") or c["hardware"]["cpu"] for c in configs.values()}),
+        "torch": sorted({c["versions"]["torch"] for c in configs.values()}),
+        "started": min(c["started"] for c in configs.values())[:10],
+        "runs": sorted(folder.name for folder in folders),
+        "missing": sorted(set(held["runs"]) - {folder.name for folder in folders}),
+        "methods": [{"name": row.group.name, **told, **_recalibrated(row)} for row, told in _told(folders)],
+    }
+    write.make([source], target / "frontier.svg", "svg", "frontier")
+    with tarfile.open(target / "runs.tar.xz", "w:xz") as archive:
+        _add(archive, cells.FILE, (source / cells.FILE).read_bytes())
+        for folder, config in configs.items():
+            _add(archive, f"{folder.name}/config.json", json.dumps(config, indent=2).encode())
+            for file in (*(folder / kept for kept in KEPT), folder.with_name(f"{folder.name}.log")):
+                if file.is_file():
+                    _add(archive, str(file.relative_to(source)), file.read_bytes())
+    write_json(target / "result.json", found)
+    return target
+
+
+def _told(folders: Sequence[Path]) -> Iterator[tuple[rows.Row, dict[str, Any]]]:
+    made = rows.rows(several.groups([read(folder) for folder in folders]))
+    return zip(made, rows.as_json(made), strict=True)
+
+
+def _recalibrated(row: rows.Row) -> dict[str, Any]:
+    """The sparse model's accuracy after its batch-norm statistics were taken anew, where runs asked for it."""
+    values = []
+    for one in row.group.runs:
+        models = json.loads((one.folder / "result.json").read_text(encoding="utf-8"))["models"]
+        file = f"{Path(models[0]['file']).stem}-recalibrated.safetensors"
+        values += [model["test_accuracy"] for model in models if model["file"] == file]
+    return {"recalibrated": values} if values else {}
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def read_all(results: Path = RESULTS) -> dict[str, Comparison]:
+    files = sorted((results / "comparisons").glob("*/result.json"))
+    return {file.parent.name: json.loads(file.read_text(encoding="utf-8")) for file in files}
+
+
+def comparison_table(name: str, kept: Comparison) -> Table:
+    header = ["method", "zeros", "test accuracy, %", "BN recalibrated", "inference", "training"]
+    header += ["agrees with its twin", "with the dense run", "seeds"]
+    body = [
+        [
+            one["name"],
+            f"{one['sparsity']:.2%}",
+            percent(one["values"]),
+            percent(one.get("recalibrated", [])),
+            f"{one['inference']:.2f}x",
+            f"{one['training']:.2f}x",
+            _share(one, "agreement_with_twin"),
+            _share(one, "agreement_with_dense"),
+            str(len(one["values"])),
+        ]
+        for one in kept["methods"]
+    ]
+    return f"{name}: {kept['recipe']}, {kept['epochs']} epochs", header, body, note(kept)
+
+
+def note(kept: Comparison) -> str:
+    """Where it was measured, by what, and what is not there yet."""
+    left = f" Not trained yet: {', '.join(groups(kept['missing']))}." if kept["missing"] else ""
+    where = f"{', '.join(kept['hardware'])}; torch {', '.join(kept['torch'])}; acdc at {kept['commit']}"
+    what = "Last epoch, mean ± std over seeds; costs as fractions of dense."
+    return f"{where}; {kept['started']}. {what}{left}"
+
+
+def groups(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name.rpartition("-seed")[0] for name in names))
+
+
+def percent(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{100 * statistics.fmean(values):.2f}{spread}"
+
+
+def _share(one: dict[str, Any], key: str) -> str:
+    if key not in one:
+        return "–"
+    spread = one[f"{key}_std"]
+    return f"{one[key]:.1%}" if spread is None else f"{100 * one[key]:.1f} ± {100 * spread:.1f} %"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.comparisons", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="written by acdc compare-methods")
+    parser.add_argument("name", help="what it is called under results/comparisons")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--commit", help="commit of the code that ran")
+    options = parser.parse_args(arguments)
+    say(f"kept: {keep(options.folder, options.name, options.results, options.commit)}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)

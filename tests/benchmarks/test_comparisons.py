@@ -1,0 +1,75 @@
+"""Kept comparisons of methods, and their tables."""
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from benchmarks.record import RESULTS
+
+from acdc.cli import main
+from benchmarks import comparisons, readme
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("compared") / "out"
+    words = f"compare-methods digits --epochs 4 --methods acdc,static,dense --sparsities 0.9 --seeds 0,1 --out {out}"
+    assert main([*words.split(), "--set", "run.recalibrate=true"]) == 0
+    return out
+
+
+def test_a_comparison_is_kept_without_weights_and_places(compared: Path, tmp_path: Path) -> None:
+    target = comparisons.keep(compared, "small", tmp_path, "abc123")
+    found = json.loads((target / "result.json").read_text())
+    assert (found["commit"], found["missing"], len(found["runs"])) == ("abc123", [], 6)
+    acdc = next(one for one in found["methods"] if one["method"] == "acdc")
+    assert len(acdc["values"]) == len(acdc["recalibrated"]) == 2
+    assert "</svg>" in (target / "frontier.svg").read_text()
+    with tarfile.open(fileobj=io.BytesIO((target / "runs.tar.xz").read_bytes())) as archive:
+        names = archive.getnames()
+        config = archive.extractfile("acdc-90-seed0/config.json")
+        assert config is not None
+        assert "root" not in json.load(config)
+    assert not [name for name in names if name.endswith((".safetensors", ".pt"))]
+    assert {"comparison.json", "acdc-90-seed0/metrics.jsonl", "acdc-90-seed0.log"} <= set(names)
+    _, header, rows, note = comparisons.comparison_table("small", found)
+    assert [len(row) for row in rows] == [len(header)] * 3
+    assert "abc123" in note
+    assert "Not trained" not in note
+
+
+def test_a_kept_comparison_may_grow_and_not_shrink(compared: Path, tmp_path: Path) -> None:
+    less = tmp_path / "less"
+    shutil.copytree(compared, less)
+    (less / "static-90-seed1" / "result.json").unlink()
+    target = comparisons.keep(less, "small", tmp_path)
+    assert json.loads((target / "result.json").read_text())["missing"] == ["static-90-seed1"]
+    assert "Not trained yet: static-90." in comparisons.note(comparisons.read_all(tmp_path)["small"])
+    comparisons.keep(compared, "small", tmp_path)
+    with pytest.raises(FileExistsError, match=r"holds static-90-seed1, which .* does not"):
+        comparisons.keep(less, "small", tmp_path)
+    with pytest.raises(FileNotFoundError, match="no complete run"):
+        comparisons.keep(tmp_path / "nothing", "other", tmp_path)
+
+
+def test_the_readme_has_a_row_for_each_method(compared: Path, tmp_path: Path) -> None:
+    assert readme._frontier(tmp_path) == ""
+    comparisons.keep(compared, "frontier", tmp_path)
+    block = readme._frontier(tmp_path)
+    assert "| 90% zeros |" in block
+    assert {line.split(" | ")[0] for line in block.splitlines()[2:5]} == {"| AC/DC", "| Static", "| dense"}
+    assert "zeros: none" in block
+
+
+def test_what_is_kept_names_no_machine_s_places() -> None:
+    for file in (RESULTS / "comparisons").glob("*/runs.tar.xz"):
+        with tarfile.open(file) as archive:
+            for entry in archive:
+                content = archive.extractfile(entry)
+                assert content is not None
+                text = content.read()
+                assert b"/tmp/" not in text, entry.name
+                assert b"/root" not in text, entry.name
