@@ -114,13 +114,13 @@ def by_kind(axes: Axes, rows: Sequence[Record], phases: Sequence[Phase], value: 
 
 
 def accuracy_scale(axes: Axes, rows: Iterable[Record], images: int | None) -> Callable[[float], float]:
-    """How an accuracy is drawn: in %, or where most are above 90 % over the logarithm of the error.
+    """How an accuracy is drawn: in %, or where most are above 90 % and errors differ much, over the error's logarithm.
 
     The first epochs may leave the axes below: they would press the last ones flat.
     """
     shares = sorted(row["test_accuracy"] for row in rows)
     low, high = shares[len(shares) // 12], shares[-1]
-    if shares[len(shares) // 2] < 0.9:
+    if shares[len(shares) // 2] < 0.9 or 1 - low < 4 * (1 - high):
         pad = 0.06 * (high - low) + 1e-3
         axes.set_ylim(max(0.0, 100 * (low - pad)), min(100.0, 100 * (high + pad)))
         if shares[0] < low - pad:
