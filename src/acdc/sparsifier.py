@@ -14,12 +14,14 @@ import logging
 import math
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from acdc.bundle import Bundle
 from acdc.checks import (
     check_finished,
     check_identity,
@@ -108,6 +110,7 @@ class Sparsifier:
                 )
         self.layers = method.layers(self.model)
         self._weights = {weight.name: weight for weight in self.layers.weights}
+        self._index = {name: index for index, name in enumerate(self._weights)}
         check_not_sharded(self.layers)
         check_optimizer_holds(self.optimizer, self.layers)
         self.total_steps = method.schedule.total_steps(steps_per_epoch)
@@ -115,6 +118,7 @@ class Sparsifier:
 
         self._compressed = False
         self._masks: dict[str, Tensor] = {}
+        self._wide: dict[Bundle, Tensor] = {}  # the masks of bundles, as long as they stay
         self._due = False  # a phase has ended, and the next step has not begun
         self._update_due = False  # as the next step begins, inside a phase
         self._observing = False  # in the step to come
@@ -297,12 +301,27 @@ class Sparsifier:
         """A prunable weight, with its parameter and the layer that owns it."""
         return self._weights[name]
 
-    def masked(self, name: str, tensor: Tensor) -> Tensor:
-        """A copy of a tensor of a layer's shape, exactly 0 where its mask prunes; none does before the first."""
-        kept = tensor.detach().clone()
-        if self._masks:
-            working.apply_(kept, self._masks[name])
-        return kept
+    def index(self, name: str) -> int:
+        """Of a prunable weight among all of them."""
+        return self._index[name]
+
+    def write_masked(self, bundle: Bundle, tensor: Tensor, out: Tensor) -> None:
+        """Into `out` the tensor with exact zeros where the masks of a bundle's layers prune; none does at first."""
+        if not self._masks:
+            out.copy_(tensor)
+            return
+        if bundle not in self._wide:
+            self._wide[bundle] = working.widen(bundle.join(self._masks), tensor)
+        working.write_masked(tensor, self._wide[bundle], out)
+
+    def held(self, bundle: Bundle) -> Tensor:
+        """What the model's parameters hold, where a method trains dense weights behind them; until the next call."""
+        assert self._shadow is not None, "asked for by methods that have one"
+        return self._shadow.held(bundle)
+
+    def settings(self, bundle: Bundle) -> Mapping[str, Any]:
+        """The optimizer's for a bundle's layers: learning rate, weight decay, momentum, as they are now."""
+        return self.optimizer.param_groups[bundle.group]
 
     @property
     def late(self) -> bool:
@@ -331,7 +350,7 @@ class Sparsifier:
         """
         if self._shadow is None:
             self._gradients.stop()
-            self._shadow = Shadow(self._weights, lambda name, dense: self.method.view(self, name, dense))
+            self._shadow = self._new_shadow()
         self._compressed = True
         if not self._late:
             self._shadow.show()
@@ -470,7 +489,7 @@ class Sparsifier:
         self._shadow = None
         if state.get("shadow") is not None:
             self._compressed = True
-            self._shadow = Shadow(self._weights, lambda name, dense: self.method.view(self, name, dense))
+            self._shadow = self._new_shadow()
             self._shadow.load_state_dict(state["shadow"])
         self._watch_for_next_phase()
 
@@ -516,12 +535,17 @@ class Sparsifier:
         self._update_due = False
         self._next_forward.disarm()
 
+    def _new_shadow(self) -> Shadow:
+        self._wide.clear()
+        return Shadow(self.layers.weights, self.optimizer, partial(self.method.view, self))
+
     def _new_masks(self) -> None:
         if not self._masks:
             self._masks = {name: working.new_mask(weight.param) for name, weight in self._weights.items()}
 
     def _masks_changed(self) -> None:
         self._compressed = True
+        self._wide.clear()
         if self._shadow is not None:
             if not self._late:
                 self._shadow.show()
@@ -596,20 +620,15 @@ class Sparsifier:
                 f"optimizer.step(closure): {self.method.name} trains dense weights behind the model's and cannot let a "
                 "closure compute with them; call the closure yourself, then optimizer.step()"
             )
-        scale = loss_scale(self.optimizer)
-        for name, weight in self._weights.items():
-            if weight.param.grad is not None:
-                grad = weight.param.grad if scale is None else weight.param.grad.div_(scale)
-                self.method.pull_back(self, name, grad, self._shadow.dense[name])
-                if scale is not None:
-                    grad.mul_(scale)
+        if not self.method.straight_through:
+            self._shadow.pull_back(partial(self.method.pull_back, self), loss_scale(self.optimizer))
         self._shadow.put_dense()
 
     def _after_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         if step_was_skipped(optimizer):
             return
         if self._shadow is not None:
-            self._shadow.take_dense(lambda name, before, after: self.method.settle(self, name, before, after))
+            self._shadow.take_dense(partial(self.method.settle, self))
         if self._compressed and self._shadow is None:
             if not self._keeps_zeros:
                 self._say_once(

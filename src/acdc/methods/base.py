@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from acdc.bundle import Bundle
 from acdc.duration import ABSOLUTE, Duration, wrong
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -35,6 +36,7 @@ class Base:
     embeddings: bool = False
 
     name: ClassVar[str]
+    straight_through: ClassVar[bool] = True  # False where a method pulls gradients back to dense weights behind a view
     needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that take one of a few words
 
@@ -139,13 +141,13 @@ class Base:
     def observe(self, sparsifier: Sparsifier) -> None:
         raise NotImplementedError
 
-    def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
+    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
         raise NotImplementedError
 
-    def pull_back(self, sparsifier: Sparsifier, name: str, grad: Tensor, dense: Tensor) -> None:
-        """Straight through, unless a method says otherwise."""
+    def pull_back(self, sparsifier: Sparsifier, bundle: Bundle, grad: Tensor, dense: Tensor) -> None:
+        raise NotImplementedError
 
-    def settle(self, sparsifier: Sparsifier, name: str, before: Tensor, after: Tensor) -> None:
+    def settle(self, sparsifier: Sparsifier, bundle: Bundle, before: Tensor, after: Tensor) -> None:
         """All of the step holds, unless a method says otherwise."""
 
     def rate_step(self, sparsifier: Sparsifier, step: int) -> int:
