@@ -42,6 +42,10 @@ class Method(Protocol):
 
     def budgets(self, layers: Layers) -> list[Budget]: ...
 
+    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+        """What a run of this length will not do that its user may expect. Said as it begins, and by acdc check."""
+        ...
+
     def enter(self, sparsifier: "Sparsifier", phase: Phase) -> None:
         """A training step begins and `phase` is new: compress, decompress, keep the twin."""
         ...

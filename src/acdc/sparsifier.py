@@ -115,17 +115,19 @@ class Sparsifier:
         check_optimizer_holds(self.optimizer, self.layers)
         self.total_steps = method.schedule.total_steps(steps_per_epoch)
         self.budgets = method.budgets(self.layers)
+        self._said: set[str] = set()
+        for caution in method.cautions(self.total_steps, steps_per_epoch):
+            self._say_once(caution)
 
         self._compressed = False
         self._masks: dict[str, Tensor] = {}
         self._wide: dict[Bundle, Tensor] = {}  # the masks of bundles, as long as they stay
-        self._due = False  # a phase has ended, and the next step has not begun
-        self._update_due = False  # as the next step begins, inside a phase
+        self._due: Literal["phase", "update"] | None = None  # as the next step begins: a new phase, or an update in one
         self._observing = False  # in the step to come
+        self._whole: dict[str, Tensor] = {}  # gradients to observe, where they are masked before that
         self._shadow: Shadow | None = None
         self.memory: dict[str, Any] = {}  # what a method remembers from step to step: tensors and plain data
         self._late = False  # compression was noticed only after the forward pass; weights are zeroed after the step
-        self._said: set[str] = set()
         self._keeps_zeros = keeps_zeros(self.optimizer)
         self._gradients = Gradients(self._weights, self._on_gradient)
         watched = [model, self.model, *(weight.module for weight in self.layers.weights)]
@@ -209,10 +211,22 @@ class Sparsifier:
                 self._zero(self._weights)
             self._late = False
             self._next_forward.disarm()
-        elif self._due:
-            self._enter_due()
-        elif self._update_due:
-            self._update()
+        else:
+            self._take_up()
+
+    def mask_gradients(self) -> None:
+        """The step's gradients are complete, and unscaled: mask them now. For loops that clip, with RigL or SNFS.
+
+        Gradients are masked as backward writes them, but for steps in which a method looks at them whole: those are
+        masked as the optimizer's step begins, and clipping would see a larger norm than that of what is used.
+        """
+        self._refuse_if_detached("mask_gradients")
+        self._take_up()
+        if self._compressed and self._shadow is None:
+            if self._observing:
+                grads = {name: self._weights[name].param.grad for name in self._gradients.unmasked()}
+                self._whole |= {name: grad.detach().clone() for name, grad in grads.items() if grad is not None}
+            self._gradients.mask_now()
 
     def set_step(self, step: int) -> None:
         """For hosts that know better how many optimizer steps have run."""
@@ -332,6 +346,7 @@ class Sparsifier:
     def gradients(self) -> dict[str, Tensor]:
         """Gradients of the prunable weights that have one. Those a fused optimizer will unscale come unscaled."""
         grads = {name: w.param.grad.detach() for name, w in self._weights.items() if w.param.grad is not None}
+        grads |= {name: whole for name, whole in self._whole.items() if name in grads}
         scale = loss_scale(self.optimizer)
         return grads if scale is None else {name: grad / scale for name, grad in grads.items()}
 
@@ -430,7 +445,7 @@ class Sparsifier:
         """Take every hook away, for good. The weights stay as they are; nothing keeps them sparse any more."""
         self._attached = False
         self._shadow = None  # the model keeps the view it has
-        self._update_due = self._observing = False
+        self._observing = False
         for handle in self._step_hooks:
             handle.remove()
         self._step_hooks = []
@@ -438,7 +453,8 @@ class Sparsifier:
         self._gradients.stop()
         self._next_forward.disarm()
         self._next_forward.release()
-        self._due = self._late = False
+        self._due, self._late = None, False
+        self._whole = {}
         for target in (self.model, self.optimizer):
             if attached_to(target) is self:
                 del _attached[target]
@@ -478,7 +494,7 @@ class Sparsifier:
         self.history = [dict(event) for event in state["history"]]
         self.best_metric = state["best_metric"]
         self.twin = Twin(**state["twin"]) if state["twin"] else None
-        self._due, self._late = False, state["late"]
+        self._due, self._late = None, state["late"]
         self.memory = _to_device(state.get("memory") or {}, next(iter(self._weights.values())).param.device)
         kept = state.get("kept_sparse")
         self.kept_sparse = (kept[0], kept[1]) if kept else None
@@ -505,11 +521,12 @@ class Sparsifier:
 
     def _watch_for_next_phase(self) -> None:
         upcoming = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
-        self._due = upcoming.index != self._phase.index
-        self._update_due = not self._due and self.method.updates_at(self, self.step)
+        self._whole = {}
+        new = upcoming.index != self._phase.index
+        self._due = "phase" if new else "update" if self.method.updates_at(self, self.step) else None
         self._observing = self._gradients.paused = self.method.observes_at(self, self.step)
-        self._gradients.alert = self._due or self._update_due
-        if self._update_due or (self._due and (upcoming.kind == "sparse" or self._shadow is not None)):
+        self._gradients.alert = self._due is not None
+        if self._due == "update" or (new and (upcoming.kind == "sparse" or self._shadow is not None)):
             self._gradients.watch()
             self._next_forward.arm()
             return
@@ -522,17 +539,18 @@ class Sparsifier:
         if not self._compressed or self._shadow is not None:
             self._gradients.stop()
 
-    def _enter_due(self) -> None:
-        phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
-        self.method.enter(self, phase)  # may refuse: the phase is then still due
-        self._due = False
-        self._next_forward.disarm()
-        self._phase = phase
-        self._record(phase)
-
-    def _update(self) -> None:
-        self.method.update(self)
-        self._update_due = False
+    def _take_up(self) -> None:
+        """Do what is due as a step begins."""
+        if self._due == "phase":
+            phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
+            self.method.enter(self, phase)  # may refuse: the phase is then still due
+            self._phase = phase
+            self._record(phase)
+        elif self._due == "update":
+            self.method.update(self)
+        else:
+            return
+        self._due = None
         self._next_forward.disarm()
 
     def _new_shadow(self) -> Shadow:
@@ -570,22 +588,22 @@ class Sparsifier:
     # Hooks
 
     def _on_gradient(self) -> None:
-        if self._due or self._update_due:
-            self._enter_late()
+        if self._due:
+            self._take_up_late()
         self._next_forward.release()
         self._gradients.alert = False
 
-    def _enter_late(self) -> None:
+    def _take_up_late(self) -> None:
         """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
         if self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "dense":
-            if self._update_due:
-                self._update()
-            elif self._shadow is None:  # else dense weights come back before the optimizer's step
-                self._enter_due()
+            if (
+                self._due == "update" or self._shadow is None
+            ):  # else dense weights come back before the optimizer's step
+                self._take_up()
             return
         self._late = True
         try:
-            self._update() if self._update_due else self._enter_due()
+            self._take_up()
         except Exception:
             self._late = False
             raise
@@ -598,10 +616,7 @@ class Sparsifier:
 
     def _before_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         self._next_forward.release()
-        if self._due:
-            self._enter_due()
-        elif self._update_due:
-            self._update()
+        self._take_up()
         skipped = (self._observing or self._shadow is not None) and step_was_skipped(optimizer)
         if self._observing and not skipped:
             with torch.no_grad():

@@ -126,6 +126,9 @@ class Base:
             distribution = {name: path(value) for name, value in distribution.items()}
         return budgets(distribution, layers.weights, None if target is None else path(target))
 
+    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+        return []
+
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         raise NotImplementedError
 
@@ -171,6 +174,17 @@ def check_every(value: str) -> None:
     """The time between two updates: some epochs or steps."""
     if not Duration.parse(value, "every", ABSOLUTE).value:
         raise wrong("every", value, "updates lie some steps or epochs apart", 'write every="1st" or more')
+
+
+def never_updates(method: Base, every: int, last: int, total: int) -> list[str]:
+    """A caution, where the first update, after `every` steps, lies behind the last step that may have one."""
+    if every <= last:
+        return []
+    instead = f'write every="{max(1, last // 10)}st"' if last else "train longer"
+    return [
+        f"{type(method).title()}: the first update is due at step {every:,}, and the run of {total:,} steps has its "
+        f"last at step {last:,}: masks stay as they begin. For about ten updates {instead}"
+    ]
 
 
 def refuse_late(sparsifier: Sparsifier) -> None:

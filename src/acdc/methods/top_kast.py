@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from acdc.bundle import Bundle
-from acdc.methods.base import Base, check_every
+from acdc.methods.base import Base, check_every, never_updates
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -86,6 +86,9 @@ class TopKAST(Base):
     def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
         each = sparsifier.steps_per_epoch
         return step % in_steps(self.every, each) == 0 and self.schedule.phase_at(step, each).kind == "sparse"
+
+    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+        return never_updates(self, in_steps(self.every, steps_per_epoch), total_steps - 1, total_steps)
 
     def update(self, sparsifier: Sparsifier) -> None:
         self._choose(sparsifier)
