@@ -381,7 +381,10 @@ class Sparsifier:
 
     def keep_sparse(self) -> None:
         """Keep a copy of the model as it is as the sparse one, for methods that end with a dense phase."""
-        self.kept_sparse = (to_cpu(self.model.state_dict()), {name: mask.cpu() for name, mask in self.masks.items()})
+        self.kept_sparse = self._sparse_now()
+
+    def _sparse_now(self) -> tuple[StateDict, dict[str, Tensor]]:
+        return to_cpu(self.model.state_dict()), {name: mask.cpu() for name, mask in self.masks.items()}
 
     @torch.no_grad()
     def decompress(self, reset: str) -> None:
@@ -403,9 +406,8 @@ class Sparsifier:
     def finish(self, *, early: bool = False) -> Result:
         """The sparse model as it is and its dense twin. `early=True` accepts a run stopped in its final phase."""
         self._refuse_if_detached("finish")
-        if self.kept_sparse is not None and self.phase.final and self.phase.kind == "dense":
-            return self._finish_dense(early)
-        if not (self.phase.final and self._compressed):
+        ends_dense = self.kept_sparse is not None and self.phase.final and self.phase.kind == "dense"
+        if not ends_dense and not (self.phase.final and self._compressed):
             raise RuntimeError(
                 f"finish() at step {self.step} of {self.total_steps}, in a {self.phase.name} phase: the sparse model "
                 "exists only in the final compressed phase. Train on, or use a shorter schedule. If your loop is over: "
@@ -414,28 +416,15 @@ class Sparsifier:
             )
         if not early:
             check_finished(self.step, self.total_steps)
-        check_still_sparse(self.layers, self.masks)
-        return Result(
-            sparse=to_cpu(self.model.state_dict()),
-            dense=self.twin.model if self.twin else None,
-            dense_step=self.twin.step if self.twin else None,
-            masks={name: mask.cpu() for name, mask in self.masks.items()},
-            total_steps=self.total_steps,
-            twin=self.twin,
-        )
-
-    def _finish_dense(self, early: bool) -> Result:
-        """Of a method that ends densely: the sparse model was kept before, and the model as it is is the dense one."""
-        if not early:
-            check_finished(self.step, self.total_steps)
-        assert self.kept_sparse is not None, "finish() has looked"
-        self.keep_twin()
-        assert self.twin is not None, "it was just kept"
-        sparse, masks = self.kept_sparse
+        if ends_dense:
+            self.keep_twin()
+        else:
+            check_still_sparse(self.layers, self.masks)
+        sparse, masks = (self.kept_sparse if ends_dense else None) or self._sparse_now()
         return Result(
             sparse=sparse,
-            dense=self.twin.model,
-            dense_step=self.twin.step,
+            dense=self.twin.model if self.twin else None,
+            dense_step=self.twin.step if self.twin else None,
             masks=masks,
             total_steps=self.total_steps,
             twin=self.twin,
