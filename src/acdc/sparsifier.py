@@ -585,10 +585,8 @@ class Sparsifier:
     def _take_up_late(self) -> None:
         """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
         if self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "dense":
-            if (
-                self._due == "update" or self._shadow is None
-            ):  # else dense weights come back before the optimizer's step
-                self._take_up()
+            if self._due == "update" or self._shadow is None:
+                self._take_up()  # else dense weights come back before the optimizer's step
             return
         self._late = True
         try:
