@@ -25,10 +25,10 @@ from benchmarks.overhead import NETS, SPARSITY, Net, Trainer
 from benchmarks.record import RESULTS, Row, append, environment
 
 UPDATES = ("rigl", "set")
-_NEVER = "1000000st"
-_SPARSE = acdc.Schedule.from_phases([("sparse", _NEVER)])
-_SOON = acdc.Schedule.from_phases([("dense", "2st"), ("sparse", _NEVER)])
-_ENDS_DENSE = EndsDense.from_phases([("dense", "1st"), ("sparse", _NEVER), ("dense", "1st")])
+_NEVER, _LONG = "1000000st", "2000000st"
+_SPARSE = acdc.Schedule.from_phases([("sparse", _LONG)])
+_SOON = acdc.Schedule.from_phases([("dense", "2st"), ("sparse", _LONG)])
+_ENDS_DENSE = EndsDense.from_phases([("dense", "1st"), ("sparse", _LONG), ("dense", "1st")])
 # Knobs that bring a method into its sparse phase at once and leave it there without an update.
 KNOBS: dict[str, dict[str, Any]] = {
     "acdc": {"schedule": _SOON},

@@ -12,7 +12,7 @@ import acdc
 
 ROOT = Path(acdc.__file__).parent
 PURE = ("schedule", "duration", "timeline")
-CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "shadow", "method",
+CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "bundle", "shadow", "method",
         "sparsifier", "criteria", "methods")  # fmt: skip
 OUTER = ("models", "data", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
 OPTIONAL = ("torchvision", "matplotlib", "sklearn", "jinja2", "lightning", "pytorch_lightning", "transformers",

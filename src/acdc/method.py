@@ -21,6 +21,7 @@ from acdc.sparsity.layers import Layers
 from acdc.sparsity.patterns import Pattern
 
 if TYPE_CHECKING:
+    from acdc.bundle import Bundle
     from acdc.sparsifier import Sparsifier
 
 
@@ -28,6 +29,7 @@ class Method(Protocol):
     """What a sparse-training method tells the sparsifier."""
 
     name: ClassVar[str]
+    straight_through: ClassVar[bool]  # whether the dense weights take the gradient at the view as it is: no pull_back
 
     @property
     def schedule(self) -> Schedule: ...
@@ -39,6 +41,10 @@ class Method(Protocol):
         ...
 
     def budgets(self, layers: Layers) -> list[Budget]: ...
+
+    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+        """What a run of this length will not do that its user may expect. Said as it begins, and by acdc check."""
+        ...
 
     def enter(self, sparsifier: "Sparsifier", phase: Phase) -> None:
         """A training step begins and `phase` is new: compress, decompress, keep the twin."""
@@ -60,16 +66,19 @@ class Method(Protocol):
         """Gradients are complete, pruned weights' too, and the optimizer's step has not begun."""
         ...
 
-    def view(self, sparsifier: "Sparsifier", name: str, dense: Tensor) -> Tensor:
-        """What the model computes with, of a layer's dense weights; see shadow.py. Asked for after `shadow()` only."""
+    def view(self, sparsifier: "Sparsifier", bundle: "Bundle", dense: Tensor, out: Tensor) -> None:
+        """What the model computes with, of some layers' dense weights, into `out`. Asked for after `shadow()` only.
+
+        These three see the layers of a bundle one after another, as tensors of one dimension; see bundle.py.
+        """
         ...
 
-    def pull_back(self, sparsifier: "Sparsifier", name: str, grad: Tensor, dense: Tensor) -> None:
+    def pull_back(self, sparsifier: "Sparsifier", bundle: "Bundle", grad: Tensor, dense: Tensor) -> None:
         """Make of the gradient at the view, in place, the gradient of the dense weights."""
         ...
 
-    def settle(self, sparsifier: "Sparsifier", name: str, before: Tensor, after: Tensor) -> None:
-        """The optimizer's step took a layer's dense weights from `before` to `after`: change that in place."""
+    def settle(self, sparsifier: "Sparsifier", bundle: "Bundle", before: Tensor, after: Tensor) -> None:
+        """The optimizer's step took dense weights from `before` to `after`: change that in place."""
         ...
 
     def rate_step(self, sparsifier: "Sparsifier", step: int) -> int:

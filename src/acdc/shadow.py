@@ -10,57 +10,104 @@ lie here. They stand in the parameters only while the optimizer's step runs:
 A step that a gradient scaler skips touches neither.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+from acdc.bundle import Bundle, bundles
 from acdc.sparsity.layers import Weight
 
-View = Callable[[str, Tensor], Tensor]
-"""From a layer's name and its dense weights to what the model computes with."""
+View = Callable[[Bundle, Tensor, Tensor], None]
+"""From layers' dense weights to what the model computes with, written into the second tensor."""
 
-Settle = Callable[[str, Tensor, Tensor], None]
-"""A layer's name, its dense weights before the optimizer's step and after it; these may be changed in place."""
+PullBack = Callable[[Bundle, Tensor, Tensor], None]
+"""Makes of layers' gradients at the view, in place, those of the dense weights, which come second."""
+
+Settle = Callable[[Bundle, Tensor, Tensor], None]
+"""Layers' dense weights before the optimizer's step and after it; the latter may be changed in place."""
 
 
 class Shadow:
-    """The dense weights behind a model's parameters. They change in place: CUDA graphs read the same memory on."""
+    """The dense weights behind a model's parameters. They change in place, and are worked on in bundles."""
 
-    def __init__(self, weights: Mapping[str, Weight], view: View) -> None:
-        self._weights, self._view = weights, view
-        self.dense: dict[str, Tensor] = {name: w.param.detach().clone() for name, w in weights.items()}
+    @torch.no_grad()
+    def __init__(self, weights: Sequence[Weight], optimizer: Optimizer, view: View) -> None:
+        self._view = view
+        self._bundles = bundles(weights, optimizer)
+        self.dense: dict[str, Tensor] = {weight.name: weight.param.detach().clone() for weight in weights}
+        self._flat = {bundle: bundle.join(self.dense) for bundle in self._bundles}
+        self._room: dict[tuple, Tensor] = {}
         self.shown = False  # whether the parameters hold the view
 
     @torch.no_grad()
     def show(self) -> None:
         """Put the view into the parameters. The dense weights stay."""
-        for name, weight in self._weights.items():
-            weight.param.copy_(self._view(name, self.dense[name]))
+        for bundle, dense in self._flat.items():
+            view = self._scratch(bundle)
+            self._view(bundle, dense, view)
+            _copy(bundle.split_once(view), bundle.params)
         self.shown = True
 
     @torch.no_grad()
     def put_dense(self) -> None:
         """Put the dense weights into the parameters, for the optimizer."""
         if self.shown:
-            for name, weight in self._weights.items():
-                weight.param.copy_(self.dense[name])
+            for bundle, dense in self._flat.items():
+                _copy(bundle.split_once(dense), bundle.params)
             self.shown = False
+
+    @torch.no_grad()
+    def pull_back(self, pull_back: PullBack, scale: Tensor | None) -> None:
+        """Turn the gradients there are into the dense weights'; `scale` is what they will be divided by."""
+        for whole in self._bundles:
+            for bundle in whole.with_gradients():
+                grad = self._scratch(bundle)
+                parts, grads = bundle.split_once(grad), [p.grad for p in bundle.params if p.grad is not None]
+                _copy(grads, parts)
+                if scale is not None:
+                    grad.div_(scale)
+                pull_back(bundle, grad, bundle.join(self.dense))
+                if scale is not None:
+                    grad.mul_(scale)
+                _copy(parts, grads)
 
     @torch.no_grad()
     def take_dense(self, settle: Settle) -> None:
         """Keep what the optimizer made of them, and show the view of that."""
-        for name, weight in self._weights.items():
-            settle(name, self.dense[name], weight.param)
-            self.dense[name].copy_(weight.param)
+        for bundle, dense in self._flat.items():
+            after = self._scratch(bundle)
+            _copy(bundle.params, bundle.split_once(after))
+            settle(bundle, dense, after)
+            dense.copy_(after)
         self.show()
 
+    @torch.no_grad()
+    def held(self, bundle: Bundle) -> Tensor:
+        """What the parameters hold, as one tensor, until the next call."""
+        held = self._scratch(bundle, "held")
+        _copy(bundle.params, bundle.split_once(held))
+        return held
+
+    def _scratch(self, bundle: Bundle, use: str = "view") -> Tensor:
+        """Room for one bundle: the same for all of a kind, so that it stays in a CPU's cache."""
+        like = bundle.params[0]
+        key = (use, like.device, like.dtype)
+        if key not in self._room:
+            self._room[key] = like.new_empty(max(b.size for b in self._bundles), requires_grad=False)
+        return self._room[key][: bundle.size]
+
     def state_dict(self) -> dict[str, Any]:
-        return {name: value.detach().cpu() for name, value in self.dense.items()}
+        return {name: value.detach().to("cpu", copy=True) for name, value in self.dense.items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, value in self.dense.items():
             value.copy_(state[name])
         self.shown = True
+
+
+def _copy(sources: list[Any], targets: list[Any]) -> None:
+    torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]

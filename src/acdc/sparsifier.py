@@ -14,12 +14,14 @@ import logging
 import math
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from acdc.bundle import Bundle
 from acdc.checks import (
     check_finished,
     check_identity,
@@ -108,20 +110,24 @@ class Sparsifier:
                 )
         self.layers = method.layers(self.model)
         self._weights = {weight.name: weight for weight in self.layers.weights}
+        self._index = {name: index for index, name in enumerate(self._weights)}
         check_not_sharded(self.layers)
         check_optimizer_holds(self.optimizer, self.layers)
         self.total_steps = method.schedule.total_steps(steps_per_epoch)
         self.budgets = method.budgets(self.layers)
+        self._said: set[str] = set()
+        for caution in method.cautions(self.total_steps, steps_per_epoch):
+            self._say_once(caution)
 
         self._compressed = False
         self._masks: dict[str, Tensor] = {}
-        self._due = False  # a phase has ended, and the next step has not begun
-        self._update_due = False  # as the next step begins, inside a phase
+        self._wide: dict[Bundle, Tensor] = {}  # the masks of bundles, as long as they stay
+        self._due: Literal["phase", "update"] | None = None  # as the next step begins: a new phase, or an update in one
         self._observing = False  # in the step to come
+        self._whole: dict[str, Tensor] = {}  # gradients to observe, where they are masked before that
         self._shadow: Shadow | None = None
         self.memory: dict[str, Any] = {}  # what a method remembers from step to step: tensors and plain data
         self._late = False  # compression was noticed only after the forward pass; weights are zeroed after the step
-        self._said: set[str] = set()
         self._keeps_zeros = keeps_zeros(self.optimizer)
         self._gradients = Gradients(self._weights, self._on_gradient)
         watched = [model, self.model, *(weight.module for weight in self.layers.weights)]
@@ -205,10 +211,22 @@ class Sparsifier:
                 self._zero(self._weights)
             self._late = False
             self._next_forward.disarm()
-        elif self._due:
-            self._enter_due()
-        elif self._update_due:
-            self._update()
+        else:
+            self._take_up()
+
+    def mask_gradients(self) -> None:
+        """The step's gradients are complete, and unscaled: mask them now. For loops that clip, with RigL or SNFS.
+
+        Gradients are masked as backward writes them, but for steps in which a method looks at them whole: those are
+        masked as the optimizer's step begins, and clipping would see a larger norm than that of what is used.
+        """
+        self._refuse_if_detached("mask_gradients")
+        self._take_up()
+        if self._compressed and self._shadow is None:
+            if self._observing:
+                grads = {name: self._weights[name].param.grad for name in self._gradients.unmasked()}
+                self._whole |= {name: grad.detach().clone() for name, grad in grads.items() if grad is not None}
+            self._gradients.mask_now()
 
     def set_step(self, step: int) -> None:
         """For hosts that know better how many optimizer steps have run."""
@@ -297,12 +315,27 @@ class Sparsifier:
         """A prunable weight, with its parameter and the layer that owns it."""
         return self._weights[name]
 
-    def masked(self, name: str, tensor: Tensor) -> Tensor:
-        """A copy of a tensor of a layer's shape, exactly 0 where its mask prunes; none does before the first."""
-        kept = tensor.detach().clone()
-        if self._masks:
-            working.apply_(kept, self._masks[name])
-        return kept
+    def index(self, name: str) -> int:
+        """Of a prunable weight among all of them."""
+        return self._index[name]
+
+    def write_masked(self, bundle: Bundle, tensor: Tensor, out: Tensor) -> None:
+        """Into `out` the tensor with exact zeros where the masks of a bundle's layers prune; none does at first."""
+        if not self._masks:
+            out.copy_(tensor)
+            return
+        if bundle not in self._wide:
+            self._wide[bundle] = working.widen(bundle.join(self._masks), tensor)
+        working.write_masked(tensor, self._wide[bundle], out)
+
+    def held(self, bundle: Bundle) -> Tensor:
+        """What the model's parameters hold, where a method trains dense weights behind them; until the next call."""
+        assert self._shadow is not None, "asked for by methods that have one"
+        return self._shadow.held(bundle)
+
+    def settings(self, bundle: Bundle) -> Mapping[str, Any]:
+        """The optimizer's for a bundle's layers: learning rate, weight decay, momentum, as they are now."""
+        return self.optimizer.param_groups[bundle.group]
 
     @property
     def late(self) -> bool:
@@ -313,6 +346,7 @@ class Sparsifier:
     def gradients(self) -> dict[str, Tensor]:
         """Gradients of the prunable weights that have one. Those a fused optimizer will unscale come unscaled."""
         grads = {name: w.param.grad.detach() for name, w in self._weights.items() if w.param.grad is not None}
+        grads |= {name: whole for name, whole in self._whole.items() if name in grads}
         scale = loss_scale(self.optimizer)
         return grads if scale is None else {name: grad / scale for name, grad in grads.items()}
 
@@ -331,7 +365,7 @@ class Sparsifier:
         """
         if self._shadow is None:
             self._gradients.stop()
-            self._shadow = Shadow(self._weights, lambda name, dense: self.method.view(self, name, dense))
+            self._shadow = self._new_shadow()
         self._compressed = True
         if not self._late:
             self._shadow.show()
@@ -347,7 +381,10 @@ class Sparsifier:
 
     def keep_sparse(self) -> None:
         """Keep a copy of the model as it is as the sparse one, for methods that end with a dense phase."""
-        self.kept_sparse = (to_cpu(self.model.state_dict()), {name: mask.cpu() for name, mask in self.masks.items()})
+        self.kept_sparse = self._sparse_now()
+
+    def _sparse_now(self) -> tuple[StateDict, dict[str, Tensor]]:
+        return to_cpu(self.model.state_dict()), {name: mask.cpu() for name, mask in self.masks.items()}
 
     @torch.no_grad()
     def decompress(self, reset: str) -> None:
@@ -369,9 +406,8 @@ class Sparsifier:
     def finish(self, *, early: bool = False) -> Result:
         """The sparse model as it is and its dense twin. `early=True` accepts a run stopped in its final phase."""
         self._refuse_if_detached("finish")
-        if self.kept_sparse is not None and self.phase.final and self.phase.kind == "dense":
-            return self._finish_dense(early)
-        if not (self.phase.final and self._compressed):
+        ends_dense = self.kept_sparse is not None and self.phase.final and self.phase.kind == "dense"
+        if not ends_dense and not (self.phase.final and self._compressed):
             raise RuntimeError(
                 f"finish() at step {self.step} of {self.total_steps}, in a {self.phase.name} phase: the sparse model "
                 "exists only in the final compressed phase. Train on, or use a shorter schedule. If your loop is over: "
@@ -380,28 +416,15 @@ class Sparsifier:
             )
         if not early:
             check_finished(self.step, self.total_steps)
-        check_still_sparse(self.layers, self.masks)
-        return Result(
-            sparse=to_cpu(self.model.state_dict()),
-            dense=self.twin.model if self.twin else None,
-            dense_step=self.twin.step if self.twin else None,
-            masks={name: mask.cpu() for name, mask in self.masks.items()},
-            total_steps=self.total_steps,
-            twin=self.twin,
-        )
-
-    def _finish_dense(self, early: bool) -> Result:
-        """Of a method that ends densely: the sparse model was kept before, and the model as it is is the dense one."""
-        if not early:
-            check_finished(self.step, self.total_steps)
-        assert self.kept_sparse is not None, "finish() has looked"
-        self.keep_twin()
-        assert self.twin is not None, "it was just kept"
-        sparse, masks = self.kept_sparse
+        if ends_dense:
+            self.keep_twin()
+        else:
+            check_still_sparse(self.layers, self.masks)
+        sparse, masks = (self.kept_sparse if ends_dense else None) or self._sparse_now()
         return Result(
             sparse=sparse,
-            dense=self.twin.model,
-            dense_step=self.twin.step,
+            dense=self.twin.model if self.twin else None,
+            dense_step=self.twin.step if self.twin else None,
             masks=masks,
             total_steps=self.total_steps,
             twin=self.twin,
@@ -411,7 +434,7 @@ class Sparsifier:
         """Take every hook away, for good. The weights stay as they are; nothing keeps them sparse any more."""
         self._attached = False
         self._shadow = None  # the model keeps the view it has
-        self._update_due = self._observing = False
+        self._observing = False
         for handle in self._step_hooks:
             handle.remove()
         self._step_hooks = []
@@ -419,7 +442,8 @@ class Sparsifier:
         self._gradients.stop()
         self._next_forward.disarm()
         self._next_forward.release()
-        self._due = self._late = False
+        self._due, self._late = None, False
+        self._whole = {}
         for target in (self.model, self.optimizer):
             if attached_to(target) is self:
                 del _attached[target]
@@ -459,7 +483,7 @@ class Sparsifier:
         self.history = [dict(event) for event in state["history"]]
         self.best_metric = state["best_metric"]
         self.twin = Twin(**state["twin"]) if state["twin"] else None
-        self._due, self._late = False, state["late"]
+        self._due, self._late = None, state["late"]
         self.memory = _to_device(state.get("memory") or {}, next(iter(self._weights.values())).param.device)
         kept = state.get("kept_sparse")
         self.kept_sparse = (kept[0], kept[1]) if kept else None
@@ -470,7 +494,7 @@ class Sparsifier:
         self._shadow = None
         if state.get("shadow") is not None:
             self._compressed = True
-            self._shadow = Shadow(self._weights, lambda name, dense: self.method.view(self, name, dense))
+            self._shadow = self._new_shadow()
             self._shadow.load_state_dict(state["shadow"])
         self._watch_for_next_phase()
 
@@ -486,11 +510,12 @@ class Sparsifier:
 
     def _watch_for_next_phase(self) -> None:
         upcoming = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
-        self._due = upcoming.index != self._phase.index
-        self._update_due = not self._due and self.method.updates_at(self, self.step)
+        self._whole = {}
+        new = upcoming.index != self._phase.index
+        self._due = "phase" if new else "update" if self.method.updates_at(self, self.step) else None
         self._observing = self._gradients.paused = self.method.observes_at(self, self.step)
-        self._gradients.alert = self._due or self._update_due
-        if self._update_due or (self._due and (upcoming.kind == "sparse" or self._shadow is not None)):
+        self._gradients.alert = self._due is not None
+        if self._due == "update" or (new and (upcoming.kind == "sparse" or self._shadow is not None)):
             self._gradients.watch()
             self._next_forward.arm()
             return
@@ -503,18 +528,23 @@ class Sparsifier:
         if not self._compressed or self._shadow is not None:
             self._gradients.stop()
 
-    def _enter_due(self) -> None:
-        phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
-        self.method.enter(self, phase)  # may refuse: the phase is then still due
-        self._due = False
+    def _take_up(self) -> None:
+        """Do what is due as a step begins."""
+        if self._due == "phase":
+            phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
+            self.method.enter(self, phase)  # may refuse: the phase is then still due
+            self._phase = phase
+            self._record(phase)
+        elif self._due == "update":
+            self.method.update(self)
+        else:
+            return
+        self._due = None
         self._next_forward.disarm()
-        self._phase = phase
-        self._record(phase)
 
-    def _update(self) -> None:
-        self.method.update(self)
-        self._update_due = False
-        self._next_forward.disarm()
+    def _new_shadow(self) -> Shadow:
+        self._wide.clear()
+        return Shadow(self.layers.weights, self.optimizer, partial(self.method.view, self))
 
     def _new_masks(self) -> None:
         if not self._masks:
@@ -522,6 +552,7 @@ class Sparsifier:
 
     def _masks_changed(self) -> None:
         self._compressed = True
+        self._wide.clear()
         if self._shadow is not None:
             if not self._late:
                 self._shadow.show()
@@ -546,22 +577,20 @@ class Sparsifier:
     # Hooks
 
     def _on_gradient(self) -> None:
-        if self._due or self._update_due:
-            self._enter_late()
+        if self._due:
+            self._take_up_late()
         self._next_forward.release()
         self._gradients.alert = False
 
-    def _enter_late(self) -> None:
+    def _take_up_late(self) -> None:
         """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
         if self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "dense":
-            if self._update_due:
-                self._update()
-            elif self._shadow is None:  # else dense weights come back before the optimizer's step
-                self._enter_due()
+            if self._due == "update" or self._shadow is None:
+                self._take_up()  # else dense weights come back before the optimizer's step
             return
         self._late = True
         try:
-            self._update() if self._update_due else self._enter_due()
+            self._take_up()
         except Exception:
             self._late = False
             raise
@@ -574,10 +603,7 @@ class Sparsifier:
 
     def _before_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         self._next_forward.release()
-        if self._due:
-            self._enter_due()
-        elif self._update_due:
-            self._update()
+        self._take_up()
         skipped = (self._observing or self._shadow is not None) and step_was_skipped(optimizer)
         if self._observing and not skipped:
             with torch.no_grad():
@@ -596,20 +622,15 @@ class Sparsifier:
                 f"optimizer.step(closure): {self.method.name} trains dense weights behind the model's and cannot let a "
                 "closure compute with them; call the closure yourself, then optimizer.step()"
             )
-        scale = loss_scale(self.optimizer)
-        for name, weight in self._weights.items():
-            if weight.param.grad is not None:
-                grad = weight.param.grad if scale is None else weight.param.grad.div_(scale)
-                self.method.pull_back(self, name, grad, self._shadow.dense[name])
-                if scale is not None:
-                    grad.mul_(scale)
+        if not self.method.straight_through:
+            self._shadow.pull_back(partial(self.method.pull_back, self), loss_scale(self.optimizer))
         self._shadow.put_dense()
 
     def _after_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         if step_was_skipped(optimizer):
             return
         if self._shadow is not None:
-            self._shadow.take_dense(lambda name, before, after: self.method.settle(self, name, before, after))
+            self._shadow.take_dense(partial(self.method.settle, self))
         if self._compressed and self._shadow is None:
             if not self._keeps_zeros:
                 self._say_once(

@@ -102,6 +102,11 @@ def test_settings_that_are_allowed_and_odd(capsys: pytest.CaptureFixture[str]) -
     assert "seeds 0, 1" in out
 
 
+def test_a_run_too_short_for_its_method_to_do_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    out = checked(capsys, "digits", "--epochs", "2", "--set", "method.name=rigl", "--set", "method.sparsity=0.9")
+    assert "warning: RigL: the first update is due at step 100, and the run of" in out
+
+
 def test_data_that_is_there_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ("data.name=synthetic", "data.train=300", "data.test=50", "data.classes=7", "data.shape=[1, 16, 16]")
     out = checked(capsys, "digits", *(part for setting in settings for part in ("--set", setting)))

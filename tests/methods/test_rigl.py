@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 import acdc
 from acdc.methods.rigl import RigL
@@ -33,6 +34,73 @@ def test_what_grows_has_no_momentum():
     t.begin()
     assert t.masks == "10101100"
     assert t.momentum == [1, 0, 1, 0, 0, 0, 0, 0]
+
+
+def test_clipping_sees_masked_gradients_also_where_whole_ones_are_looked_at():
+    """Kept gradients are 3 and 4, of norm 5; pruned ones would make it larger. Both are seen: by whom they concern."""
+    t = Tiny(method(drop=0.6, end=1.0), [0] * 8)
+    t.step()
+    t.mask("11110000")
+    t.set([4, -1, 3, 2, 0, 0, 0, 0])
+    t.sparsifier.begin_step()
+    assert t.sparsifier.observing
+    t.params[0].grad = torch.tensor([[3.0, 0, 4, 0, 1, -90, 50, 3]])
+    t.sparsifier.mask_gradients()
+    assert float(torch.nn.utils.clip_grad_norm_(t.params, 2.5)) == 5
+    t.optimizer.step()
+    assert t.weights == [2.5, -1, 1, 2, 0, 0, 0, 0]
+    t.begin()
+    assert t.masks == "10010110", "−1 and 1 are dropped; −90 and 50 grow"
+
+
+def test_gradients_kept_for_a_skipped_step_are_not_the_next_one_s():
+    t = Tiny(method(drop=0.6, end=1.0), [0] * 8)
+    t.step()
+    t.mask("11110000")
+    t.set([4, -1, 3, 2, 0, 0, 0, 0])
+    for pruned in ([torch.inf, 0, 0, 0], [0, 1, 2, 0]):  # of the first, a gradient scaler makes no step
+        t.sparsifier.begin_step()
+        t.params[0].grad = torch.tensor([[0.0] * 4 + pruned])
+        t.sparsifier.mask_gradients()
+    t.optimizer.step()
+    t.begin()
+    assert t.masks == "10100110"
+
+
+def test_a_run_too_short_to_update_says_so(caplog):
+    """T_end = ⌊.75 · 80⌋ = 60 comes before step 100."""
+    Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(80)), [1, 2])
+    (said,) = caplog.messages
+    assert said == (
+        "RigL: the first update is due at step 100, and the run of 80 steps has its last at step 60: masks stay as "
+        'they begin. For about ten updates write every="6st"'
+    )
+    caplog.clear()
+    Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(134)), [1, 2])
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("name", "every", "total", "says"),
+    [
+        ("set", "10st", 10, True),  # the last step is 9
+        ("set", "9st", 10, False),
+        ("snfs", "10st", 10, True),
+        ("snfs", "9st", 10, False),
+        ("deepr", "10st", 10, True),
+        ("deepr", "9st", 10, False),
+        ("top_kast", "10st", 10, True),
+        ("top_kast", "9st", 10, False),
+        ("static", None, 10, False),
+        ("rigl", "1st", 1, True),
+    ],
+)
+def test_the_same_of_methods_alike(caplog, name, every, total, says):
+    knobs = {"every": every} if every else {}
+    t = Tiny(acdc.methods.build(name, sparsity=0.5, schedule=sparse_for(total), **knobs), [1, 2, 3, 4])
+    assert bool(caplog.messages) == says
+    updates = any(t.sparsifier.method.updates_at(t.sparsifier, step) for step in range(1, total))
+    assert updates != says or name == "static"
 
 
 def test_the_share_falls_as_a_cosine():

@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from acdc.methods.snfs import SNFS, share_out
 from tests.methods.tiny import Tiny, sparse_for
@@ -22,6 +23,18 @@ def test_by_hand():
     t.begin()
     assert t.masks == ["11100110", "11100000"]
     assert t.weights == [[3.5, 3.5, 1.8, 0, 0, 0, 0, 0], [9, 8, 7, 0, 0, 0, 0, 0]]
+
+
+def test_momentum_is_of_gradients_as_they_are_before_clipping():
+    t = Tiny(method(schedule=sparse_for(8)), [1] * 4)
+    t.step()
+    t.mask("1100")
+    t.sparsifier.begin_step()
+    t.params[0].grad = torch.tensor([[3.0, 4.0, 7.0, 8.0]])
+    t.sparsifier.mask_gradients()
+    assert float(torch.nn.utils.clip_grad_norm_(t.params, 1.0)) == 5
+    t.optimizer.step()
+    assert t.sparsifier.memory["momentum"]["0.weight"].tolist() == [[3, 4, 7, 8]]
 
 
 def test_a_weight_just_dropped_may_come_back_as_it_was():

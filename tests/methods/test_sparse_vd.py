@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import acdc
+from acdc.bundle import Bundle
 from acdc.methods.sparse_vd import K1, SparseVD, kl, kl_slope, log_alpha
 from tests.methods.tiny import Tiny, sparse_for
 
@@ -32,10 +33,16 @@ def test_one_step_by_hand():
     assert t.weights[0] == pytest.approx(0.9, abs=1e-4)
 
 
+def draw(t: Tiny, layer: int, size: int) -> torch.Tensor:
+    """The noise of a layer's bundle, were the layer its first."""
+    bundle = Bundle([t.sparsifier.layers.weights[layer]], group=0)
+    return torch.randn(size, generator=t.sparsifier.method.generator(t.sparsifier, bundle, torch.device("cpu")))
+
+
 def test_the_gradient_of_the_loss_by_hand():
     """No KL yet (t = 0 of the rise): ∂f/∂log σ² = c·σε/2, so Adam moves against the sign of c·ε; θ ← θ − c."""
     t = Tiny(SparseVD(start=-2.0, rate=0.25, schedule=sparse_for(4)), [1.0, 1.0])
-    noise = t.sparsifier.method.noise(t.sparsifier, "0.weight", torch.ones(1, 2))
+    noise = draw(t, 0, 2)
     t.begin()
     assert t.weights == pytest.approx([1 + math.exp(-1) * e for e in noise.flatten().tolist()], abs=1e-5)
     t.step([3.0, -3.0])
@@ -59,9 +66,9 @@ def test_weights_that_are_nothing_but_noise_are_pruned_between_steps():
 def test_noise_is_of_the_step_and_the_layer():
     def seen(seed: int) -> list:
         t = Tiny(SparseVD(seed=seed, schedule=sparse_for(4)), [1.0, 1.0], [1.0, 1.0])
-        first = [t.sparsifier.method.noise(t.sparsifier, f"{i}.weight", torch.ones(2)).tolist() for i in (0, 1)]
+        first = [draw(t, i, 2).tolist() for i in (0, 1)]
         t.step()
-        return [*first, t.sparsifier.method.noise(t.sparsifier, "0.weight", torch.ones(2)).tolist()]
+        return [*first, draw(t, 0, 2).tolist()]
 
     draws = [*seen(0), *seen(1)]
     assert len({tuple(draw) for draw in draws}) == 6

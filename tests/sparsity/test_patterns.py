@@ -143,6 +143,40 @@ def test_nm_spreads_ties_over_places(pattern: NM, chunk: int) -> None:
         assert groups[start : start + pattern.m].sum(0).tolist() == [pattern.n] * pattern.m
 
 
+@pytest.mark.parametrize("piece", [16, 1 << 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "modules",
+    [
+        (nn.Linear(8, 8), nn.Conv2d(16, 4, 3), nn.Linear(16, 16)),
+        (nn.Linear(4, 3), nn.Conv2d(4, 5, 3), nn.Linear(8, 8)),  # the first has 3 groups: turns of the next begin anew
+        (nn.Linear(64, 64),),
+    ],
+)
+def test_many_layers_at_once_keep_what_each_keeps_alone(
+    modules: tuple[nn.Module, ...], dtype: torch.dtype, piece: int
+) -> None:
+    weights, pattern = layers_of(*modules), NM(2, 4)
+    tensors = [(torch.randn(weight.param.shape) * 2).round().to(dtype) for weight in weights]  # many ties
+    expected = []
+    for weight, tensor in zip(weights, tensors, strict=True):
+        mask = new_mask(tensor)
+        pattern.write_mask(weight, tensor, mask)
+        assert torch.equal(mask, alone(weight, tensor))
+        expected.append(torch.where(mask != 0, tensor, 0))
+    with patch.object(patterns, "_PIECE", piece):
+        pattern.keep_(weights, tensors)
+    for kept, value in zip(tensors, expected, strict=True):
+        assert torch.equal(kept, value)
+
+
+def alone(weight: Weight, tensor: Tensor) -> Tensor:
+    """By comparing all pairs: the plain version."""
+    last = tensor.movedim(weight.in_dim, -1)
+    keep = patterns._keep_n_by_pairs(last.reshape(-1, 4).abs(), 2, 0).to(torch.int8).neg_()
+    return keep.reshape(last.shape).movedim(-1, weight.in_dim)
+
+
 def test_nm_of_rows_longer_than_a_chunk() -> None:
     """No patch: more input channels than one chunk holds, in groups that its size does not divide by."""
     inputs = 3 * (patterns._CHUNK // 2)

@@ -75,6 +75,9 @@ def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
     assert execution is not None
     if facts.missing:
         warnings.append(f"data not found: {facts.missing} (on the command line: --data DIR)")
+    if method is not None:
+        each = _steps(recipe, facts)
+        warnings += method.cautions(method.schedule.total_steps(each), each)
     late = [f"{milestone:g}" for milestone in recipe.rate.milestones if milestone >= recipe.epochs]
     if late and recipe.rate.shape == "step":
         warnings.append(f"rate.milestones: {', '.join(late)} lie past the last epoch, {recipe.epochs - 1}")

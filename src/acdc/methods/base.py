@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from acdc.bundle import Bundle
 from acdc.duration import ABSOLUTE, Duration, wrong
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -35,6 +36,7 @@ class Base:
     embeddings: bool = False
 
     name: ClassVar[str]
+    straight_through: ClassVar[bool] = True  # False where a method pulls gradients back to dense weights behind a view
     needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that take one of a few words
 
@@ -124,6 +126,9 @@ class Base:
             distribution = {name: path(value) for name, value in distribution.items()}
         return budgets(distribution, layers.weights, None if target is None else path(target))
 
+    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+        return []
+
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         raise NotImplementedError
 
@@ -139,13 +144,13 @@ class Base:
     def observe(self, sparsifier: Sparsifier) -> None:
         raise NotImplementedError
 
-    def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
+    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
         raise NotImplementedError
 
-    def pull_back(self, sparsifier: Sparsifier, name: str, grad: Tensor, dense: Tensor) -> None:
-        """Straight through, unless a method says otherwise."""
+    def pull_back(self, sparsifier: Sparsifier, bundle: Bundle, grad: Tensor, dense: Tensor) -> None:
+        raise NotImplementedError
 
-    def settle(self, sparsifier: Sparsifier, name: str, before: Tensor, after: Tensor) -> None:
+    def settle(self, sparsifier: Sparsifier, bundle: Bundle, before: Tensor, after: Tensor) -> None:
         """All of the step holds, unless a method says otherwise."""
 
     def rate_step(self, sparsifier: Sparsifier, step: int) -> int:
@@ -169,6 +174,17 @@ def check_every(value: str) -> None:
     """The time between two updates: some epochs or steps."""
     if not Duration.parse(value, "every", ABSOLUTE).value:
         raise wrong("every", value, "updates lie some steps or epochs apart", 'write every="1st" or more')
+
+
+def never_updates(method: Base, every: int, last: int, total: int) -> list[str]:
+    """A caution, where the first update, after `every` steps, lies behind the last step that may have one."""
+    if every <= last:
+        return []
+    instead = f'write every="{max(1, last // 10)}st"' if last else "train longer"
+    return [
+        f"{type(method).title()}: the first update is due at step {every:,}, and the run of {total:,} steps has its "
+        f"last at step {last:,}: masks stay as they begin. For about ten updates {instead}"
+    ]
 
 
 def refuse_late(sparsifier: Sparsifier) -> None:

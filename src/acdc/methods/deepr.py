@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from acdc.duration import wrong
-from acdc.methods.base import check_every, refuse_late
+from acdc.methods.base import check_every, never_updates, refuse_late
 from acdc.methods.sparse import RandomStart
 from acdc.methods.timing import in_steps
 from acdc.schedule import Phase
@@ -61,6 +61,9 @@ class DeepR(RandomStart):
 
     def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
         return step % in_steps(self.every, sparsifier.steps_per_epoch) == 0 and step > 0
+
+    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+        return never_updates(self, in_steps(self.every, steps_per_epoch), total_steps - 1, total_steps)
 
     @torch.no_grad()
     def update(self, sparsifier: Sparsifier) -> None:

@@ -8,7 +8,7 @@ Knobs      sparsity; initial (0); begin and end of the rise, as fractions of the
            the fraction after which masks stay (1: never). distribution "global", as in the paper.
 FLOPs      2·F forward and for the inputs' gradients by the weights that are left, and F_D for the weights': all of them
            get a gradient.
-Costs      a dense copy of the weights; one selection every 16 steps; four passes over the weights a step.
+Costs      a dense copy of the weights; one selection every 16 steps; five passes over the weights a step.
 Reference  Lin, Stich, Barba, Dmitriev, Jaggi: Dynamic Model Pruning with Feedback. ICLR 2020.
 """
 
@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from acdc.bundle import Bundle
 from acdc.methods.gmp import GMP
 from acdc.methods.timing import fraction
 from acdc.schedule import Phase, Schedule
@@ -71,5 +72,5 @@ class DPF(GMP):
     def _frozen(self, sparsifier: Sparsifier) -> int:
         return min(math.floor(self.freeze * sparsifier.total_steps), sparsifier.total_steps - 1)
 
-    def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
-        return sparsifier.masked(name, dense)
+    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
+        sparsifier.write_masked(bundle, dense, out)

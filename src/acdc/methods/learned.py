@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from acdc.methods.base import Base
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -50,9 +48,3 @@ class Learned(Base):
 def positive(knob: str, value: object, instead: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{knob}={value!r}: expected a number above 0; write {knob}={instead}")
-
-
-def group_of(sparsifier: Sparsifier, name: str) -> dict[str, float | Tensor]:
-    """The optimizer's settings for a layer: its learning rate, weight decay, momentum, as they are now."""
-    param = sparsifier.weight(name).param
-    return next(group for group in sparsifier.optimizer.param_groups if any(p is param for p in group["params"]))

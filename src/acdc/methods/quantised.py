@@ -18,6 +18,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from acdc.bundle import Bundle
 from acdc.methods.learned import Learned
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -62,8 +63,10 @@ class QuantisedACDC(Learned):
             sparsifier.keep_twin()
         sparsifier.shadow()
 
-    def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
-        return quantise(dense, self.bits, sparsifier.weight(name).out_dim if self.per == "channel" else None)
+    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
+        layers = zip(bundle.weights, bundle.split(dense), bundle.split(out), strict=True)
+        for weight, whole, rounded in layers:
+            rounded.copy_(quantise(whole, self.bits, weight.out_dim if self.per == "channel" else None))
 
     def keeps_best_twin(self) -> bool:
         return self.twin == "best"

@@ -6,7 +6,8 @@ Step       every ΔT steps until T_end, in each layer: drop the ⌊ζ(t)·k⌋ k
 Knobs      sparsity; distribution ("erk", or "uniform"); drop α (.3); every ΔT ("100st"); end, as a fraction (.75).
 FLOPs      3·F per sample by the weights that are left, and a dense backward pass every ΔT steps:
            (3·F_S·ΔT + 2·F_S + F_D) / (ΔT + 1) on average.
-Costs      as AC/DC's compressed phases; in one step of ΔT gradients are masked only after the backward pass.
+Costs      as AC/DC's compressed phases; in one step of ΔT gradients are masked only after the backward pass. A loop
+           that clips calls sparsifier.mask_gradients() before, or clipping sees them whole in that step.
 Reference  Evci, Gale, Menick, Castro, Elsen: Rigging the Lottery: Making All Tickets Winners. ICML 2020.
 
 The gradient is that of the step before the update, which is taken as usual; the paper skips it.

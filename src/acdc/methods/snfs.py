@@ -8,8 +8,8 @@ Step       M ← β M + (1 − β) ∇f(θ) for every weight, pruned or not. Eve
 Knobs      sparsity; distribution at the start ("uniform"); drop ζ (.5, .2 for ImageNet); beta β (.9); every ("1ep");
            end, as a fraction (1); seed.
 FLOPs      2·F + F_D per sample: the gradient of all weights is needed at every step.
-Costs      another 4 bytes a weight for M, and a pass over all gradients at every step, which are masked only after that
-           (clipping sees them whole).
+Costs      another 4 bytes a weight for M, and a pass over all gradients at every step, which are masked only after
+           that. A loop that clips calls sparsifier.mask_gradients() before, or clipping sees them whole.
 Reference  Dettmers, Zettlemoyer: Sparse Networks from Scratch: Faster Training without Losing Performance. 2019.
 
 As in the authors' code a weight just dropped may grow at once, and then keeps its value. No layer falls below one

@@ -8,7 +8,7 @@ Knobs      start, s at first (−3200: the paper's ResNet50); decay λ (unset: t
            decay moves s, s ≈ start · exp(−λ Ση / (1 − μ)), and pruning begins when s is near −10. The paper's
            ResNet50 at λ = 2.25e-5 ends at 90.23 %; its exponent is about 11. For shorter runs start nearer to 0.
 FLOPs      3·F per sample by the weights that are left.
-Costs      a dense copy of the weights; about eight passes over the weights a step.
+Costs      a dense copy of the weights; about a dozen passes over the weights a step.
 Reference  Kusupati, Ramanujan, Somani, Wortsman, Jain, Kakade, Farhadi: Soft Threshold Weight Reparameterization for
            Learnable Sparsity. ICML 2020.
 
@@ -21,7 +21,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from acdc.methods.learned import Learned, group_of
+from acdc.bundle import Bundle
+from acdc.methods.learned import Learned
 from acdc.sparsifier import Sparsifier
 
 
@@ -33,6 +34,7 @@ class STR(Learned):
     decay: float | None = None
 
     name: ClassVar[str] = "str"
+    straight_through: ClassVar[bool] = False
     decided_by: ClassVar[str] = "start and decay"
 
     def __post_init__(self) -> None:
@@ -48,20 +50,30 @@ class STR(Learned):
         sparsifier.memory["v"] = {name: weight.new_zeros(()) for name, weight in weights.items()}
         sparsifier.shadow()
 
-    def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
-        return soft_threshold(dense, torch.sigmoid(sparsifier.memory["s"][name]))
+    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
+        thresholds = torch.sigmoid(_stack(sparsifier.memory["s"], bundle))
+        soft_threshold(dense, bundle.spread(thresholds), out=out)
 
-    def pull_back(self, sparsifier: Sparsifier, name: str, grad: Tensor, dense: Tensor) -> None:
-        s, v = sparsifier.memory["s"][name], sparsifier.memory["v"][name]
-        settings = group_of(sparsifier, name)
-        threshold = torch.sigmoid(s)
-        grad.masked_fill_(dense.abs() <= threshold, 0)
-        slope = -threshold * (1 - threshold) * torch.sum(grad * dense.sign())
+    def pull_back(self, sparsifier: Sparsifier, bundle: Bundle, grad: Tensor, dense: Tensor) -> None:
+        s, v = (_stack(sparsifier.memory[key], bundle) for key in ("s", "v"))
+        settings = sparsifier.settings(bundle)
+        thresholds = torch.sigmoid(s)
+        sign = sparsifier.held(bundle).sign_()  # the view's: 0 where the threshold prunes
+        slopes = -thresholds * (1 - thresholds) * bundle.sums(grad.mul_(sign))
+        grad.mul_(sign)
         decay = settings.get("weight_decay", 0.0) if self.decay is None else self.decay
-        v.mul_(settings.get("momentum", 0.0)).add_(slope + decay * s)
+        v.mul_(settings.get("momentum", 0.0)).add_(slopes + decay * s)
         s.sub_(settings["lr"] * v)
+        for key, values in (("s", s), ("v", v)):
+            for name, value in zip(bundle.names, values, strict=True):
+                sparsifier.memory[key][name] = value
 
 
-def soft_threshold(weight: Tensor, threshold: Tensor) -> Tensor:
+def _stack(values: dict[str, Tensor], bundle: Bundle) -> Tensor:
+    """The layers' numbers in one tensor: a copy."""
+    return torch.stack([values[name] for name in bundle.names])
+
+
+def soft_threshold(weight: Tensor, threshold: Tensor, out: Tensor | None = None) -> Tensor:
     """sign(θ)·max(|θ| − τ, 0); exactly θ where τ is 0."""
-    return weight.sign() * (weight.abs() - threshold).clamp_(min=0)
+    return torch.abs(weight, out=out).sub_(threshold).clamp_(min=0).copysign_(weight)

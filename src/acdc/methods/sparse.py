@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from acdc.duration import check_whole, wrong
-from acdc.methods.base import Base, check_every
+from acdc.methods.base import Base, check_every, never_updates
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -92,6 +92,10 @@ class SparseThroughout(RandomStart):
 
     def last_update(self, sparsifier: Sparsifier) -> int:
         return math.floor(self.end * sparsifier.total_steps)
+
+    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+        last = min(math.floor(self.end * total_steps), total_steps - 1)
+        return never_updates(self, in_steps(self.every, steps_per_epoch), last, total_steps)
 
     def fraction_at(self, step: int, last: int) -> float:
         """The share of kept weights replaced at an update."""

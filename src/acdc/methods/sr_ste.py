@@ -5,7 +5,7 @@ Idea       Train dense weights by gradients taken at their N:M version, straight
 Step       each step m ← the N largest |θ| of every M;  θ ← θ − η (∇f(m·θ) + λ (1 − m)·θ).
 Knobs      pattern (NM(2, 4), or another NM); decay λ (2e-4). The sparsity is the pattern's, 1 − N/M.
 FLOPs      2·F forward and for the inputs' gradients by the weights that are left, and F_D for the weights'.
-Costs      a dense copy of the weights; the N:M choice and five passes over the weights, every step.
+Costs      a dense copy of the weights; the N:M choice, and with it some thirty passes, every step.
 Reference  Zhou, Ma, Zhu, Liu, Zhang, Yuan, Sun, Li: Learning N:M Fine-grained Structured Sparse Neural Networks From
            Scratch. ICLR 2021.
 
@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from acdc.bundle import Bundle
 from acdc.methods.base import Base
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
-from acdc.sparsity.masks import apply_, new_mask
 from acdc.sparsity.patterns import NM
 
 
@@ -32,6 +32,7 @@ class SRSTE(Base):
     decay: float = 2e-4
 
     name: ClassVar[str] = "sr_ste"
+    straight_through: ClassVar[bool] = False
     needs_sparsity: ClassVar[bool] = False  # the pattern has it
 
     def __post_init__(self) -> None:
@@ -55,13 +56,9 @@ class SRSTE(Base):
         else:
             sparsifier.shadow()
 
-    def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
-        mask, view = new_mask(dense), dense.clone()
-        self.pattern.write_mask(sparsifier.weight(name), dense, mask)
-        apply_(view, mask)
-        return view
+    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
+        self.pattern.keep_(bundle.weights, bundle.split_once(out.copy_(dense)))
 
-    def pull_back(self, sparsifier: Sparsifier, name: str, grad: Tensor, dense: Tensor) -> None:
+    def pull_back(self, sparsifier: Sparsifier, bundle: Bundle, grad: Tensor, dense: Tensor) -> None:
         """The model still holds m·θ, so that (1 − m)·θ is what it lacks."""
-        if self.decay:
-            grad.add_(dense - sparsifier.weight(name).param.detach(), alpha=self.decay)
+        grad.add_(sparsifier.held(bundle).sub_(dense), alpha=-self.decay)

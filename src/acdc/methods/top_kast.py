@@ -13,8 +13,8 @@ Knobs      sparsity, forward; backward, the backward set's, at most as high (uns
            never). distribution "uniform": the paper takes the largest of each layer and leaves the first and last
            layer dense in some tables (first_and_last_dense).
 FLOPs      F_A forward + F_A for the inputs' gradients + F_B for the weights', per sample.
-Costs      a dense copy of the weights and 4 bytes a weight for the penalty; here the backward pass is dense and then
-           masked. Two selections an update; about eight passes over the weights a step.
+Costs      a dense copy of the weights and up to 8 bytes a weight for the penalty and the mask of B; here the backward
+           pass is dense and then masked. Two selections an update; about a dozen passes over the weights a step.
 Reference  Jayakumar, Pascanu, Rae, Osindero, Elsen: Top-KAST: Top-K Always Sparse Training. NeurIPS 2020.
 
 Masks of the initial weights come first. The optimizer's own weight decay and momentum move weights of B only.
@@ -27,12 +27,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from acdc.methods.base import Base, check_every
-from acdc.methods.learned import group_of
+from acdc.bundle import Bundle
+from acdc.methods.base import Base, check_every, never_updates
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Distribution, check_sparsity
+from acdc.sparsity.masks import bits_of, from_bool, widen, write_masked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,7 @@ class TopKAST(Base):
     explore: float = 1.0
 
     name: ClassVar[str] = "top_kast"
+    straight_through: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_every(self.every)
@@ -85,12 +87,16 @@ class TopKAST(Base):
         each = sparsifier.steps_per_epoch
         return step % in_steps(self.every, each) == 0 and self.schedule.phase_at(step, each).kind == "sparse"
 
+    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+        return never_updates(self, in_steps(self.every, steps_per_epoch), total_steps - 1, total_steps)
+
     def update(self, sparsifier: Sparsifier) -> None:
         self._choose(sparsifier)
 
     @torch.no_grad()
     def _choose(self, sparsifier: Sparsifier) -> None:
-        """A into the masks; the penalty's share of each weight into memory: 1 on A, 1/D on B∖A, 0 where it rests."""
+        """A into the masks; into memory the penalty's share of each weight, 1 on A, 1/D on B∖A, 0 where it rests, and
+        a mask of those that do not rest."""
         sparsifier.shadow()
         weights, wider = sparsifier.weights, {}
         if sparsifier.step < math.floor(self.explore * sparsifier.total_steps):
@@ -100,24 +106,27 @@ class TopKAST(Base):
             )
             wider = sparsifier.write_masks(weights, budgets)
         sparsifier.compress(scores=weights)
-        shares = sparsifier.memory["share"] = {}
+        memory = sparsifier.memory
+        memory["share"], memory["moves"] = {}, {}
         for name, kept in sparsifier.masks.items():
             share = kept.to(weights[name].dtype)
             if wider:
-                density = max(1, int(kept.sum())) / kept.numel()
-                share[wider[name] & ~kept] = 1 / density
-            shares[name] = share
+                count = kept.count_nonzero().clamp_(min=1)
+                share = torch.where(wider[name] & ~kept, torch.full_like(count, kept.numel()) / count, share)
+            memory["share"][name], memory["moves"][name] = share, widen(from_bool(share != 0), share)
 
-    def view(self, sparsifier: Sparsifier, name: str, dense: Tensor) -> Tensor:
-        return sparsifier.masked(name, dense)
+    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
+        sparsifier.write_masked(bundle, dense, out)
 
-    def pull_back(self, sparsifier: Sparsifier, name: str, grad: Tensor, dense: Tensor) -> None:
-        share = sparsifier.memory["share"][name]
-        grad.masked_fill_(share == 0, 0)
+    def pull_back(self, sparsifier: Sparsifier, bundle: Bundle, grad: Tensor, dense: Tensor) -> None:
+        share = bundle.join(sparsifier.memory["share"])
+        write_masked(grad, bundle.join(sparsifier.memory["moves"]), out=grad)
         if self.decay is not None:
             grad.addcmul_(share, dense, value=self.decay)
-        elif decay := group_of(sparsifier, name).get("weight_decay", 0.0):
+        elif decay := sparsifier.settings(bundle).get("weight_decay", 0.0):
             grad.add_((share - 1).clamp_(min=0).mul_(dense).mul_(decay))  # the optimizer itself adds λθ
 
-    def settle(self, sparsifier: Sparsifier, name: str, before: Tensor, after: Tensor) -> None:
-        torch.where(sparsifier.memory["share"][name] == 0, before, after, out=after.detach())
+    def settle(self, sparsifier: Sparsifier, bundle: Bundle, before: Tensor, after: Tensor) -> None:
+        """What rests stays: before + moves · (after − before), in bits."""
+        before, after = bits_of(before), bits_of(after)
+        after.bitwise_xor_(before).bitwise_and_(bundle.join(sparsifier.memory["moves"])).bitwise_xor_(before)

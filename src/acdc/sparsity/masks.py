@@ -28,9 +28,24 @@ def from_bool(keep: Tensor) -> Tensor:
     return keep.to(torch.int8).neg_()
 
 
+def bits_of(tensor: Tensor) -> Tensor:
+    """The same memory as integers."""
+    return tensor.detach().view(_BITS[tensor.element_size()])
+
+
+def widen(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask for many uses: on a CPU as wide as what it masks, as an AND would otherwise widen it each time."""
+    return mask if mask.device.type != "cpu" else mask.to(_BITS[like.element_size()])
+
+
+def write_masked(tensor: Tensor, mask: Tensor, out: Tensor) -> None:
+    """Into `out` the tensor with exact zeros wherever the mask is 0."""
+    torch.bitwise_and(bits_of(tensor), mask, out=bits_of(out))
+
+
 def apply_(tensor: Tensor, mask: Tensor) -> None:
     """Zero `tensor` in place wherever the mask is 0: one pass, no other allocation than a small chunk."""
-    bits = tensor.detach().view(_BITS[tensor.element_size()])
+    bits = bits_of(tensor)
     if bits.device.type != "cpu" or bits.numel() <= _CPU_CHUNK or bits.stride() != mask.stride():
         bits.bitwise_and_(mask)
         return

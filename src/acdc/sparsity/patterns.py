@@ -19,6 +19,7 @@ from acdc.sparsity.masks import in_index_order
 from acdc.sparsity.select import WHOLE, Scores, Shards, top_k
 
 _CHUNK = 1 << 20
+_PIECE = 1 << 16  # what stays in a CPU's cache through the many operations of an N:M choice
 
 
 class Pattern(Protocol):
@@ -93,9 +94,26 @@ class NM:
         group = 0
         score, mask = _channels_last(score, weight), _channels_last(mask, weight)
         for part, kept in in_index_order(max(_CHUNK // self.m, 1) * self.m, score, mask):
-            groups = part.reshape(-1, self.m).abs()
-            kept.copy_(_keep_n(groups, self.n, group).to(torch.int8).neg_().reshape(kept.shape))
+            groups = part.reshape(-1, self.m)
+            kept.copy_(_keep_n(groups, self.n, group).neg_().view(kept.shape))
             group += groups.shape[0]
+
+    def keep_(self, weights: Sequence[Weight], tensors: Sequence[Tensor]) -> None:
+        """Zero all but the N largest of every M in some layers, known to be finite: many at once, no device waits."""
+        last = [_channels_last(tensor, weight) for weight, tensor in zip(weights, tensors, strict=True)]
+        sizes = [tensor.numel() // self.m for tensor in last]
+        if len(sizes) > 1 and any(size % self.m for size in sizes):  # ties are broken by the place in a layer
+            for weight, tensor in zip(weights, tensors, strict=True):
+                self.keep_([weight], [tensor])
+            return
+        flat = [tensor.reshape(-1, self.m) for tensor in last]
+        groups = torch.cat(flat) if len(flat) > 1 else flat[0]
+        step = len(groups) if groups.is_cuda else max(_PIECE // self.m**2, 1) * self.m
+        for first in range(0, len(groups), step):
+            part = groups[first : first + step]
+            part.mul_(_keep_n(part, self.n, first))
+        for tensor, kept in zip(last, groups.split(sizes), strict=True):
+            tensor.copy_(kept.view(tensor.shape))
 
 
 @dataclass(frozen=True)
@@ -203,7 +221,35 @@ def _fill(score: list[float], size: list[int], layer: list[int], budget: int) ->
 
 
 def _keep_n(groups: Tensor, n: int, first_group: int) -> Tensor:
-    """The n largest of each row. Among equals the place to start from moves on by one with every row."""
+    """1 at the n largest magnitudes of each row, 0 elsewhere. Among equals the place to start from moves on by one
+    with every row.
+
+    Magnitudes are ordered as their bits are; times m plus a place in the row no two are equal, and a double still
+    holds them exactly.
+    """
+    if groups.element_size() > 4:
+        return _keep_n_by_pairs(groups.abs(), n, first_group).to(groups.dtype).contiguous()
+    rows, m = groups.shape
+    keys = torch.empty(m, rows, dtype=torch.float64, device=groups.device)
+    keys.copy_(groups.float().abs().view(torch.int32).t())
+    turn = torch.arange(m, device=groups.device)
+    place = (m - 1 - (turn[:, None] + turn + first_group) % m).double()  # of each column, in a row of each turn
+    whole = rows - rows % m
+    keys.mul_(m)[:, :whole].unflatten(1, (-1, m)).add_(place[:, None])
+    keys[:, whole:] += place[:, : rows - whole]
+    sorted_ = list(keys)
+    for place in range(n):  # the largest comes to place 0, the next to place 1, …
+        for other in range(place + 1, m):
+            one, two = sorted_[place], sorted_[other]
+            sorted_[place], sorted_[other] = torch.maximum(one, two), torch.minimum(one, two)
+    kept = torch.empty(rows, m, dtype=groups.dtype, device=groups.device)
+    for column, key in enumerate(keys):
+        kept[:, column] = key.ge_(sorted_[n - 1])
+    return kept
+
+
+def _keep_n_by_pairs(groups: Tensor, n: int, first_group: int) -> Tensor:
+    """The same, of any magnitudes: each is compared with each other one of its row."""
     rows, m = groups.shape
     turn = ((torch.arange(rows, device=groups.device) + first_group) % m).to(torch.int16)
     columns = groups.t().contiguous()

@@ -134,6 +134,8 @@ class Stage:
             if self.scaler and clip is not None:
                 self.scaler.unscale_(self.optimizer)
             if clip is not None:
+                if self.sparsifier:
+                    self.sparsifier.mask_gradients()  # where a method looks at them whole they are not yet
                 nn.utils.clip_grad_norm_(self.model.parameters(), clip)
             if self.scaler:
                 self.scaler.step(self.optimizer)
