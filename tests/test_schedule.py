@@ -583,7 +583,7 @@ def test_to_dict_is_plain_and_from_dict_refuses_the_rest():
 
 def test_str_draws_the_timeline():
     assert str(Schedule.imagenet()) == (
-        "AC/DC schedule: 100 epochs, 50 dense, 50 compressed, 8 compressions\n"
+        "schedule: 100 epochs, 50 dense, 50 compressed, 8 compressions\n"
         "░░░░░░███░░░███░░░███░░░███░░░███░░░███░░░███░░░░░░█████████\n"
         "0     10 15 20 25 30 35 40 45 50 55 60 65 70 75    85\n"
         "░ dense  █ compressed  (numbers: first epoch of each phase)"
@@ -593,13 +593,13 @@ def test_str_draws_the_timeline():
 def test_str_of_steps_mixed_units_and_crowds():
     steps = Schedule.from_transitions(compress=["1000st", "3000st"], decompress=["2000st"], total="4000st")
     assert str(steps).splitlines() == [
-        "AC/DC schedule: 4,000 steps, 2,000 dense, 2,000 compressed, 2 compressions",
+        "schedule: 4,000 steps, 2,000 dense, 2,000 compressed, 2 compressions",
         "░" * 18 + "█" * 18 + "░" * 18 + "█" * 18,
         "0" + " " * 17 + "1,000" + " " * 13 + "2,000" + " " * 13 + "3,000",
         "░ dense  █ compressed  (numbers: first step of each phase)",
     ]
     assert str(Schedule.from_phases(MIXED)).splitlines() == [
-        "AC/DC schedule: 4 phases in mixed units, 2 compressions",
+        "schedule: 4 phases in mixed units, 2 compressions",
         "░" * 18 + "█" * 18 + "░" * 18 + "█" * 18,
         "2ep" + " " * 15 + "15st" + " " * 14 + "0.5ep" + " " * 13 + "10st",
         "░ dense  █ compressed  (numbers: length of each phase, not to scale)",
@@ -618,7 +618,7 @@ def test_str_of_steps_mixed_units_and_crowds():
 def test_str_fits_and_its_labels_stand_where_phases_start(epochs):
     schedule = Schedule.for_epochs(epochs)
     header, bar, ruler, _ = str(schedule).splitlines()
-    assert header.startswith(f"AC/DC schedule: {epochs:,} epochs, {schedule.dense_length.value} dense, ")
+    assert header.startswith(f"schedule: {epochs:,} epochs, {schedule.dense_length.value} dense, ")
     assert 36 < len(bar) <= 72
     assert len(re.findall("█+", bar)) == sum(phase.kind == "sparse" for phase in schedule.phases)
     edges = [0, *(match.start() for match in re.finditer("(?<=░)█|(?<=█)░", bar))]

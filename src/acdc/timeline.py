@@ -42,4 +42,4 @@ def draw(schedule: "Schedule") -> str:
         if not "".join(ruler[max(0, left - 1) : right + 1]).strip():
             ruler[left:right] = label
     legend = f"░ dense  █ compressed  {hint}(numbers: {legend})"
-    return f"AC/DC schedule: {title}\n{bar}\n{''.join(ruler).rstrip()}\n{legend}"
+    return f"schedule: {title}\n{bar}\n{''.join(ruler).rstrip()}\n{legend}"

@@ -219,7 +219,7 @@ def test_it_ends_with_the_table_and_the_folder(piped: tuple[Path, subprocess.Com
 
 def test_it_says_what_was_chosen_and_why(piped: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     assert "device: cpu (as asked), 1 thread" in piped[1].stdout
-    assert "AC/DC schedule: 4 epochs" in piped[1].stdout
+    assert "schedule: 4 epochs" in piped[1].stdout
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
