@@ -1,6 +1,7 @@
 """Comparisons of methods kept under results/comparisons, and their tables.
 
-python -m benchmarks.comparisons DIR NAME    keep a folder of `acdc compare-methods` under a name, without its weights
+python -m benchmarks.comparisons DIR NAME                        keep a folder of `acdc compare-methods` under a name
+python -m benchmarks.comparisons frontier --support acdc-95      what the support of kept runs does, mean over seeds
 
 What is kept: result.json, the figures behind the tables; frontier.svg; and runs.tar.xz with every complete run's
 settings, metrics, phases, result and log, which `acdc report` reads once unpacked.
@@ -19,7 +20,7 @@ from acdc.report import several, write
 from acdc.report.comparison import cells, rows
 from acdc.report.read import read
 from acdc.train.folder import write_json
-from benchmarks.console import run, say
+from benchmarks.console import print_table, run, say
 from benchmarks.record import RESULTS
 from benchmarks.runs import settings_of
 
@@ -137,16 +138,52 @@ def _share(one: dict[str, Any], key: str) -> str:
     return f"{one[key]:.1%}" if spread is None else f"{100 * one[key]:.1f} ± {100 * spread:.1f} %"
 
 
+def support(name: str, group: str, results: Path = RESULTS) -> Table:
+    """Phase by phase: weights still 0 in dense phases, masks' change, and the share of weights ever kept."""
+    ends: list[list[dict[str, Any]]] = []
+    with tarfile.open(results / "comparisons" / name / "runs.tar.xz") as archive:
+        for entry in archive.getnames():
+            if entry.startswith(f"{group}-seed") and entry.endswith("/phases.jsonl"):
+                content = archive.extractfile(entry)
+                assert content is not None, "a file, as its name says"
+                ends.append([json.loads(line) for line in content.read().splitlines()])
+    if not ends:
+        raise FileNotFoundError(f"{name} has no run {group}-seed…")
+    body = [
+        [
+            str(phase[0]["epoch"] + 1),
+            phase[0]["phase"],
+            _mean(phase, "inactive", "{:.1%}"),
+            _mean(phase, "mask_change", "{:.2f} %"),
+            _mean(phase, "explored", "{:.1%}"),
+        ]
+        for phase in zip(*ends, strict=True)
+    ]
+    header = ["after epoch", "phase", "still 0", "masks changed by", "ever kept"]
+    return f"{group}: what the support does", header, body, f"means over {len(ends)} seeds"
+
+
+def _mean(ends: Sequence[dict[str, Any]], key: str, form: str) -> str:
+    values = [end[key] for end in ends if end[key] is not None]
+    return form.format(statistics.fmean(values)) if values else ""
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.comparisons", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="written by acdc compare-methods")
+    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="written by acdc compare-methods")
     parser.add_argument("name", help="what it is called under results/comparisons")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--commit", help="commit of the code that ran")
+    parser.add_argument("--support", metavar="RUNS", help="show this method's support in a kept comparison")
     options = parser.parse_args(arguments)
-    say(f"kept: {keep(options.folder, options.name, options.results, options.commit)}")
+    if options.support:
+        print_table(*support(options.name, options.support, options.results))
+    elif options.folder:
+        say(f"kept: {keep(options.folder, options.name, options.results, options.commit)}")
+    else:
+        parser.error("type the folder to keep before the name, or --support")
     return 0
 
 

@@ -23,6 +23,7 @@ from acdc.methods.dsd import EndsDense
 from benchmarks.console import print_table, progress, run, say
 from benchmarks.overhead import NETS, SPARSITY, Net, Trainer
 from benchmarks.record import RESULTS, Row, append, environment
+from benchmarks.tables import methods_table
 
 UPDATES = ("rigl", "set")
 _NEVER, _LONG = "1000000st", "2000000st"
@@ -110,28 +111,6 @@ def measure_between(net_name: str, name: str, rounds: int, *, quick: bool = Fals
     times = _in_turns(f"{net_name}, {name}", {"plain": plain.step, name: mine.step}, rounds)
     assert sparsifier.phase.kind == "sparse", f"{name}: in {sparsifier.phase}"
     return _row("between", net_name, name, sparsifier.layers.size, net, quick, times)
-
-
-def methods_table(rows: list[Row]) -> tuple[str, list[str], list[list[str]], str]:
-    header = ["what", "net", "method", "ms", "dense step, ms", "ratio", "quartiles"]
-    cells = [
-        [
-            row["part"],
-            row["net"],
-            row["method"],
-            f"{statistics.median(row['seconds']) * 1000:.1f}",
-            f"{statistics.median(row['plain_seconds']) * 1000:.1f}",
-            f"{row['median']:.3f}",
-            "–".join(f"{q:.3f}" for q in row["quartiles"]),
-        ]
-        for row in rows
-    ]
-    return (
-        "Methods against a dense step",
-        header,
-        cells,
-        f"medians over {rows[0]['n']} rounds; updates ≤ 2, steps ≤ 1.15",
-    )
 
 
 def _build(name: str) -> Base:

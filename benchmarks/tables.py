@@ -56,6 +56,12 @@ time not spent in forward, backward and optimizer on a batch that lies ready; "m
 epoch of 50,000 images and describing every 20th; "compressed / dense" compares training
 epochs of neighbouring phases, as the median over pairs.
 """
+_METHODS = """
+## What methods cost
+
+`python -m benchmarks.methods`: an update of RigL and SET on ResNet50's weights, and a step between updates of every
+method on ResNet20, against a dense step of a plain copy that takes turns with it. Ratios are within rounds.
+"""
 _JPEG = """
 ## Reading JPEGs
 
@@ -109,6 +115,7 @@ def page(results: Path) -> str:
         (_DIGITS, "digits.jsonl", "dataset", digits_table),
         (_SELECT, "select.jsonl", "size", select_table),
         (_OVERHEAD, "overhead.jsonl", "net", overhead_table),
+        (_METHODS, "methods.jsonl", "benchmark", methods_table),
         (_THROUGHPUT, "throughput.jsonl", "recipe", throughput_table),
         (_JPEG, "jpeg.jsonl", "benchmark", jpeg_table),
     ):
@@ -170,6 +177,24 @@ def throughput_table(rows: Sequence[Row]) -> Table:
     ]
     title = f"Batches of {first['batch_size']}, {first['precision']}, on {first['device_name']}"
     return title, header, cells, f"{'; '.join(first['execution'])}. {_note(first)}"
+
+
+def methods_table(rows: Sequence[Row]) -> Table:
+    first, titles = rows[0], {"update": "an update", "between": "a step between updates"}
+    cells = [
+        [
+            row["method"],
+            titles[row["part"]],
+            f"{row['net']}, {row['batch']}",
+            f"{row['median']:.3f}",
+            f"{row['quartiles'][0]:.3f} – {row['quartiles'][1]:.3f}",
+            duration(statistics.median(row["seconds"])),
+            str(row["n"]),
+        ]
+        for row in rows
+    ]
+    header = ["method", "what", "net", "of a dense step", "quartiles", "time", "n"]
+    return f"Methods at {first['sparsity']:.0%} against dense training", header, cells, _note(first)
 
 
 def jpeg_table(rows: Sequence[Row]) -> Table:

@@ -55,6 +55,16 @@ def test_a_kept_comparison_may_grow_and_not_shrink(compared: Path, tmp_path: Pat
         comparisons.keep(tmp_path / "nothing", "other", tmp_path)
 
 
+def test_what_the_support_did_is_read_from_what_was_kept(compared: Path, tmp_path: Path) -> None:
+    comparisons.keep(compared, "small", tmp_path)
+    _, header, rows, note = comparisons.support("small", "acdc-90", tmp_path)
+    assert [row[header.index("phase")] for row in rows][-1] == "final compressed"
+    assert rows[-1][header.index("ever kept")].endswith("%")
+    assert "2 seeds" in note
+    with pytest.raises(FileNotFoundError, match="has no run gmp-90"):
+        comparisons.support("small", "gmp-90", tmp_path)
+
+
 def test_the_readme_has_a_row_for_each_method(compared: Path, tmp_path: Path) -> None:
     assert readme._frontier(tmp_path) == ""
     comparisons.keep(compared, "frontier", tmp_path)
