@@ -59,8 +59,8 @@ epochs of neighbouring phases, as the median over pairs.
 _METHODS = """
 ## What methods cost
 
-`python -m benchmarks.methods`: an update of RigL and SET on ResNet50's weights, and a step between updates of every
-method on ResNet20, against a dense step of a plain copy that takes turns with it. Ratios are within rounds.
+`python -m benchmarks.methods` (`--nets gpt`): an update of RigL and SET, and a step between updates of every method,
+against a dense step of a plain copy that takes turns with it. Ratios are within rounds.
 """
 _JPEG = """
 ## Reading JPEGs
@@ -115,7 +115,7 @@ def page(results: Path) -> str:
         (_DIGITS, "digits.jsonl", "dataset", digits_table),
         (_SELECT, "select.jsonl", "size", select_table),
         (_OVERHEAD, "overhead.jsonl", "net", overhead_table),
-        (_METHODS, "methods.jsonl", "benchmark", methods_table),
+        (_METHODS, "methods.jsonl", "net", methods_table),
         (_THROUGHPUT, "throughput.jsonl", "recipe", throughput_table),
         (_JPEG, "jpeg.jsonl", "benchmark", jpeg_table),
     ):
@@ -185,7 +185,6 @@ def methods_table(rows: Sequence[Row]) -> Table:
         [
             row["method"],
             titles[row["part"]],
-            f"{row['net']}, {row['batch']}",
             f"{row['median']:.3f}",
             f"{row['quartiles'][0]:.3f} – {row['quartiles'][1]:.3f}",
             duration(statistics.median(row["seconds"])),
@@ -193,8 +192,9 @@ def methods_table(rows: Sequence[Row]) -> Table:
         ]
         for row in rows
     ]
-    header = ["method", "what", "net", "of a dense step", "quartiles", "time", "n"]
-    return f"Methods at {first['sparsity']:.0%} against dense training", header, cells, _note(first)
+    header = ["method", "what", "of a dense step", "quartiles", "time", "n"]
+    nets = " and ".join(dict.fromkeys(f"{row['net']}, {row['batch']}" for row in rows))
+    return f"Methods at {first['sparsity']:.0%} against dense training: {nets}", header, cells, _note(first)
 
 
 def jpeg_table(rows: Sequence[Row]) -> Table:

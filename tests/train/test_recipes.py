@@ -32,6 +32,10 @@ def row_of(name: str, **wanted: object) -> PaperRow:
 def test_names() -> None:
     assert set(RECIPES) == {
         "digits",
+        "digits-2-4",
+        "digits-blocks",
+        "digits-channels",
+        "digits-4-bits",
         "cifar10-resnet20",
         "cifar10-memorization",
         "cifar100-wrn28-10",

@@ -109,7 +109,7 @@ def sparsity_of(method: Base) -> str:
     """As a run's introduction says it."""
     if method.sparsity is not None:
         return f"{method.sparsity:.4g}"
-    return "by layer" if method.needs_sparsity else "learned in training"
+    return "by layer" if method.needs_sparsity else f"decided by {method.decided_by}"
 
 
 def si(value: float, digits: int = 3) -> str:

@@ -38,6 +38,7 @@ class Base:
     name: ClassVar[str]
     straight_through: ClassVar[bool] = True  # False where a method pulls gradients back to dense weights behind a view
     needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
+    decided_by: ClassVar[str] = "training"  # what makes the sparsity where none is asked for
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that take one of a few words
 
     def __post_init__(self) -> None:

@@ -16,7 +16,6 @@ class Learned(Base):
     """Takes no sparsity, distribution or pattern. One sparse phase, in which dense weights train behind a view."""
 
     needs_sparsity: ClassVar[bool] = False
-    decided_by: ClassVar[str]  # the knobs that decide the sparsity
 
     def _check_sparsity(self) -> None:
         for knob, unset in (("sparsity", None), ("distribution", "global"), ("pattern", Unstructured())):
