@@ -55,15 +55,20 @@ def make(
 
 def _read(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """The runs, and what is said of those that have not begun: among others they are no reason to show nothing."""
-    runs, left_out, first = list[Run](), list[str](), None
+    runs, left_out, silent, first = list[Run](), list[str](), list[str](), None
     for folder in folders:
         try:
             runs.append(read(folder))
         except NotBegunError as error:
             first = first or error
-            left_out.append(f"{folder.name} is left out: no epoch of it has ended{cells.last_words(folder)}")
+            if words := cells.last_words(folder):
+                left_out.append(f"{folder.name} is left out: no epoch of it has ended{words}")
+            else:
+                silent.append(folder.name)
     if first and not runs:
         raise first
+    if silent:
+        left_out.append(f"left out, not begun: {', '.join(silent)}")
     return runs, left_out
 
 

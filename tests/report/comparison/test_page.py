@@ -82,6 +82,30 @@ def test_a_run_that_failed_is_named_and_the_rest_is_shown(tmp_path: Path) -> Non
     assert [len(group.runs) for group in report.groups] == [1, 1]
 
 
+def test_runs_that_have_not_begun_are_named_in_one_line(tmp_path: Path) -> None:
+    out = make_comparison(tmp_path / "c", ["acdc", "gmp", "set", "static"], [0.9])
+    for name in ("gmp", "set", "static"):
+        for file in ("metrics.jsonl", "result.json"):
+            (out / f"{name}-90-seed1" / file).unlink()
+            if name != "static":
+                (out / f"{name}-90-seed2" / file).unlink(missing_ok=file == "result.json")
+    (out / "acdc-90-seed1" / "result.json").unlink()
+    path, notes = make([out])
+    assert "left out, not begun: gmp-90-seed1, gmp-90-seed2, set-90-seed1, set-90-seed2, static-90-seed1" in notes
+    assert sum("not begun" in note for note in notes) == 1
+    assert path.read_text().count("gmp-90-seed1") == 1
+
+
+def test_many_notes_are_folded(tmp_path: Path) -> None:
+    out = make_comparison(tmp_path / "c", ["acdc", "gmp", "set"], [0.9])
+    for name in ("gmp", "set"):
+        for seed in range(3):
+            (out / f"{name}-90-seed{seed}" / "result.json").unlink()
+    path, notes = make([out])
+    assert len(notes) > 4
+    assert f"<summary>{len(notes) - 4} more</summary>" in path.read_text()
+
+
 def test_a_comparison_with_nothing_complete_has_no_page(tmp_path: Path) -> None:
     out = make_comparison(tmp_path / "c", ["acdc"], [0.9], [0])
     (out / "acdc-90-seed0" / "result.json").unlink()
