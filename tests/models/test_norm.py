@@ -86,3 +86,26 @@ def test_compiled_it_computes_the_same() -> None:
     torch.testing.assert_close(mine.grad, theirs.grad)
     torch.testing.assert_close(split.weight.grad, other.weight.grad)
     torch.testing.assert_close(split.running_var, other.running_var)
+
+
+def test_a_gradient_of_the_gradient_is_refused_rather_than_wrong() -> None:
+    split, _ = pair(2)
+    x = torch.randn(4, 3, 2, 2, requires_grad=True)
+    (slope,) = torch.autograd.grad(split(x).pow(3).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.square().sum().backward()
+
+
+def test_a_model_in_half_precision_keeps_its_statistics_so_as_batch_norm_does() -> None:
+    split, (plain, _) = pair(2)
+    x = torch.randn(4, 3, 4, 4, dtype=torch.bfloat16)
+    split.bfloat16()(x)
+    plain.bfloat16()(x[:2])
+    torch.testing.assert_close(split.running_mean, plain.running_mean)
+    torch.testing.assert_close(split.running_var, plain.running_var, rtol=0.02, atol=0.02)
+
+
+def test_parts_of_one_value_are_refused_as_batch_norm_refuses_them() -> None:
+    split, _ = pair(2)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        split(torch.randn(2, 3, 1, 1))

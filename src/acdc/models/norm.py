@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 
 
 class _Normalise(torch.autograd.Function):
     """Two passes forward and two back, as torch.compile fuses them: sums over each part, then the images.
 
-    Left to autograd, the gradients of weight and bias would be sums of their own over the whole batch.
+    Left to autograd, the gradients of weight and bias would be sums of their own over the whole batch. A gradient of
+    the gradient is refused: to `backward` the statistics are numbers, and it would be wrong.
     """
 
     @staticmethod
@@ -32,6 +34,7 @@ class _Normalise(torch.autograd.Function):
         return out.to(x.dtype).flatten(0, 1), mean, var
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x, weight, mean, scale = ctx.saved_tensors
         grad, centred = _parts(grads[0], ctx.splits), _parts(x, ctx.splits) - mean
@@ -65,7 +68,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         x = input
         if not self.training or self.splits == 1:
             return super().forward(x)
-        if len(x) % self.splits:
+        if len(x) % self.splits or len(x) * x.shape[2] * x.shape[3] <= self.splits:  # one value has no variance
             return self._one_by_one(x)
         out, mean, var = _Normalise.apply(x, self.weight, self.bias, self.splits, self.eps)
         self._remember(mean[0].flatten(), var[0].flatten(), x.numel() / self.splits / self.num_features)
@@ -75,7 +78,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
     def _remember(self, mean: Tensor, var: Tensor, count: float) -> None:
         momentum: Any = self.momentum
         for kept, value in ((self.running_mean, mean), (self.running_var, var * (count / (count - 1)))):
-            kept.lerp_(value, momentum)  # type: ignore[union-attr]
+            kept.lerp_(value.to(kept.dtype), momentum)  # type: ignore[union-attr]
         self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
 
     def _one_by_one(self, x: Tensor) -> Tensor:
