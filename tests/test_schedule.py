@@ -187,6 +187,20 @@ def test_cosine_leaves_every_phase_a_unit():
         Schedule.alternating(**IMAGENET, shape="round")
 
 
+@pytest.mark.parametrize("total", ["8ep", "10ep", "25ep", "20st", "103st", "1000st"])
+def test_cosine_takes_phases_that_are_short_or_not_whole(total):
+    """Under one epoch there is nothing whole to move, and percentages of steps are rounded as they are when even."""
+    shares = {name: value.replace("ep", "%") for name, value in IMAGENET.items() if name != "total"}
+    even, cosine = (Schedule.alternating(**shares, total=total, shape=shape) for shape in ("even", "cosine"))
+    assert len(cosine.phases) == len(even.phases)
+    assert cosine.total == even.total
+    early, *_, late = [p.length.value for p in cosine.phases if p.kind == "sparse" and not p.final]
+    assert early <= late
+    if total.endswith("ep"):
+        assert cosine.sparse_length == even.sparse_length
+        assert (cosine == even) == (total != "25ep")
+
+
 def test_alternating_without_warmup_starts_compressed():
     schedule = Schedule.alternating(warmup="0ep", sparse="2ep", dense="2ep", final_sparse="3ep", total="11ep")
     assert schedule.transitions == ((0, 4, 8), (2, 6))

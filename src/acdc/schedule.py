@@ -81,14 +81,16 @@ def _cycles(lengths: Sequence[Duration], total: Duration) -> int:
 
 
 def _along_cosine(pairs: Sequence[tuple[Duration, Duration]], total: Duration) -> list[tuple[Duration, Duration]]:
-    """Sparse phases from nearly 0 to nearly twice their length, and dense ones the rest; whole epochs or steps."""
+    """Sparse phases from nearly 0 to nearly twice their length, and dense ones the rest, by whole epochs or steps."""
+    lengths = [(on.of(total)[0], off.of(total)[0]) for on, off in pairs]
+    swing = min(chain.from_iterable(lengths))
+    most = max(swing - 1, Fraction(0))  # each phase keeps one unit, or what it has where that is less
     moved = []
-    swing = min(min(on.of(total)[0], off.of(total)[0]) for on, off in pairs)
-    for index, (on, off) in enumerate(pairs):
-        (sparse, unit), (dense, _) = on.of(total), off.of(total)
+    for index, pair in enumerate(lengths):
         more = Fraction(-math.cos(math.pi * (index + 0.5) / len(pairs))) * swing
-        shift = min(abs(round_half_up(abs(more))), swing - 1) * (1 if more > 0 else -1)  # each phase keeps one unit
-        moved.append((Duration(sparse + shift, unit), Duration(dense - shift, unit)))
+        shift = min(Fraction(round_half_up(abs(more))), most) * (1 if more > 0 else -1)
+        shares = [Duration(value * 100 / total.value, "%") for value in (pair[0] + shift, pair[1] - shift)]
+        moved.append((shares[0], shares[1]))  # of the total: percentages of steps need not be whole
     return moved
 
 
