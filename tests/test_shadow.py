@@ -110,6 +110,18 @@ def test_resume_is_exact_anywhere(name, stop):
     assert_same_bits(whole.bits(), second.bits())
 
 
+@pytest.mark.parametrize(("name", "lacks"), [("top_kast", "moves"), ("sparse_vd", "log_alpha")])
+@pytest.mark.parametrize("stop", [7, 8])
+def test_a_checkpoint_without_what_can_be_made_again_resumes_exactly(name, lacks, stop):
+    """As before these were kept."""
+    whole, first, second = Run(name).train(), Run(name).train(last=stop), Run(name)
+    state = first.state()
+    del state["sparsifier"]["memory"][lacks]
+    for key, part in (("model", second.model), ("optimizer", second.optimizer), ("sparsifier", second.sparsifier)):
+        part.load_state_dict(state[key])
+    assert_same_bits(whole.bits(), second.train(first=stop).bits())
+
+
 @every_method
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD fused", "RMSprop", "one that moves zeros (enforced)"])
 def test_finish_gives_the_view(name, optimizer):

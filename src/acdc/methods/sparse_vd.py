@@ -64,9 +64,9 @@ class SparseVD(Learned):
             log_variance={name: torch.full_like(weight, self.start) for name, weight in weights.items()},
             first={name: torch.zeros_like(weight) for name, weight in weights.items()},
             second={name: torch.zeros_like(weight) for name, weight in weights.items()},
-            log_alpha={name: log_alpha(torch.tensor(self.start).to(w), w) for name, w in weights.items()},
             began=sparsifier.step,
         )
+        sparsifier.memory.pop("log_alpha", None)
         self.update(sparsifier)
 
     def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
@@ -74,11 +74,15 @@ class SparseVD(Learned):
 
     def update(self, sparsifier: Sparsifier) -> None:
         """A training step begins: show it noisy weights. Whatever is shown after it is not."""
-        sparsifier.memory["noisy"] = True
+        memory = sparsifier.memory
+        if "log_alpha" not in memory:  # at first, and in checkpoints of earlier versions
+            variances, weights = memory["log_variance"], sparsifier.weights
+            memory["log_alpha"] = {name: log_alpha(variances[name], weight) for name, weight in weights.items()}
+        memory["noisy"] = True
         try:
             sparsifier.shadow()
         finally:
-            sparsifier.memory["noisy"] = False
+            memory["noisy"] = False
 
     def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
         log_variances, log_alphas = (bundle.join(sparsifier.memory[key]) for key in ("log_variance", "log_alpha"))

@@ -95,8 +95,7 @@ class TopKAST(Base):
 
     @torch.no_grad()
     def _choose(self, sparsifier: Sparsifier) -> None:
-        """A into the masks; into memory the penalty's share of each weight, 1 on A, 1/D on B∖A, 0 where it rests, and
-        a mask of those that do not rest."""
+        """A into the masks; the penalty's share of each weight into memory: 1 on A, 1/D on B∖A, 0 where it rests."""
         sparsifier.shadow()
         weights, wider = sparsifier.weights, {}
         if sparsifier.step < math.floor(self.explore * sparsifier.total_steps):
@@ -106,21 +105,28 @@ class TopKAST(Base):
             )
             wider = sparsifier.write_masks(weights, budgets)
         sparsifier.compress(scores=weights)
-        memory = sparsifier.memory
-        memory["share"], memory["moves"] = {}, {}
+        shares = sparsifier.memory["share"] = {}
+        sparsifier.memory.pop("moves", None)
         for name, kept in sparsifier.masks.items():
             share = kept.to(weights[name].dtype)
             if wider:
                 count = kept.count_nonzero().clamp_(min=1)
                 share = torch.where(wider[name] & ~kept, torch.full_like(count, kept.numel()) / count, share)
-            memory["share"][name], memory["moves"][name] = share, widen(from_bool(share != 0), share)
+            shares[name] = share
+
+    def _moves(self, sparsifier: Sparsifier) -> dict[str, Tensor]:
+        """Masks of the weights that do not rest, made of their shares; checkpoints of earlier versions have none."""
+        memory = sparsifier.memory
+        if "moves" not in memory:
+            memory["moves"] = {name: widen(from_bool(share != 0), share) for name, share in memory["share"].items()}
+        return memory["moves"]
 
     def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
         sparsifier.write_masked(bundle, dense, out)
 
     def pull_back(self, sparsifier: Sparsifier, bundle: Bundle, grad: Tensor, dense: Tensor) -> None:
         share = bundle.join(sparsifier.memory["share"])
-        write_masked(grad, bundle.join(sparsifier.memory["moves"]), out=grad)
+        write_masked(grad, bundle.join(self._moves(sparsifier)), out=grad)
         if self.decay is not None:
             grad.addcmul_(share, dense, value=self.decay)
         elif decay := sparsifier.settings(bundle).get("weight_decay", 0.0):
@@ -129,4 +135,4 @@ class TopKAST(Base):
     def settle(self, sparsifier: Sparsifier, bundle: Bundle, before: Tensor, after: Tensor) -> None:
         """What rests stays: before + moves · (after − before), in bits."""
         before, after = bits_of(before), bits_of(after)
-        after.bitwise_xor_(before).bitwise_and_(bundle.join(sparsifier.memory["moves"])).bitwise_xor_(before)
+        after.bitwise_xor_(before).bitwise_and_(bundle.join(self._moves(sparsifier))).bitwise_xor_(before)
