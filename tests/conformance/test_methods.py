@@ -249,3 +249,17 @@ def test_ranks_agree(tmp_path):
     assert any(not torch.equal(one["first"][name], mask) for name, mask in one["masks"].items()), (
         "weights were replaced"
     )
+
+
+@every_method
+def test_what_a_cuda_graph_reads_stays_where_it_is(name):
+    """Weights, from step to step; and the masks of gradients, which the graph of a phase reads, while that lasts."""
+    run = Run.make(name, "SGD momentum, Nesterov, weight decay")
+    weights, masks, phase = {p.data_ptr() for p in run.model.parameters()}, {}, -1
+    for step in range(TOTAL):
+        run.train(step, step + 1)
+        assert {p.data_ptr() for p in run.model.parameters()} == weights
+        now = {layer: mask.data_ptr() for layer, mask in run.sparsifier._gradients._masks.items()}
+        if run.sparsifier.phase.index == phase:
+            assert now == masks
+        masks, phase = now, run.sparsifier.phase.index

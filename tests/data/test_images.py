@@ -80,6 +80,20 @@ def test_ranks_together_see_the_batches_of_one(world: int, train: bool) -> None:
         assert same((images, labels), expected)
 
 
+@pytest.mark.parametrize("at_once", [2, 3, 100])
+@pytest.mark.parametrize(("rank", "world"), [(0, 1), (1, 3), (8, 9)])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_many_batches_made_at_once_are_the_same(at_once: int, rank: int, world: int, channels_last: bool) -> None:
+    """As a GPU makes them; also where the run is taken up inside the epoch, and in ranks without an image."""
+    data, knobs = make(), {"rank": rank, "world": world, "channels_last": channels_last}
+    one, many = (loader(data, **knobs) for _ in range(2))
+    many._at_once = at_once
+    for first in (0, 1, 5, 6):
+        pairs = list(zip(many.batches(2, first), one.batches(2, first), strict=True))
+        assert len(pairs) == one.steps - first
+        assert all(same(mine, theirs) and mine[0].stride() == theirs[0].stride() for mine, theirs in pairs)
+
+
 def test_shares_are_in_order_and_differ_by_one_at_most() -> None:
     for start, stop, world in [(0, 10, 3), (5, 6, 4), (3, 3, 2), (0, 9, 3)]:
         parts = [list(range(stop))[share(start, stop, rank, world)] for rank in range(world)]
