@@ -35,7 +35,9 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, None, None]:
         x, weight, mean, scale = ctx.saved_tensors
         grad, centred = _parts(grads[0], ctx.splits), _parts(x, ctx.splits) - mean
         total, along = grad.sum(_IMAGES, keepdim=True), (grad * centred).sum(_IMAGES, keepdim=True)
