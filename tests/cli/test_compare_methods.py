@@ -1,12 +1,15 @@
 """acdc compare-methods: every method by the same loop, resumable, at equal epochs or FLOPs."""
 
+import argparse
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from acdc.cli import main, variants
+from acdc.cli import common, compare_methods, main, variants
+from acdc.cli.cells import by_method, plan
+from acdc.train.recipe import Recipe
 
 SMALL = ["digits", "--epochs", "4", "--device", "cpu", "--set", "train.batch_size=256"]
 
@@ -74,9 +77,42 @@ def test_equal_flops_buys_sparse_training_more_epochs(tmp_path: Path) -> None:
     assert found["rigl"]["training"] == pytest.approx(found["acdc"]["training"], rel=0.25)
 
 
+def planned(*arguments: str) -> dict[str, Recipe]:
+    """The recipes of a comparison at equal FLOPs, without training them."""
+    parser = argparse.ArgumentParser()
+    compare_methods.add_to(parser.add_subparsers())
+    args = parser.parse_args(["compare-methods", *arguments, "--equal", "flops"])
+    settings, own = by_method(common.settings(args))
+    found = plan(args, common.read(args.recipe, settings), settings, own)
+    return {cell.variant.name: cell.recipe for cell in found}
+
+
+def test_the_one_whose_cost_all_get_is_trained_as_it_was_reckoned() -> None:
+    """Its settings and its schedule are its own; what has another schedule in the comparison is reckoned with that."""
+    plain = planned("cifar10-resnet20", "--methods", "acdc,rigl")
+    assert (plain["acdc"].epochs, plain["acdc"].method.schedule) == (100, "imagenet")
+    short = planned("cifar10-resnet20", "--methods", "acdc,rigl", "--set", "acdc.schedule=imagenet_short_dense")
+    assert short["acdc"].method.schedule == "imagenet_short_dense", "70 of 100 epochs are compressed, not 50"
+    assert short["rigl"].epochs < 0.8 * plain["rigl"].epochs
+    for like in ("gmp", "str", "sr_ste", "slow"):
+        found = planned(
+            *SMALL, "--methods", "gmp,str,sr_ste", "--variant", "slow=gmp:optimizer.lr=0.01", "--like", like
+        )
+        assert found[like].epochs == 4
+    assert planned("cifar10-resnet20", "--methods", "gmp", "--like", "gmp")["gmp"].epochs == 100
+
+
+def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
+    """0.25 dense, 0.5 on the way at 0.1 + 0.9 / 4, 0.25 at 0.1: 0.44 of dense training, where AC/DC has 0.55."""
+    found = planned("digits", "--methods", "acdc,gmp", "--set", "method.distribution=uniform", "--epochs", "100")
+    assert found["acdc"].epochs == 100
+    assert found["gmp"].epochs == pytest.approx(100 * 0.55 / 0.44, abs=3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--like", "rigll", "--equal", "flops"], '--like rigll: expected one of acdc.*did you mean "rigl"'),
         (["--methods", "acdc,riggl"], "--methods riggl: expected some of acdc"),
         (["--sparsities", "90%"], "--sparsities 90%: expected fractions, such as 0.9,0.95"),
         (["--sparsities", "2"], "sparsity=2.0"),

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
-from acdc import methods, models
+from acdc import Schedule, attach, methods, models
 from acdc.measure import predict
+from acdc.measure.dynamics import flops_of, nonzeros
 from acdc.methods.acdc import ACDC
 from acdc.sparsity.uses import forward_uses
 from acdc.train import experiment, reading
@@ -72,3 +74,38 @@ def test_what_is_learned_costs_no_more_than_dense(resnet20, name: str) -> None:
     assert not found.exact
     cost = predict.inference(model, uses, found)
     assert cost.compressed == (cost.dense,)
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [
+        ("gmp", {}),
+        ("gmp", {"initial": 0.5, "begin": 0.1, "end": 0.9}),
+        ("dpf", {"every": "1ep"}),
+        ("lottery", {"rounds": 4}),
+        ("lottery", {"rounds": 3, "schedule": [("dense", "8ep"), ("sparse", "16ep")]}),
+        ("acdc", {"gradual": True}),
+        ("acdc", {}),
+    ],
+)
+def test_a_sparsity_that_rises_costs_what_training_by_it_does(name: str, knobs: dict) -> None:
+    """Predicted, and counted at each epoch's end as a run does."""
+    epochs, each = 24, 2
+    when = {"schedule": Schedule.from_phases(knobs.pop("schedule"))} if "schedule" in knobs else {"epochs": epochs}
+    method = methods.build(name, sparsity=0.9, distribution="uniform", **when, **knobs)
+    model = nn.Sequential(nn.Linear(40, 50), nn.ReLU(), nn.Linear(50, 30))
+    uses = forward_uses(model, torch.zeros(1, 40))
+    cost = predict.inference(model, uses, predict.compressed(method, method.layers(model)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    sparsifier = attach(model, optimizer, method, steps_per_epoch=each)
+    kinds, spent = [], 0
+    for _ in range(epochs):
+        for _ in range(each):
+            optimizer.zero_grad()
+            model(torch.randn(4, 40)).square().mean().backward()
+            optimizer.step()
+        kinds.append(sparsifier.phase.kind)
+        now = flops_of(nonzeros(sparsifier.layers), uses)
+        spent += 3 * (now if kinds[-1] == "sparse" else cost.dense)
+    (predicted,) = predict.training(kinds, cost, 1, method)
+    assert predicted == pytest.approx(spent, rel=0.02)

@@ -1,8 +1,9 @@
 """Every run of a comparison: methods and variants x sparsities x seeds, or all that is wrong with what was typed."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from acdc import methods
@@ -13,6 +14,7 @@ from acdc.cli.facts import Facts, facts_of
 from acdc.cli.variants import Variant
 from acdc.train import reading
 from acdc.train.recipe import Recipe, read_pattern
+from acdc.train.words import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -49,24 +51,32 @@ def plan(
     """Every run. All that is wrong is said before anything is made."""
     problems: list[str] = []
     entries, sparsities = _entries(args, problems), _sparsities(args, problems)
+    named = {entry.name: entry for entry in (*(Variant(name, name) for name in variants.known()), *entries)}
+    if args.like not in named:
+        problems.append(f"--like {args.like}: expected one of {', '.join(named)}{did_you_mean(args.like, named)}")
     if args.like != "acdc" and args.equal != "flops":
         problems.append(f"--like {args.like}: it counts with --equal flops only; type that too, or leave --like out")
     if problems:
         raise UsageError(problems)
+    like = named[args.like]
     facts = _facts(base, args.data) if args.equal == "flops" else None
-    cells: list[Cell] = []
-    for entry in entries:
-        mine = [*settings, *own.get(entry.method, ()), *entry.settings]
-        for sparsity, said in _shares(entry.method, mine, sparsities):
+
+    def recipes(entry: Variant, sparsities: Sequence[float]) -> Iterator[tuple[float | None, Callable[[], Recipe]]]:
+        shared = [*settings, *own.get(entry.method, ())]
+        for sparsity, said in _shares(entry.method, [*shared, *entry.settings], sparsities):
             fixed = [f"method.name={entry.method}", "run.finetune=false", "run.baseline=false", said]
             if entry.method != "acdc":
                 fixed += ["method.schedule=", f"train.epochs={base.epochs}"]
+            yield sparsity, partial(reading.read, args.recipe, [*shared, *fixed, *entry.settings])
+
+    cells: list[Cell] = []
+    for entry in entries:
+        for sparsity, read in recipes(entry, sparsities):
             try:
-                every = [*settings, *own.get(entry.method, ()), *fixed, *entry.settings]
-                recipe = reading.read(args.recipe, every)
+                recipe = read()
                 if facts is not None:
-                    level = sparsity if sparsity is not None else sparsities[0]
-                    recipe = at_equal_flops(recipe, facts, args.recipe, args.like, level, settings)
+                    ((_, read_like),) = recipes(like, [sparsity if sparsity is not None else sparsities[0]])
+                    recipe = at_equal_flops(recipe, read_like(), facts)
             except reading.RecipeError as error:
                 problems.append(f"{entry.name}: {'; '.join(error.problems)}")
                 continue

@@ -104,7 +104,7 @@ def _flops(subject: Subject, name: str, list_layers: bool) -> None:
     dense = 3 * cost.dense * samples * length
     rows = [(f"a dense run of {length} epochs", str(length), "0", common.si(dense, 4), "1.00x")]
     for stage, planned in experiment.plan(recipe).items():
-        sparse, each = planned.kinds.count("sparse"), predict.training(planned.kinds, cost, samples)
+        sparse, each = planned.kinds.count("sparse"), predict.training(planned.kinds, cost, samples, subject.method)
         counts, bound = (str(len(planned.kinds) - sparse), str(sparse)), most if sparse else ""
         if stage != "dense":
             rows.append((planned.title, *counts, bound + _range(each), bound + _ratios(each, dense)))

@@ -1,7 +1,6 @@
 """Equal training FLOPs: how many epochs of a method cost what another costs, by prediction."""
 
 import statistics
-from collections.abc import Sequence
 
 import torch
 
@@ -13,19 +12,26 @@ from acdc.train import experiment, reading
 from acdc.train.recipe import Recipe
 
 
-def at_equal_flops(
-    recipe: Recipe, facts: Facts, name: str, like: str, sparsity: float, settings: Sequence[str]
-) -> Recipe:
-    """As many epochs as the predicted cost of `like` buys; milestones of the learning rate move along."""
-    said = [*settings, f"method.name={like}", "run.finetune=false", "run.baseline=false"]
-    if like != "dense":
-        said.append(f"method.sparsity={sparsity}")
-    scale = _cost(reading.read(name, said), facts) / _cost(recipe, facts)
-    epochs = max(4, round(recipe.epochs * scale))
-    milestones = [round(m * epochs / recipe.epochs, 3) for m in recipe.rate.milestones]
+def at_equal_flops(recipe: Recipe, like: Recipe, facts: Facts) -> Recipe:
+    """As many epochs as the predicted cost of `like` buys; milestones of the learning rate move along.
+
+    Phases of another total than the recipe's are the method's own proportions. Where the total stays, so do they.
+    """
+    cost = _cost(like, facts)
+    if _epochs(recipe, cost, facts) == recipe.epochs:
+        return recipe
+    proportions = _lasting(recipe, recipe.epochs)
+    return _lasting(proportions, _epochs(proportions, cost, facts))
+
+
+def _epochs(recipe: Recipe, cost: float, facts: Facts) -> int:
+    return max(4, round(recipe.epochs * cost / _cost(recipe, facts)))
+
+
+def _lasting(recipe: Recipe, epochs: int) -> Recipe:
     changed = recipe.to_dict()
     changed["train"]["epochs"], changed["method"]["schedule"] = epochs, None
-    changed["rate"]["milestones"] = milestones
+    changed["rate"]["milestones"] = [round(m * epochs / recipe.epochs, 3) for m in recipe.rate.milestones]
     return reading.from_dict(changed)
 
 
@@ -38,4 +44,4 @@ def _cost(recipe: Recipe, facts: Facts) -> float:
     found = predict.compressed(method, method.layers(model)) if method else None
     flops = predict.inference(model, uses, found)
     (planned,) = experiment.plan(recipe).values()  # neither a baseline nor a twin to fine-tune
-    return statistics.fmean(predict.training(planned.kinds, flops, 1)) / (3 * flops.dense)
+    return statistics.fmean(predict.training(planned.kinds, flops, 1, method)) / (3 * flops.dense)

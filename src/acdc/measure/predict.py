@@ -6,7 +6,8 @@
 F_D leaves out weights that stay zero in dense phases. That is seen only by training, so F stands in for it here: an
 upper bound. Which weights global magnitude keeps is seen only by training too: F_C then lies between two estimates, as
 if every layer lost the same share, and as if the initial weights were pruned. The paper's own figures do. Of methods
-that learn their sparsity (STR, SparseVD) nothing is known but that they cost no more than dense training.
+that learn their sparsity (STR, SparseVD) nothing is known but that they cost no more than dense training. Where the
+sparsity rises on its way (GMP, DPF, lottery tickets, gradual AC/DC), FLOPs fall in proportion.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,12 +72,15 @@ def inference(model: nn.Module, uses: Mapping[str, float], found: Compressed | N
     return Inference(flops_of(whole, uses), tuple(sorted(flops_of({**whole, **kept}, uses) for kept in ways)))
 
 
-def training(kinds: Sequence[str], flops: Inference, samples: int) -> tuple[int, ...]:
-    """FLOPs of a stage whose epochs are of these kinds, "dense" or "sparse": from low to high."""
-    sparse = kinds.count("sparse")
-    dense = len(kinds) - sparse
-    ways = flops.compressed if sparse else (0,)
-    return tuple(3 * samples * (dense * flops.dense + sparse * each) for each in ways)
+def training(kinds: Sequence[str], flops: Inference, samples: int, method: Base | None = None) -> tuple[int, ...]:
+    """FLOPs of a stage whose epochs are of these kinds, "dense" or "sparse": from low to high.
+
+    `method` says how sparse each sparse epoch is; without it all are at the target.
+    """
+    shares = [0.0 if kind == "dense" else method.risen(at) if method else 1.0 for at, kind in enumerate(kinds)]
+    ways = flops.compressed if any(kind == "sparse" for kind in kinds) else (flops.dense,)
+    saved, whole = sum(shares), len(kinds) * flops.dense
+    return tuple(3 * samples * round(whole - saved * (flops.dense - each)) for each in ways)
 
 
 def _from_weights(method: Base, layers: Layers, shares: list[Budget]) -> Kept:

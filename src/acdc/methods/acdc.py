@@ -69,11 +69,18 @@ class ACDC(Scored):
 
     def _budgets_of(self, sparsifier: Sparsifier, phase: Phase) -> list[Budget]:
         """What survives the compression a phase begins with."""
+        share = self._share_of(phase)
+        return sparsifier.budgets if share == 1 else self.budgets_along(sparsifier.layers, lambda s: share * s)
+
+    def risen(self, epoch: int) -> float:
+        return self._share_of(self.schedule.phase_at(epoch, 1))
+
+    def _share_of(self, phase: Phase) -> float:
+        """Of the target sparsity, in a compressed phase."""
         sparse = [p.index for p in self.schedule.phases if p.kind == "sparse"]
         if not self.gradual or phase.index == sparse[-1]:
-            return sparsifier.budgets
-        share = 1 - (1 - (sparse.index(phase.index) + 1) / len(sparse)) ** 3
-        return self.budgets_along(sparsifier.layers, lambda target: share * target)
+            return 1.0
+        return 1 - (1 - (sparse.index(phase.index) + 1) / len(sparse)) ** 3
 
     def keeps_best_twin(self) -> bool:
         return self.twin == "best"

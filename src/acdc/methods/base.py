@@ -127,6 +127,10 @@ class Base:
             distribution = {name: path(value) for name, value in distribution.items()}
         return budgets(distribution, layers.weights, None if target is None else path(target))
 
+    def risen(self, epoch: int) -> float:
+        """The share of its target sparsity that a sparse epoch, counted from 0, has: all, unless it rises."""
+        return 1.0
+
     def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
         return []
 

@@ -74,6 +74,12 @@ class GMP(Scored):
         left = 1 - max(step - first, 0) / (last - first)
         return target + (min(self.initial, target) - target) * left**3
 
+    def risen(self, epoch: int) -> float:
+        starts, target = (0, *self.schedule.boundaries(1)), self.sparsity or 1.0
+        first = next(at for at, phase in zip(starts, self.schedule.phases, strict=False) if phase.kind == "sparse")
+        last = min(max(first, round(self.end * starts[-1])), starts[-1] - 1)
+        return self.sparsity_at(target, epoch, first, last) / target
+
     def _prune(self, sparsifier: Sparsifier) -> None:
         first, last, _ = self._times(sparsifier)
         step = sparsifier.step

@@ -16,6 +16,7 @@ Each round walks the whole curve of the learning rate, later rounds from the rew
 are written as a round begins: a loop that calls no module must call sparsifier.begin_step().
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -99,6 +100,11 @@ class LotteryTicket(Base):
     def left_after(self, target: float, prunings: int) -> float:
         """The sparsity after so many prunings: equal shares of what is left, the last to the target exactly."""
         return target if prunings == self.rounds - 1 else 1 - (1 - target) ** (prunings / (self.rounds - 1))
+
+    def risen(self, epoch: int) -> float:
+        (first, total), target = self.schedule.boundaries(1), self.sparsity or 1.0
+        prunings = math.ceil(Fraction((epoch + 1 - first) * (self.rounds - 1), total - first))
+        return self.left_after(target, min(max(prunings, 1), self.rounds - 1)) / target
 
     @torch.no_grad()
     def _next_round(self, sparsifier: Sparsifier) -> None:
