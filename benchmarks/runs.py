@@ -72,8 +72,11 @@ def _read(folder: Path) -> Kept:
     models = {Path(model["file"]).stem: model for model in result["models"]}
     dense = next(iter(models.values()))["dense_flops"]
     stage = [row for row in rows if row["run"] != "finetune"]
-    cost = training_flops(((row["kind"], row["flops"]) for row in stage), dense) / (3 * dense * len(stage))
     recipe = reading.from_dict(config["recipe"])
+    method = recipe.build_method()
+    cost = training_flops(
+        ((row["kind"], row["flops"]) for row in stage), dense, sparse=method.sparse_flops if method else None
+    ) / (3 * dense * len(stage))
     return {
         "folder": folder.name,
         "recipe": recipe,

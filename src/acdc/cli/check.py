@@ -109,7 +109,7 @@ def _flops(subject: Subject, name: str, list_layers: bool) -> None:
         if stage != "dense":
             rows.append((planned.title, *counts, bound + _range(each), bound + _ratios(each, dense)))
     header = ("", "dense epochs", "compressed", "FLOPs", "of that dense run")
-    common.show_table("Training FLOPs by the paper's rule, in theory", header, rows)
+    common.show_table("Training FLOPs by the rule of the method's card, in theory", header, rows)
     if found and not found.exact:
         print(f"the compressed model is estimated: {found.how}")
     _paper(recipe, name)

@@ -14,7 +14,7 @@ What a kernel saves of all this is measured elsewhere.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -117,21 +117,37 @@ def inference_flops(model: nn.Module, example: Any) -> Flops:
     )
 
 
-def epoch_flops(kind: str, flops: int, dense: int, *, rule: Rule = "paper", extra: int = 0) -> int:
+SparseRule = Callable[[float, float], float]
+"""From inference FLOPs in a sparse epoch, and the dense model's, to those of training: Base.sparse_flops."""
+
+
+def epoch_flops(
+    kind: str, flops: int, dense: int, *, rule: Rule = "paper", extra: int = 0, sparse: SparseRule | None = None
+) -> int:
     """FLOPs of training on one sample in an epoch of this kind, "sparse" or "dense", by its inference FLOPs at the end.
 
-    `extra` is what "published" adds to a forward pass (Flops.extra).
+    `extra` is what "published" adds to a forward pass (Flops.extra); `sparse` is for methods that cost more than 3·F.
     """
     if _checked(rule) == "published":
         return 3 * (flops + extra)
-    return 3 * flops if kind == "sparse" else 2 * flops + dense
+    if kind == "sparse":
+        return round(sparse(flops, dense)) if sparse else 3 * flops
+    return 2 * flops + dense
 
 
 def training_flops(
-    epochs: Iterable[tuple[str, int]], dense: int, *, samples: int = 1, rule: Rule = "paper", extra: int = 0
+    epochs: Iterable[tuple[str, int]],
+    dense: int,
+    *,
+    samples: int = 1,
+    rule: Rule = "paper",
+    extra: int = 0,
+    sparse: SparseRule | None = None,
 ) -> int:
     """Summed over epochs of `samples` samples, each given by its kind and its inference FLOPs at its end."""
-    return samples * sum(epoch_flops(kind, flops, dense, rule=rule, extra=extra) for kind, flops in epochs)
+    return samples * sum(
+        epoch_flops(kind, flops, dense, rule=rule, extra=extra, sparse=sparse) for kind, flops in epochs
+    )
 
 
 def _checked(rule: str) -> str:

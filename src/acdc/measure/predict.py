@@ -1,7 +1,8 @@
 """What a recipe will cost, before it is trained: FLOPs by the paper's rule (§4).
 
     inference   F for an image of the dense model, F_C of the compressed one: 2 for each use of a weight that is kept
-    training    3 · F_C for an image in compressed epochs, 2 · F_D + F in dense ones, summed over epochs and images
+    training    3 · F_C for an image in compressed epochs, 2 · F_D + F in dense ones, summed over epochs and images;
+                methods whose gradients are denser than that by the rule of their card
 
 F_D leaves out weights that stay zero in dense phases. That is seen only by training, so F stands in for it here: an
 upper bound. Which weights global magnitude keeps is seen only by training too: F_C then lies between two estimates, as
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from acdc.measure.dynamics import flops_of
+from acdc.measure.flops import epoch_flops
 from acdc.methods.base import Base
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget, budgets
@@ -75,12 +77,16 @@ def inference(model: nn.Module, uses: Mapping[str, float], found: Compressed | N
 def training(kinds: Sequence[str], flops: Inference, samples: int, method: Base | None = None) -> tuple[int, ...]:
     """FLOPs of a stage whose epochs are of these kinds, "dense" or "sparse": from low to high.
 
-    `method` says how sparse each sparse epoch is; without it all are at the target.
+    `method` says how sparse each sparse epoch is and what it costs; without it all are at the target, at 3 · F_C.
     """
-    shares = [0.0 if kind == "dense" else method.risen(at) if method else 1.0 for at, kind in enumerate(kinds)]
-    ways = flops.compressed if any(kind == "sparse" for kind in kinds) else (flops.dense,)
-    saved, whole = sum(shares), len(kinds) * flops.dense
-    return tuple(3 * samples * round(whole - saved * (flops.dense - each)) for each in ways)
+
+    def epoch(at: int, kind: str, each: int) -> int:
+        share = 0.0 if kind == "dense" else method.risen(at) if method else 1.0
+        now = round(flops.dense - share * (flops.dense - each))
+        return epoch_flops(kind, now, flops.dense, sparse=method.sparse_flops if method else None)
+
+    ways = flops.compressed if "sparse" in kinds else (flops.dense,)
+    return tuple(samples * sum(epoch(at, kind, each) for at, kind in enumerate(kinds)) for each in ways)
 
 
 def _from_weights(method: Base, layers: Layers, shares: list[Budget]) -> Kept:

@@ -127,6 +127,11 @@ class Base:
             distribution = {name: path(value) for name, value in distribution.items()}
         return budgets(distribution, layers.weights, None if target is None else path(target))
 
+    def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
+        """FLOPs of training on a sample in a sparse phase, by those of inference then and with every weight: the card's
+        rule. Forward pass, gradients of the inputs and gradients of the weights, by the weights that are left."""
+        return 3 * flops
+
     def risen(self, epoch: int) -> float:
         """The share of its target sparsity that a sparse epoch, counted from 0, has: all, unless it rises."""
         return 1.0

@@ -72,5 +72,8 @@ class DPF(GMP):
     def _frozen(self, sparsifier: Sparsifier) -> int:
         return min(math.floor(self.freeze * sparsifier.total_steps), sparsifier.total_steps - 1)
 
+    def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
+        return 2 * flops + dense
+
     def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
         sparsifier.write_masked(bundle, dense, out)

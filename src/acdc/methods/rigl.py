@@ -4,8 +4,8 @@ Idea       Stay sparse throughout; now and then drop the smallest weights and gr
 Step       every ΔT steps until T_end, in each layer: drop the ⌊ζ(t)·k⌋ kept weights of smallest |θ|, grow as many
            pruned ones of largest |∇f|, which start at 0; ζ(t) = ½ α (1 + cos(π t / T_end)).
 Knobs      sparsity; distribution ("erk", or "uniform"); drop α (.3); every ΔT ("100st"); end, as a fraction (.75).
-FLOPs      3·F per sample by the weights that are left, and a dense backward pass every ΔT steps:
-           (3·F_S·ΔT + 2·F_S + F_D) / (ΔT + 1) on average.
+FLOPs      3·F per sample by the weights that are left, and in every ΔT-th step, until T_end, F_D for the gradients of
+           all weights: 3·F + (F_D − F) / ΔT on average until then. The paper: (3·F·ΔT + 2·F + F_D) / (ΔT + 1).
 Costs      as AC/DC's compressed phases; in one step of ΔT gradients are masked only after the backward pass. A loop
            that clips calls sparsifier.mask_gradients() before, or clipping sees them whole in that step.
 Reference  Evci, Gale, Menick, Castro, Elsen: Rigging the Lottery: Making All Tickets Winners. ICML 2020.
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from acdc.methods.sparse import SparseThroughout
+from acdc.methods.timing import in_steps
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Distribution
 
@@ -36,6 +37,12 @@ class RigL(SparseThroughout):
     def fraction_at(self, step: int, last: int) -> float:
         """ζ: the share of kept weights replaced at an update."""
         return self.drop / 2 * (1 + math.cos(math.pi * step / max(1, last)))
+
+    def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
+        """On average over the run; no step is added, as the gradient is that of a step taken as usual."""
+        if steps_per_epoch is None and self.every.endswith("ep"):
+            return 3 * flops
+        return 3 * flops + self.end * (dense - flops) / in_steps(self.every, steps_per_epoch)
 
     def observes_at(self, sparsifier: Sparsifier, step: int) -> bool:
         return self.updates_at(sparsifier, step + 1)

@@ -49,6 +49,9 @@ class SNFS(SparseThroughout):
     def fraction_at(self, step: int, last: int) -> float:
         return self.drop / 2 * (1 + math.cos(math.pi * step / max(1, last)))
 
+    def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
+        return 2 * flops + dense
+
     def observes_at(self, sparsifier: Sparsifier, step: int) -> bool:
         return step < self.last_update(sparsifier)
 

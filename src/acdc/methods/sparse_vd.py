@@ -58,6 +58,9 @@ class SparseVD(Learned):
         fraction("rise", self.rise, "0.5")
         super().__post_init__()
 
+    def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
+        return 3 * dense
+
     def begin(self, sparsifier: Sparsifier) -> None:
         weights = sparsifier.weights
         sparsifier.memory.update(

@@ -56,6 +56,9 @@ class SRSTE(Base):
         else:
             sparsifier.shadow()
 
+    def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
+        return 2 * flops + dense
+
     def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
         self.pattern.keep_(bundle.weights, bundle.split_once(out.copy_(dense)))
 

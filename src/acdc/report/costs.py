@@ -4,19 +4,18 @@ from itertools import accumulate
 
 from matplotlib.figure import Figure
 
-from acdc.measure.flops import training_flops
 from acdc.report import facts, plot, words
 from acdc.report.read import Run
 from acdc.report.theme import LIGHT, Chart
 
 
 def flops(run: Run) -> Chart | None:
-    """Inference FLOPs over the epochs, and training FLOPs so far, by the paper's rule."""
+    """Inference FLOPs over the epochs, and training FLOPs so far, by the rule of the method's card."""
     rows, phases, dense = run.stage(run.main), facts.phases(run), facts.dense_flops(run)
     if not any(phase.kind == "sparse" for phase in phases):
         return None
     images = run.config.get("data", {}).get("train", 1)
-    each = [training_flops([(row["kind"], row["flops"])], dense) * images for row in rows]
+    each = [flops * images for flops in facts.spent(run, rows)]
     spent = list(accumulate(each))
     usual = 3 * dense * images
     share, final = spent[-1] / (usual * len(rows)), rows[-1]["flops"] / dense

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 
-from acdc.measure.flops import training_flops
+from acdc.measure.flops import epoch_flops
 from acdc.report.read import Record, Run
 from acdc.train import paper, reading
 from acdc.train.recipe import PaperRow
@@ -88,8 +88,20 @@ def dense_flops(run: Run) -> int:
 
 def cost(run: Run, rows: Sequence[Record]) -> float:
     """Training FLOPs over these epochs per sample, in epochs of dense training."""
-    dense = dense_flops(run)
-    return training_flops(((row["kind"], row["flops"]) for row in rows), dense) / (3 * dense)
+    return sum(spent(run, rows)) / (3 * dense_flops(run))
+
+
+def spent(run: Run, rows: Sequence[Record]) -> list[int]:
+    """Training FLOPs of each of these epochs per sample: by the paper's rule, or that of the method's card."""
+    dense, sparse = dense_flops(run), None
+    try:
+        method = run.recipe.build_method() if run.recipe else None
+    except ValueError:
+        method = None
+    if method and rows:
+        steps = max(1, round(rows[0].get("step", 1) / (rows[0]["epoch"] + 1)))
+        sparse = partial(method.sparse_flops, steps_per_epoch=steps)
+    return [epoch_flops(row["kind"], row["flops"], dense, sparse=sparse) for row in rows]
 
 
 def training(run: Run, role: str) -> float | None:

@@ -54,8 +54,9 @@ def models(run: Run) -> Table:
     chosen = {model.best["chosen_on"] for model in facts.models(run) if model.best}
     note = (
         "FLOPs are theory: by non-zero weights of convolutions and linear layers, per image; training FLOPs by the "
-        f"paper’s rule, as a fraction of {run.planned} dense epochs. “Paper’s count” of zeros has normalisation "
-        "parameters in the denominator. As sparse: 4 bytes for each non-zero weight and a bit for every place."
+        f"rule of the method’s card (AC/DC’s: the paper’s), as a fraction of {run.planned} dense epochs. “Paper’s "
+        "count” of zeros has normalisation parameters in the denominator. As sparse: 4 bytes for each non-zero weight "
+        "and a bit for every place."
     )
     note += f" Best epoch of the final phase, chosen on the {' and '.join(sorted(chosen))} set." if chosen else ""
     return Table("models", "Models", header, rows, note)

@@ -73,7 +73,9 @@ def test_numbers_are_means_over_seeds(made: list[Row]) -> None:
     assert row.accuracy.mean == pytest.approx(statistics.fmean(row.accuracy.values))
     assert row.accuracy.std == pytest.approx(0.002)
     assert row.inference.mean == pytest.approx(0.1)
-    assert row.training.mean == pytest.approx(0.1)
+    assert row.training.mean == pytest.approx(0.1 + 0.75 * 0.9 / 100 / 3), "every 100th step needs all gradients"
+    dpf = next(row for row in made if (row.group.method, row.group.asked) == ("dpf", 0.9))
+    assert dpf.training.mean == pytest.approx((2 * 0.1 + 1) / 3), "and here every one does"
     acdc = next(row for row in made if (row.group.method, row.group.asked) == ("acdc", 0.9))
     assert acdc.training.mean == pytest.approx(0.55), "half of the epochs are dense"
     assert (made[0].level.sparsity, made[-1].group.name) == (0.95, "dense")

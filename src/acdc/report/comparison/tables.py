@@ -40,7 +40,8 @@ def methods(made: Sequence[Row]) -> Table:
     ]
     note = (
         "Mean ± standard deviation (n − 1) over seeds, of the last epoch. FLOPs in theory: inference as a fraction of "
-        f"the dense model’s, training by the paper’s rule as a fraction of {epochs} epochs of dense training. Time is "
+        f"the dense model’s, training by the rule of each method’s card as a fraction of {epochs} epochs of dense "
+        "training: AC/DC’s is the paper’s, and methods that need the gradients of more weights cost more. Time is "
         "of the whole run. Click a column to sort by it."
     )
     header += [*(["dense twin, %"] if twins else []), "time"]
