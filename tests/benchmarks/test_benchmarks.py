@@ -73,7 +73,8 @@ def test_digits_collects_the_tables_of_its_seeds(tmp_path):
     file.write_text("".join(json.dumps({**row, "quick": False}) + "\n" for row in rows))
 
     markers = "".join(
-        f"<!-- results:{name} -->\nold\n<!-- /results:{name} -->\n" for name in ("runs", "digits", "overhead", "select")
+        f"<!-- results:{name} -->\nold\n<!-- /results:{name} -->\n"
+        for name in ("runs", "frontier", "digits", "overhead", "select")
     )
     text = readme.fill(markers, tmp_path)
     assert "old" not in text

@@ -34,8 +34,8 @@ def test_every_recipe(capsys: pytest.CaptureFixture[str], name: str) -> None:
     start = time.perf_counter()
     out, recipe = checked(capsys, name), reading.read(name)
     assert out.startswith(f"{name}: {recipe.about}\n")
-    assert ("warning: data not found" in out) == (name != "digits")
-    assert ("as published; not found here" in out) == (name != "digits")
+    assert ("warning: data not found" in out) == (recipe.data.name != "digits")
+    assert ("as published; not found here" in out) == (recipe.data.name != "digits")
     assert ('warning: train.precision = "fp16"' in out) == (
         recipe.train.precision == "fp16"
     ) or torch.cuda.is_available()
