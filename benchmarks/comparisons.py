@@ -8,6 +8,7 @@ settings, metrics, phases, result and log, which `acdc report` reads once unpack
 """
 
 import argparse
+import contextlib
 import io
 import json
 import statistics
@@ -18,7 +19,7 @@ from typing import Any
 
 from acdc.report import several, write
 from acdc.report.comparison import cells, rows
-from acdc.report.read import read
+from acdc.report.read import ReportError, read
 from acdc.train.folder import write_json
 from benchmarks.console import print_table, run, say
 from benchmarks.record import RESULTS
@@ -54,7 +55,8 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
         "missing": sorted(set(held["runs"]) - {folder.name for folder in folders}),
         "methods": [{"name": row.group.name, **told, **_recalibrated(row)} for row, told in _told(folders)],
     }
-    write.make([source], target / "frontier.svg", "svg", "frontier")
+    with contextlib.suppress(ReportError):  # one method alone has no frontier
+        write.make([source], target / "frontier.svg", "svg", "frontier")
     with tarfile.open(target / "runs.tar.xz", "w:xz") as archive:
         _add(archive, cells.FILE, (source / cells.FILE).read_bytes())
         for folder, config in configs.items():

@@ -41,6 +41,16 @@ def test_a_comparison_is_kept_without_weights_and_places(compared: Path, tmp_pat
     assert "Not trained" not in note
 
 
+def test_one_method_alone_is_kept_without_a_frontier(compared: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone"
+    shutil.copytree(compared, alone)
+    for folder in [*alone.glob("acdc-*-seed?"), *alone.glob("dense-seed?")]:
+        shutil.rmtree(folder)
+    target = comparisons.keep(alone, "alone", tmp_path / "results")
+    assert sorted(path.name for path in target.iterdir()) == ["result.json", "runs.tar.xz"]
+    assert len(comparisons.comparison_table("alone", comparisons.read_all(tmp_path / "results")["alone"])[2]) == 1
+
+
 def test_a_kept_comparison_may_grow_and_not_shrink(compared: Path, tmp_path: Path) -> None:
     less = tmp_path / "less"
     shutil.copytree(compared, less)
