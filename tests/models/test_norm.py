@@ -109,3 +109,16 @@ def test_parts_of_one_value_are_refused_as_batch_norm_refuses_them() -> None:
     split, _ = pair(2)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         split(torch.randn(2, 3, 1, 1))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_what_follows_may_change_it_in_place(memory_format: torch.memory_format) -> None:
+    """As the models' ReLUs do."""
+    split, _ = pair(2)
+    x = torch.randn(4, 3, 5, 4).contiguous(memory_format=memory_format)
+    mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    out = torch.relu_(split(mine))
+    assert out.is_contiguous(memory_format=memory_format)
+    out.square().sum().backward()
+    torch.relu(split(theirs)).square().sum().backward()
+    torch.testing.assert_close(mine.grad, theirs.grad)

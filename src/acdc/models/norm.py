@@ -30,8 +30,10 @@ class _Normalise(torch.autograd.Function):
         ctx.save_for_backward(x, weight, mean, scale)
         ctx.splits = splits
         ctx.mark_non_differentiable(mean, var)
-        out = (parts - mean) * (scale * _channels(weight)) + _channels(bias)
-        return out.to(x.dtype).flatten(0, 1), mean, var
+        # Of four axes from the start: a view made in here could not be changed in place, as the ReLU after it does.
+        shift, slope = (each.expand(-1, parts.shape[1], -1, 1, 1).flatten(0, 1) for each in (mean, scale))
+        out = (_wide(x) - shift) * (slope * _channels(weight)[0]) + _channels(bias)[0]
+        return out.to(x.dtype), mean, var
 
     @staticmethod
     @once_differentiable
@@ -51,8 +53,11 @@ _IMAGES = (1, 3, 4)  # of (parts, images, channels, height, width): what statist
 
 
 def _parts(x: Tensor, splits: int) -> Tensor:
-    wide = x if x.dtype == torch.float64 else x.float()
-    return wide.unflatten(0, (splits, -1))
+    return _wide(x).unflatten(0, (splits, -1))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def _channels(values: Tensor) -> Tensor:
