@@ -42,20 +42,21 @@ def rows(out: Path) -> list[dict]:
 
 
 def test_two_processes_are_one_with_the_same_batch(tmp_path: Path) -> None:
-    """Each batch norm of a rank sees its half of a batch: one process does the same with model.bn_splits=2."""
-    one, two = tmp_path / "one", tmp_path / "two"
-    train(one, "model.bn_splits=2")
-    train(two, processes=2)
+    """Each batch norm of a rank sees its half of a batch: one process does the same with model.bn_splits=2.
+
+    Sums come in another order, and rounding grows from step to step: faster, the higher the learning rate.
+    """
+    one, two, gently = tmp_path / "one", tmp_path / "two", "optimizer.lr=0.01"
+    train(one, gently, "model.bn_splits=2")
+    train(two, gently, processes=2)
     masks = load_file(one / "masks.safetensors")
     other = load_file(two / "masks.safetensors")
-    assert sum(int((masks[name] != other[name]).sum()) for name in masks) < 50, "of 76,976: near ties, by rounding"
+    assert all(torch.equal(masks[name], other[name]) for name in masks)
     for alone, shared in zip(rows(one), rows(two), strict=True):
-        exact = alone["epoch"] < 2  # gradients add up in another order, and rounding grows from step to step
-        assert shared["loss"] == pytest.approx(alone["loss"], rel=1e-6 if exact else 1e-2)
-        assert shared["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-5 if exact else 5e-2)
-        if exact:
-            assert shared["train_accuracy"] == alone["train_accuracy"]
-            assert shared["test_accuracy"] == alone["test_accuracy"], "all 41 test images, each once"
+        assert shared["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+        assert shared["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-4)
+        assert shared["train_accuracy"] == alone["train_accuracy"]
+        assert shared["test_accuracy"] == alone["test_accuracy"], "all 41 test images, each once"
     config = json.loads((two / "config.json").read_text())
     assert config["processes"] == 2
 
