@@ -67,7 +67,8 @@ def test_no_rate_is_negative_or_above_lr(shape: str) -> None:
 
 
 def test_every_phase_after_the_first_may_warm_up_again() -> None:
-    rates = Rates(Rate(rewarm=2), 1.0, 8, 10, (0, 30, 60))
-    assert [rates.at(10 * epoch) for epoch in range(8)] == [1, 1, 1, 0.5, 1, 1, 0.5, 1]
-    by_step = Rates(Rate(rewarm=0.5, per="step"), 1.0, 8, 10, (0, 30))
-    assert [by_step.at(step) for step in (29, 30, 31, 34, 35)] == [1, 0.2, 0.4, 1, 1]
+    """By step, also where the rest is by epoch: one epoch's warm-up by epochs would be none."""
+    for per in ("epoch", "step"):
+        rates = Rates(Rate(rewarm=1, per=per), 1.0, 8, 10, (0, 30, 60))
+        assert [rates.at(step) for step in (0, 29, 30, 31, 39, 40, 59, 60)] == [1, 1, 0.1, 0.2, 1, 1, 1, 0.1]
+        assert Rates(Rate(rewarm=0.5, per=per), 1.0, 8, 10, (0, 30)).at(30) == 0.2

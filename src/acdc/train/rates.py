@@ -10,7 +10,8 @@ Time is counted in units of an epoch or of a step (`per`). With E units in all, 
     cosine     s = final + (1 − final) · ½ (1 + cos πp)
     linear     s = final + (1 − final) · (1 − p)
 
-With `rewarm`, the first units of every phase after the first are scaled by (u − u₀ + 1) / R, as in a warm-up.
+With `rewarm`, the first R steps of every phase after the first are scaled by (t − t₀ + 1) / R, from step t₀ on: by step
+whatever `per` says, since an epoch's warm-up by epochs would be none.
 """
 
 import math
@@ -32,13 +33,9 @@ class Rates:
         return self._shape(step) * self._rewarmed(step)
 
     def _rewarmed(self, step: int) -> float:
-        units = self.steps_per_epoch if self.rate.per == "step" else 1
-        length = self.rate.rewarm * units
+        length = self.rate.rewarm * self.steps_per_epoch
         began = max((start for start in self.phases if 0 < start <= step), default=None)
-        if began is None or not length:
-            return 1.0
-        since = (step - began) // (1 if self.rate.per == "step" else self.steps_per_epoch)
-        return min(1.0, (since + 1) / length)
+        return 1.0 if began is None or not length else min(1.0, (step - began + 1) / length)
 
     def _shape(self, step: int) -> float:
         rate = self.rate
