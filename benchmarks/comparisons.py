@@ -27,6 +27,7 @@ from benchmarks.runs import settings_of
 
 KEPT = ("metrics.jsonl", "phases.jsonl", "result.json")
 Comparison = dict[str, Any]
+_FORMS = {"recalibrated": "BN recalibrated", "averaged": "weights averaged"}
 Table = tuple[str, list[str], list[list[str]], str]
 
 
@@ -53,7 +54,7 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
         "started": min(c["started"] for c in configs.values())[:10],
         "runs": sorted(folder.name for folder in folders),
         "missing": sorted(set(held["runs"]) - {folder.name for folder in folders}),
-        "methods": [{"name": row.group.name, **told, **_recalibrated(row)} for row, told in _told(folders)],
+        "methods": [{"name": row.group.name, **told, **_other_forms(row)} for row, told in _told(folders)],
     }
     with contextlib.suppress(ReportError):  # one method alone has no frontier
         write.make([source], target / "frontier.svg", "svg", "frontier")
@@ -73,14 +74,17 @@ def _told(folders: Sequence[Path]) -> Iterator[tuple[rows.Row, dict[str, Any]]]:
     return zip(made, rows.as_json(made), strict=True)
 
 
-def _recalibrated(row: rows.Row) -> dict[str, Any]:
-    """The sparse model's accuracy after its batch-norm statistics were taken anew, where runs asked for it."""
-    values = []
+def _other_forms(row: rows.Row) -> dict[str, list[float]]:
+    """The sparse model's accuracy with batch-norm statistics taken anew, and of its weights' average, where asked."""
+    found: dict[str, list[float]] = {}
     for one in row.group.runs:
         models = json.loads((one.folder / "result.json").read_text(encoding="utf-8"))["models"]
-        file = f"{Path(models[0]['file']).stem}-recalibrated.safetensors"
-        values += [model["test_accuracy"] for model in models if model["file"] == file]
-    return {"recalibrated": values} if values else {}
+        by_file = {Path(model["file"]).stem: model["test_accuracy"] for model in models}
+        main = Path(models[0]["file"]).stem
+        for key, ending in (("recalibrated", "recalibrated"), ("averaged", "ema")):
+            if (file := f"{main}-{ending}") in by_file:
+                found.setdefault(key, []).append(by_file[file])
+    return found
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -95,14 +99,15 @@ def read_all(results: Path = RESULTS) -> dict[str, Comparison]:
 
 
 def comparison_table(name: str, kept: Comparison) -> Table:
-    header = ["method", "zeros", "test accuracy, %", "BN recalibrated", "inference", "training"]
+    forms = [form for form in _FORMS if any(form in one for one in kept["methods"])]
+    header = ["method", "zeros", "test accuracy, %", *(_FORMS[form] for form in forms), "inference", "training"]
     header += ["agrees with its twin", "with the dense run", "seeds"]
     body = [
         [
             one["name"],
             f"{one['sparsity']:.2%}",
             percent(one["values"]),
-            percent(one.get("recalibrated", [])),
+            *(percent(one.get(form, [])) for form in forms),
             f"{one['inference']:.2f}x",
             f"{one['training']:.2f}x",
             _share(one, "agreement_with_twin"),

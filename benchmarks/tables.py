@@ -79,8 +79,9 @@ _COMPARISONS = """
 
 Folders of `acdc compare-methods`, kept in [comparisons](comparisons) with every run's settings, metrics and log; the
 commands are in each one's result.json. "BN recalibrated" is the same model after one pass over the training images
-that takes batch-norm statistics anew. "Agrees" is the share of test images to which two models give the same class: the
-sparse model and the dense twin of its own run, or the dense run of the same seed (dense: of other seeds).
+that takes batch-norm statistics anew, "weights averaged" an exponential average of it. "Agrees" is the share of test
+images to which two models give the same class: the sparse model and the dense twin of its own run, or the dense run of
+the same seed (dense: of other seeds).
 """
 _NONE = "\nNothing measured yet.\n"
 
