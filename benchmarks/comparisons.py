@@ -64,7 +64,8 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
             _add(archive, f"{folder.name}/config.json", json.dumps(config, indent=2).encode())
             for file in (*(folder / kept for kept in KEPT), folder.with_name(f"{folder.name}.log")):
                 if file.is_file():
-                    _add(archive, str(file.relative_to(source)), file.read_bytes())
+                    here = f"{source.resolve()}/".encode()  # logs name the run's folder
+                    _add(archive, str(file.relative_to(source)), file.read_bytes().replace(here, b""))
     write_json(target / "result.json", found)
     return target
 

@@ -33,6 +33,11 @@ def test_a_comparison_is_kept_without_weights_and_places(compared: Path, tmp_pat
         config = archive.extractfile("acdc-90-seed0/config.json")
         assert config is not None
         assert "root" not in json.load(config)
+        log = archive.extractfile("acdc-90-seed0.log")
+        assert log is not None
+        text = log.read().decode()
+        assert "folder: acdc-90-seed0" in text
+        assert str(compared) not in text
     assert not [name for name in names if name.endswith((".safetensors", ".pt"))]
     assert {"comparison.json", "acdc-90-seed0/metrics.jsonl", "acdc-90-seed0.log"} <= set(names)
     _, header, rows, note = comparisons.comparison_table("small", found)
