@@ -114,23 +114,23 @@ def by_kind(axes: Axes, rows: Sequence[Record], phases: Sequence[Phase], value: 
 
 
 def accuracy_scale(axes: Axes, rows: Iterable[Record], images: int | None) -> Callable[[float], float]:
-    """How an accuracy is drawn: in %, or where most are above 90 % and errors differ much, over the error's logarithm.
+    """How an accuracy is drawn: in %, or where most are above 90 % over the error's logarithm, if that has two ticks.
 
     The first epochs may leave the axes below: they would press the last ones flat.
     """
     shares = sorted(row["test_accuracy"] for row in rows)
     low, high = shares[len(shares) // 12], shares[-1]
-    if shares[len(shares) // 2] < 0.9 or 1 - low < 4 * (1 - high):
+    floor = 50 / (images or 10_000)  # no error at all, which a logarithm cannot show, as half an image
+    bottom, top = max(100 * (1 - low), 4 * floor) * 1.25, max(100 * (1 - high), floor) / 1.35
+    ticks = [tick for tick in (50, 30, 20, 10, 5, 3, 2, 1, 0.5, 0.3, 0.2, 0.1, 0.05) if top <= tick <= bottom]
+    if shares[len(shares) // 2] < 0.9 or len(ticks) < 2:
         pad = 0.06 * (high - low) + 1e-3
         axes.set_ylim(max(0.0, 100 * (low - pad)), min(100.0, 100 * (high + pad)))
         if shares[0] < low - pad:
             entitle(axes, f"{axes.get_title('left')}, some of the first epochs below the axis")
         return lambda accuracy: 100 * accuracy
-    floor = 50 / (images or 10_000)  # no error at all, which a logarithm cannot show, as half an image
     axes.set_yscale("log")
-    axes.set_ylim(max(100 * (1 - low), 4 * floor) * 1.25, max(100 * (1 - high), floor) / 1.35)
-    bottom, top = axes.get_ylim()
-    ticks = [tick for tick in (50, 30, 20, 10, 5, 3, 2, 1, 0.5, 0.3, 0.2, 0.1, 0.05) if top <= tick <= bottom]
+    axes.set_ylim(bottom, top)
     axes.set_yticks(ticks, [f"{100 - tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
     return lambda accuracy: max(100 * (1 - accuracy), floor)

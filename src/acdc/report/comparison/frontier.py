@@ -24,7 +24,7 @@ def frontier(made: Sequence[Row]) -> Chart | None:
     at_each = [[costed[group.number] for group in level.groups if group.number in costed] for level in shown]
 
     def draw(width: int) -> Figure:
-        height = 250 if width < 600 else 300
+        height = 330 if width < 600 else 300  # a phone has one panel below the other, and little room beside a mark
         sizes = {"left": 36, "right": 8, "below": 62}
         bars = ", bars ± std" if any(len(row.accuracy.values) > 1 for row in made) else ""
         figure, panels = grid(width, shown, f"test accuracy (%){bars}", heights=[height] * len(shown), **sizes)

@@ -10,8 +10,14 @@ from acdc.report.theme import LIGHT
 
 _LETTER = 0.6  # of the type's size: no narrower in any reader's font
 _ROOM = 6  # pixels around a mark
-_RINGS = (9, 14, 20, 28, 38, 50, 64, 80, 100, 124)  # pixels from the mark, nearest first
-_TURNS = (0, 180, 30, 150, -30, -150, 60, 120, -60, -120, 90, -90)
+_RINGS = (9, 14, 20, 28, 38, 50, 64, 80, 100, 124, 150, 180)  # pixels from the mark, nearest first
+_TURNS = (
+    0,
+    180,
+    *(sign * turn for base in (30, 60, 15, 45, 75) for turn in (base, 180 - base) for sign in (1, -1)),
+    90,
+    -90,
+)
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,15 @@ def name_all(axes: Axes, marks: Sequence[Named], *, size: float = 10, beyond: fl
         box = min(
             _candidates(x, y, _LETTER * size * len(marks[index].text), 1.25 * size),
             key=lambda box: (
-                round(sum(box.over(other) for other in taken) + 50 * box.outside(width, height), 3),
+                round(
+                    sum(box.over(other) for other in taken)
+                    + 20 * sum(box.over(other) for other in names.values())  # two names on each other are unreadable
+                    + 50 * box.outside(width, height),
+                    3,
+                ),
                 _far(box, x, y),
             ),
         )
-        taken.append(box)
         names[index] = box
         _draw(axes, marks[index], box, x, y, size)
     return [names[index] for index in range(len(marks))]
