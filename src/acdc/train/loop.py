@@ -36,7 +36,7 @@ from acdc.train.rates import Rates
 from acdc.train.recipe import Recipe
 from acdc.train.rows import Live, Row
 from acdc.train.setting import Loaders, Setting
-from acdc.train.step import Step, Totals, autocast
+from acdc.train.step import Step, Totals, autocast, compiled
 from acdc.train.stopping import Stopped
 from acdc.train.watch import Watch
 from acdc.twin import StateDict, to_cpu
@@ -95,6 +95,9 @@ class Stage:
             no_sync=getattr(self._wrapped, "no_sync", nullcontext),
             share=self._share,
         )
+        # Not DDP's forward: it exchanges buffers, and ranks whose last batches differ in size would not meet there.
+        self._fast = self._step.fast if self._wrapped is model else compiled(model, setting.execution)
+        self._fast_average = compiled(self.ema.module, setting.execution) if self.ema is not None else None
         self._boundaries = frozenset(method.schedule.boundaries(each)) if method else frozenset()
         every = Duration.parse(recipe.run.checkpoint_every)
         self._every = max(1, int(every.value * (each if every.unit == "ep" else 1)))
@@ -162,14 +165,14 @@ class Stage:
         self.setting.world.share_buffers(self.model)
         if self.ema is not None:
             self.setting.world.share_buffers(self.ema)
-        test = evaluate(self.model, self.loaders.test, self.recipe, self.setting)
+        test = evaluate(self.model, self.loaders.test, self.recipe, self.setting, fast=self._fast)
         held = self.loaders.validation
-        validation = evaluate(self.model, held, self.recipe, self.setting) if held else None
+        validation = evaluate(self.model, held, self.recipe, self.setting, fast=self._fast) if held else None
         average = None
         if self.ema is not None:
             if self.sparsifier:
                 self.sparsifier.apply_masks(self.ema.module)
-            average = evaluate(self.ema.module, self.loaders.test, self.recipe, self.setting)
+            average = evaluate(self.ema.module, self.loaders.test, self.recipe, self.setting, fast=self._fast_average)
         phase = self.sparsifier.phase if self.sparsifier else None
         counts = nonzeros(self._layers)
         end = (self.epoch + 1) * self.loaders.train.steps

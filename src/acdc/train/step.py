@@ -77,6 +77,15 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
     return nullcontext()
 
 
+def compiled(model: nn.Module, execution: Execution) -> Any:
+    """The model, compiled where that was chosen: a graph for each batch size and mode it meets.
+
+    Never one for all sizes, which torch.compile would turn to at the second: training and evaluation have one each.
+    Models of one class share their graphs.
+    """
+    return torch.compile(model, dynamic=False) if execution.compile else model
+
+
 class Totals:
     """Sums over an epoch's steps, on the device: nothing waits for them until they are read."""
 
@@ -117,7 +126,7 @@ class Step:
         share: Callable[[int], float] = lambda samples: 1.0,
     ) -> None:
         self._model, self._train, self._totals, self._device = model, train, totals, device
-        self._fast: Any = torch.compile(model) if execution.compile else model
+        self.fast = compiled(model, execution)
         self._graphs = execution.graphs
         self._scale, self._no_sync, self._share = scale, no_sync, share
         self._parameters = [param for param in model.parameters() if param.requires_grad]
@@ -134,7 +143,7 @@ class Step:
         if len(labels) != self._full:  # the last batch of an epoch; a shape of its own is not worth compiling
             self._eager(self._model, images, labels)
         elif eagerly or not self._graphs:
-            self._eager(self._fast, images, labels)
+            self._eager(self.fast, images, labels)
         else:
             self._replay(images, labels, phase)
 
@@ -175,7 +184,7 @@ class Step:
             self._phase, self._graph, self._warm = phase, None, max(self._warm, 1)
         if self._graph is None and self._warm:
             self._warm -= 1
-            self._eager(self._fast, images, labels)
+            self._eager(self.fast, images, labels)
             return
         if self._inputs is None:
             self._inputs = images.clone(), labels.clone()
@@ -186,7 +195,7 @@ class Step:
                 param.grad = None  # allocated anew by the capture, in the graph's own memory
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=torch.cuda.current_stream(self._device)):
-                self._forward_backward(self._fast, *self._inputs)
+                self._forward_backward(self.fast, *self._inputs)
             self._graph, self._grads = graph, [param.grad for param in self._parameters]
         for param, grad in zip(self._parameters, self._grads, strict=True):
             param.grad = grad  # an eager step in between left others
