@@ -51,7 +51,7 @@ _THROUGHPUT = """
 ## Images a second
 
 `python -m benchmarks.throughput`: a recipe's model on made images of the data's size, augmentation, masks, optimizer
-and one evaluation an epoch included, from the second epoch of each phase on. "Outside the step" is the share of that
+and one evaluation an epoch included, in the middle of each phase. "Outside the step" is the share of that
 time not spent in forward, backward and optimizer on a batch that lies ready; "measuring" is counting zeros after an
 epoch of 50,000 images and describing every 20th; "compressed / dense" compares training
 epochs of neighbouring phases, as the median over pairs.

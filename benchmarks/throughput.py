@@ -1,7 +1,8 @@
 """Images a second of whole training runs: augmentation, masks, optimizer and evaluation included.
 
-A recipe's model and settings on made images of the data's size, through short phases that alternate. From the second
-epoch of each phase on (the first compiles, or captures CUDA graphs), three figures:
+A recipe's model and settings on made images of the data's size, through phases of three epochs that alternate. Of the
+second epoch of each (the first compiles, or captures CUDA graphs; after a dense phase's last, where a compression is
+due, evaluation is not compiled):
 
     images/s            of an epoch with one evaluation for every epoch of the real data set (50,000 and 10,000 images)
     outside the step    share of that time not spent in forward, backward and optimizer on a batch that lies ready
@@ -32,7 +33,7 @@ from benchmarks.tables import throughput_table
 
 RECIPES = ("cifar100-wrn28-10", "cifar10-resnet20")
 CLASSES = {"cifar100-wrn28-10": 100, "cifar10-resnet20": 10}
-PHASES = '{ warmup = "2ep", sparse = "2ep", dense = "2ep", last_dense = "2ep", final_sparse = "2ep", total = "12ep" }'
+PHASES = '{ warmup = "3ep", sparse = "3ep", dense = "3ep", last_dense = "3ep", final_sparse = "3ep", total = "18ep" }'
 
 
 def measure(name: str, device: torch.device, images: int, compiled: str, changes: Sequence[str] = ()) -> dict:
@@ -56,7 +57,7 @@ def measure(name: str, device: torch.device, images: int, compiled: str, changes
         rows = list(stage.run())
         step_seconds = _step_seconds(stage, device)
         counting, describing = _measuring_seconds(stage, device)
-    settled = [rows[i] for i in range(1, len(rows), 2)]
+    settled = [rows[i] for i in range(1, len(rows), 3)]
     train = {kind: [_train(row) for row in settled if row.kind == kind] for kind in ("dense", "sparse")}
     pairs = [_train(b) / _train(a) for a, b in zip(settled[::2], settled[1::2], strict=True)]
     whole = statistics.median(_train(row) + row.eval_seconds for row in settled)
