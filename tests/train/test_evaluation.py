@@ -1,5 +1,8 @@
-"""Evaluation gives the same numbers however it runs: eagerly, or by the compiled model that trains."""
+"""Evaluation gives the same numbers eagerly and by the compiled model that trains, and finite ones if there are any."""
 
+import logging
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,10 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from acdc.train.evaluation import evaluate
+from acdc.train.experiment import reproducible
+from acdc.train.loop import DivergedError, Stage
 from acdc.train.step import Execution, compiled
+from tests.conformance.harness import DEVICE
 from tests.train import problems
 from tests.train.problems import EAGER, stage
 
@@ -16,9 +22,11 @@ COMPILED = Execution(True, False, ())
 
 
 @pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 images of 8 x 8 at a time: the 40 test images have a last batch of another size."""
+def small_batches(monkeypatch: pytest.MonkeyPatch):
+    """16 images of 8 x 8 at a time: the 40 test images have a last batch of another size. On a GPU, no TF32."""
     monkeypatch.setattr("acdc.train.loading._EVALUATION_BATCH", 1)
+    with reproducible(problems.recipe(), torch.device(DEVICE)):
+        yield
 
 
 @pytest.fixture
@@ -116,3 +124,43 @@ def test_steps_and_evaluation_share_one_compiled_model(tmp_path: Path) -> None:
     plain._fast = Spy(plain.model)
     next(plain.run())
     assert plain._fast.sizes == [16, 16, 16], "40 test images and 20 to choose by, less what is left of each"
+
+
+# fp16
+
+
+def half(folder: Path, mean: float) -> Stage:
+    """Evaluated in fp16, with a batch norm that has seen, by its statistics, images of another world."""
+    run = stage(folder)
+    run.recipe = replace(run.recipe, train=replace(run.recipe.train, precision="fp16"))  # GradScaler needs a GPU
+    run.optimizer.register_step_post_hook(lambda *_: run.model.bn1.running_mean.fill_(mean))
+    return run
+
+
+def test_fp16_that_overflows_is_evaluated_again_in_fp32_and_that_is_said_once(tmp_path: Path, caplog) -> None:
+    run, kept = half(tmp_path, -1e6), []
+    with caplog.at_level(logging.WARNING, logger="acdc"):
+        rows = list(run.run())
+        score = evaluate(run.model, run.loaders.test, run.recipe, run.setting, kept)
+    plain = replace(run.recipe, train=replace(run.recipe.train, precision="fp32"))
+    assert score == evaluate(run.model, run.loaders.test, plain, run.setting)
+    assert score.precision == "fp32"
+    assert (rows[-1].test_accuracy, rows[-1].test_loss) == (score.accuracy, score.loss)
+    assert torch.cat(kept).shape == (40, 4)
+    assert torch.cat(kept).isfinite().all()
+    (said,) = [record.message for record in caplog.records if "fp16" in record.message]
+    assert said.startswith("evaluation overflows fp16 and is finite in fp32: it was done again in fp32")
+
+
+def test_fp16_that_does_not_overflow_stays_fp16(tmp_path: Path, caplog) -> None:
+    run = half(tmp_path, 0.0)
+    next(run.run())
+    assert evaluate(run.model, run.loaders.test, run.recipe, run.setting).precision == "fp16"
+    assert not run.setting.said_overflow
+
+
+def test_what_is_not_finite_in_fp32_either_stops_the_run(tmp_path: Path) -> None:
+    run = half(tmp_path, -math.inf)
+    with pytest.raises(DivergedError, match="the test loss of epoch 1 is not finite"):
+        list(run.run())
+    assert not run.setting.said_overflow

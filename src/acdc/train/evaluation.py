@@ -1,5 +1,7 @@
 """How well a model does on images it was not trained on."""
 
+import logging
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +14,15 @@ from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 from acdc.train.step import autocast
 
+log = logging.getLogger("acdc")
+
 
 @dataclass(frozen=True)
 class Score:
     accuracy: float
     loss: float
     samples: int
+    precision: str  # it was computed in: the recipe's, or fp32 where fp16 overflows
 
 
 @torch.no_grad()
@@ -32,21 +37,40 @@ def evaluate(
 ) -> Score:
     """Over all images, in evaluation mode, and in the precision of training; ranks share the work.
 
-    `fast` is the model compiled, for full batches: any other size would be compiled anew.
+    `fast` is the model compiled, for full batches: any other size would be compiled anew. fp16 ends at 65,504, and
+    after few steps batch norm's running statistics can be so far off that a sound model passes it: fp32 decides.
     """
     training = model.training
     model.eval()
-    full = share(0, min(batches.batch_size, batches.samples), setting.world.rank, setting.world.size)
+    score = _score(model, fast, batches, recipe.train.precision, setting, logits_to)
+    if score.precision == "fp16" and not math.isfinite(score.loss):
+        if logits_to is not None:
+            logits_to.clear()
+        score = _score(model, None, batches, "fp32", setting, logits_to)
+        if math.isfinite(score.loss) and setting.world.first and not setting.said_overflow:
+            setting.said_overflow = True
+            log.warning(
+                "evaluation overflows fp16 and is finite in fp32: it was done again in fp32, as any other like it will "
+                "be (batch norm's statistics are often far off after few steps)"
+            )
+    model.train(training)
+    return score
+
+
+def _score(
+    model: nn.Module, fast: Any, batches: Batches, precision: str, setting: Setting, logits_to: list[Tensor] | None
+) -> Score:
+    world = setting.world
+    full = share(0, min(batches.batch_size, batches.samples), world.rank, world.size)
     sums = torch.zeros(3, dtype=torch.float64, device=setting.device)
     for images, labels in batches.batches(0):
         run = model if fast is None or len(labels) != full.stop - full.start else fast
-        with autocast(recipe.train.precision, setting.device):
+        with autocast(precision, setting.device):
             logits = run(images)
         if logits_to is not None:
             logits_to.append(logits.float())
         known = labels >= 0  # an unreadable image has no label
         loss = F.cross_entropy(logits.float(), labels, ignore_index=-1, reduction="sum")
         sums += torch.stack((loss, ((logits.argmax(1) == labels) & known).sum(), known.sum())).double()
-    model.train(training)
-    loss, correct, count = setting.world.sum(sums).tolist()
-    return Score(correct / max(1, count), loss / max(1, count), round(count))
+    loss, correct, count = world.sum(sums).tolist()
+    return Score(correct / max(1, count), loss / max(1, count), round(count), precision)

@@ -210,16 +210,15 @@ class Stage:
             eval_seconds=now - trained,
             validation_accuracy=validation.accuracy if validation else None,
             ema_accuracy=average.accuracy if average else None,
-            memorization=self._memorization(),
+            memorization=self._memorization(test.precision),
             skipped_images=len(getattr(self.loaders.train, "skipped", ())),
         )
 
-    def _memorization(self) -> dict[str, float] | None:
+    def _memorization(self, precision: str) -> dict[str, float] | None:
         """How the training images with random labels are classified."""
         measure, device = self.loaders.memorization, self.setting.device
         if measure is None:
             return None
-        precision = self.recipe.train.precision
         return measure.measure(self.model, epoch=self.epoch, autocast=lambda: autocast(precision, device))
 
     def _show(self, sums: list[float], steps_per_second: float) -> None:

@@ -31,3 +31,4 @@ class Setting:
     stop: StopRequest = field(default_factory=StopRequest)
     watch: Callable[[Live], None] = lambda live: None
     sinks: Sequence[Callable[[Row], None]] = ()
+    said_overflow: bool = False  # of fp16, in evaluation: once is enough
