@@ -51,7 +51,7 @@ _THROUGHPUT = """
 ## Images a second
 
 `python -m benchmarks.throughput`: a recipe's model on made images of the data's size, augmentation, masks, optimizer
-and one evaluation an epoch included, in the middle of each phase. "Outside the step" is the share of that
+and one evaluation an epoch included, in the second epoch of each phase. "Outside the step" is the share of that
 time not spent in forward, backward and optimizer on a batch that lies ready; "measuring" is counting zeros after an
 epoch of 50,000 images and describing every 20th; "compressed / dense" compares training
 epochs of neighbouring phases, as the median over pairs.
@@ -176,7 +176,8 @@ def throughput_table(rows: Sequence[Row]) -> Table:
         ]
         for row in rows
     ]
-    title = f"Batches of {first['batch_size']}, {first['precision']}, on {first['device_name']}"
+    names = ", ".join(dict.fromkeys(row["recipe"] for row in rows))
+    title = f"{names}: batches of {first['batch_size']}, {first['precision']}, on {first['device_name']}"
     return title, header, cells, f"{'; '.join(first['execution'])}. {_note(first)}"
 
 
