@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from acdc import data, methods, models
+from acdc import criteria, data, methods, models
 from acdc.cli import main
 from acdc.schedule import Schedule
 from acdc.train import reading
@@ -33,6 +33,7 @@ def test_recipes_by_default(capsys: pytest.CaptureFixture[str]) -> None:
         ("data", data.names()),
         ("schedules", tuple(Schedule.named())),
         ("methods", (*methods.names(), "dense")),
+        ("criteria", criteria.names()),
     ],
 )
 def test_other_lists(capsys: pytest.CaptureFixture[str], what: str, names: tuple[str, ...]) -> None:
@@ -93,4 +94,15 @@ def test_a_method_s_card(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "methods", "rigle"]) == 2
     assert "did you mean 'rigl'?" in capsys.readouterr().err
     assert main(["ls", "models", "resnet20"]) == 2
-    assert "only methods have cards" in capsys.readouterr().err
+    assert "only methods and criteria have cards" in capsys.readouterr().err
+
+
+def test_a_criterion_s_card_names_its_knobs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "criteria", "woodfisher"]) == 0
+    card = capsys.readouterr().out
+    assert "Woodbury" in card
+    assert card.endswith("Knobs: steps = 100, block = 50, damping = 1e-05, update = True\n")
+    assert main(["ls", "criteria", "snip"]) == 0
+    assert "loss = cross_entropy" in capsys.readouterr().out
+    assert main(["ls", "criteria", "woodfish"]) == 2
+    assert "did you mean 'woodfisher'?" in capsys.readouterr().err

@@ -263,3 +263,10 @@ def test_what_a_cuda_graph_reads_stays_where_it_is(name):
         if run.sparsifier.phase.index == phase:
             assert now == masks
         masks, phase = now, run.sparsifier.phase.index
+
+
+def test_classes_by_their_names():
+    assert methods.RigL is methods.find("rigl")
+    assert {methods.find(name).__name__ for name in methods.names()} <= set(dir(methods))
+    with pytest.raises(AttributeError, match=r"acdc.methods has no 'Rigl'; its methods are ACDC, .*RigL"):
+        methods.Rigl  # noqa: B018

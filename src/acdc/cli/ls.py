@@ -5,7 +5,7 @@ from collections.abc import Callable
 from inspect import getdoc
 from typing import Any
 
-from acdc import data, methods, models
+from acdc import criteria, data, methods, models
 from acdc.cli import common
 from acdc.cli.errors import UsageError
 from acdc.schedule import Schedule
@@ -15,13 +15,13 @@ from acdc.train import reading
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "ls",
-        help="list recipes, models, data sets, schedules or methods",
-        description="List what can be named: recipes for acdc train, and models, data sets, schedules and methods for "
-        "a recipe.",
+        help="list recipes, models, data sets, schedules, methods or criteria",
+        description="List what can be named: recipes for acdc train, and models, data sets, schedules, methods and "
+        "criteria for a recipe.",
         allow_abbrev=False,
     )
     parser.add_argument("what", nargs="?", default="recipes", choices=tuple(_LISTS), help="default %(default)s")
-    parser.add_argument("name", nargs="?", help="of a method: show its card")
+    parser.add_argument("name", nargs="?", help="of a method or a criterion: show its card")
     parser.set_defaults(verb=run)
 
 
@@ -29,10 +29,12 @@ def run(args: argparse.Namespace) -> int:
     if args.name is None:
         _LISTS[args.what]()
         return 0
-    if args.what != "methods":
-        raise UsageError([f"acdc ls {args.what} {args.name}: only methods have cards; type acdc show for a recipe"])
+    if args.what not in _CARDS:
+        raise UsageError(
+            [f"acdc ls {args.what} {args.name}: only methods and criteria have cards; type acdc show for a recipe"]
+        )
     try:
-        print(methods.card(args.name))
+        print(_CARDS[args.what](args.name))
     except ValueError as error:
         raise UsageError([str(error)]) from None
     return 0
@@ -78,6 +80,13 @@ def _methods() -> None:
     print("\nacdc ls methods NAME shows a method's card: idea, equation, knobs, costs, reference")
 
 
+def _criteria() -> None:
+    rows = [(name, criteria.card(name).partition("\n")[0].rstrip(".")) for name in criteria.names()]
+    common.show_table("Criteria, for method.criterion of acdc, gmp and one_shot", ("name", "keeps"), rows, text=2)
+    print("\nwith knobs: --set method.criterion='{name=\"woodfisher\", steps=20}'")
+    print("acdc ls criteria NAME shows a criterion's card: formula, costs, reference, knobs")
+
+
 def _first_line(thing: object) -> str:
     return (getdoc(thing) or "").partition("\n")[0].rstrip(".")
 
@@ -88,4 +97,6 @@ _LISTS: dict[str, Callable[[], None]] = {
     "data": _data,
     "schedules": _schedules,
     "methods": _methods,
+    "criteria": _criteria,
 }
+_CARDS: dict[str, Callable[[str], str]] = {"methods": methods.card, "criteria": criteria.card}

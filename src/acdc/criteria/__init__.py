@@ -11,6 +11,7 @@ at the gradients of the last steps before a compression, some compute gradients 
 from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
+from inspect import cleandoc
 from typing import Any
 
 from acdc.criteria.base import Criterion
@@ -18,7 +19,7 @@ from acdc.criteria.first_order import Magnitude, Movement, Saliency, Snip
 from acdc.criteria.synflow import SynFlow
 from acdc.criteria.woodfisher import WoodFisher
 
-__all__ = ["Criterion", "Magnitude", "Movement", "Saliency", "Snip", "SynFlow", "WoodFisher", "find", "names"]
+__all__ = ["Criterion", "Magnitude", "Movement", "Saliency", "Snip", "SynFlow", "WoodFisher", "card", "find", "names"]
 
 _KINDS: tuple[type[Criterion], ...] = (Magnitude, Saliency, Movement, WoodFisher, Snip, SynFlow)
 _CRITERIA = {kind.name: kind for kind in _KINDS}
@@ -34,13 +35,24 @@ def find(said: str | Mapping[str, Any] | Criterion) -> Criterion:
         return said
     knobs: dict[str, Any] = {"name": said} if isinstance(said, str) else dict(said) if isinstance(said, Mapping) else {}
     name = knobs.pop("name", said)
-    if not isinstance(name, str) or name not in _CRITERIA:
-        close = get_close_matches(str(name).lower(), _CRITERIA, n=1)
-        guess = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"criterion={name!r}: expected one of {', '.join(map(repr, _CRITERIA))}{guess}")
-    kind = _CRITERIA[name]
+    kind = _kind(name)
     known = [f.name for f in fields(kind)]
     for knob, value in knobs.items():
         if knob not in known:
             raise ValueError(f"criterion.{knob}={value!r}: {name} has the knobs {', '.join(known) or 'none'}")
     return kind(**knobs)
+
+
+def card(name: str) -> str:
+    """A criterion's formula, what it costs and its reference, and its knobs."""
+    kind = _kind(name)
+    knobs = [f"{f.name} = {getattr(f.default, '__name__', repr(f.default))}" for f in fields(kind)]
+    return f"{cleandoc(kind.__doc__ or '')}\n\nKnobs: {', '.join(knobs) or 'none'}"
+
+
+def _kind(name: object) -> type[Criterion]:
+    if not isinstance(name, str) or name not in _CRITERIA:
+        close = get_close_matches(str(name).lower(), _CRITERIA, n=1)
+        guess = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"criterion={name!r}: expected one of {', '.join(map(repr, _CRITERIA))}{guess}")
+    return _CRITERIA[name]

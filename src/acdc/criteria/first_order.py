@@ -26,9 +26,12 @@ class Magnitude(Criterion):
 
 @dataclass(frozen=True, kw_only=True)
 class Saliency(Criterion):
-    """|θ·∂f/∂θ|, averaged over the last `steps` steps before the compression: the loss that goes with the weight, to
-    first order. Mozer, Smolensky: Skeletonization. NIPS 1989. Molchanov et al.: Pruning CNNs for Resource Efficient
-    Inference. ICLR 2017. Costs 4 bytes a weight and one pass over the weights in those steps.
+    """|θ·∂f/∂θ|, averaged over steps before the compression: the loss that goes with the weight, to first order.
+
+    The last `steps` steps. Costs 4 bytes a weight and one pass over the weights in those steps.
+
+    Mozer, Smolensky: Skeletonization. NIPS 1989. Molchanov et al.: Pruning CNNs for Resource Efficient Inference. ICLR
+    2017.
     """
 
     steps: int = 100

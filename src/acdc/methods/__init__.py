@@ -1,8 +1,9 @@
 """Sparse-training methods, one file each, all behind the same small interface.
 
-    method = acdc.methods.build("rigl", sparsity=0.9, epochs=100)
+    method = acdc.methods.RigL(sparsity=0.9, epochs=100)
+    method = acdc.methods.build("rigl", sparsity=0.9, epochs=100)   the same, by name
 
-A method's module is imported when the method is built; its docstring is its card.
+A method's module is imported when it is first asked for; its docstring is its card.
 """
 
 from dataclasses import fields
@@ -59,6 +60,22 @@ def build(name: str, **knobs: Any) -> "Base":
             guess = f"; did you mean {close[0]!r}?" if close else ""
             raise ValueError(f"{knob}={value!r}: {name} has the knobs {', '.join(known)}{guess}")
     return kind(**knobs)
+
+
+def __getattr__(kind: str) -> Any:
+    """Classes by their names: acdc.methods.GMP."""
+    for name, place in _METHODS.items():
+        if place.endswith(f".{kind}"):
+            return find(name)
+    raise AttributeError(f"acdc.methods has no {kind!r}; its methods are {', '.join(_classes())}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_classes()})
+
+
+def _classes() -> list[str]:
+    return [place.rpartition(".")[2] for place in _METHODS.values()]
 
 
 def card(name: str) -> str:

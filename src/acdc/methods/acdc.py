@@ -3,7 +3,11 @@
 Idea       Train densely and sparsely in turns, so that one run gives an accurate sparse model and a dense one.
 Step       θ ← T_k(θ) at each compression, then θ ← θ − η ∇f(θ) on its support only; at each decompression the mask is
            lifted, the pruned weights restart at 0 and the optimizer's momentum is reset (paper, Algorithm 1).
-Knobs      sparsity; the schedule (warm-up, phase lengths, last dense phase, final compressed phase).
+Knobs      sparsity; the schedule (warm-up, phase lengths, last dense phase, final compressed phase), by default the
+           paper's for ImageNet over any number of epochs; pattern (unstructured; N:M, blocks, channels); distribution
+           ("global"; "uniform", "erk", or sparsities by layer); criterion ("magnitude"; acdc ls criteria); reset
+           ("momentum"; "all", "nothing"); twin ("last"; "best" by a metric you report). Not in the paper: gradual,
+           which raises the sparsity from compression to compression.
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte a weight for the mask; one in-place pass over the gradients in compressed phases; one selection a
            compression; on the host, one copy of the model and of its optimizer's state, the dense twin.
