@@ -13,7 +13,7 @@ from pathlib import Path
 
 from acdc.cli import common, pool
 from acdc.cli.train import Place
-from acdc.measure.memorization import draw_panels, read_curves
+from acdc.report.panels import draw_panels, read_curves
 from acdc.train import folder, reading
 from acdc.train.distributed import World
 from benchmarks.console import print_table, run, say

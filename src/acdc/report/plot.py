@@ -1,7 +1,7 @@
 """What the figures share: panels in pixels, phases behind them, labels at the ends of lines."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +13,19 @@ from acdc.report.theme import KINDS, LIGHT, SMALL
 HALF, WIDE, NARROW = 440, 1040, 420  # pixels: half the page, all of it, a phone
 SHORT = {"warm-up": "W", "compressed": "C", "decompressed": "D", "final compressed": "C", "dense": "D"}
 _LETTER = 0.6  # of the type's size, on average
+
+
+class Span(Protocol):
+    """What is drawn of a phase."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def first(self) -> int: ...  # epochs, from 0
+    @property
+    def last(self) -> int: ...
 
 
 def new(width: float, height: float) -> Figure:
@@ -52,13 +65,13 @@ def after(rows: Iterable[Record]) -> list[int]:
     return [row["epoch"] + 1 for row in rows]
 
 
-def shade(axes: Axes, phases: Sequence[Phase]) -> None:
+def shade(axes: Axes, phases: Sequence[Span]) -> None:
     for phase in phases:
         if phase.kind == "sparse":
             axes.axvspan(phase.first, phase.last + 1, color=LIGHT["shade"], linewidth=0, zorder=0)
 
 
-def name_phases(axes: Axes, phases: Sequence[Phase], y: float, *, on_fill: bool = False) -> str:
+def name_phases(axes: Axes, phases: Sequence[Span], y: float, *, on_fill: bool = False) -> str:
     """Every phase's name in the middle of it, or its letter where the name has no room; and what letters mean."""
     last = max(phase.last + 1 for phase in phases)
     scale = axes.bbox.width / max(1, last)

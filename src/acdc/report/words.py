@@ -14,6 +14,10 @@ def share(value: float) -> str:
     return f"{100 * value:.1f}".removesuffix(".0") + " %"
 
 
+def whole(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
 def times(ratio: float) -> str:
     """The paper's "x": a fraction of the dense cost."""
     return f"{ratio:.2f}x"
