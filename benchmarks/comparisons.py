@@ -9,7 +9,6 @@ settings, metrics, phases, result and log, which `acdc report` reads once unpack
 
 import argparse
 import contextlib
-import io
 import json
 import statistics
 import tarfile
@@ -21,11 +20,10 @@ from acdc.report import several, write
 from acdc.report.comparison import cells, rows
 from acdc.report.read import ReportError, read
 from acdc.train.folder import write_json
+from benchmarks import keeping
 from benchmarks.console import print_table, run, say
 from benchmarks.record import RESULTS
-from benchmarks.runs import settings_of
 
-KEPT = ("metrics.jsonl", "phases.jsonl", "result.json")
 Comparison = dict[str, Any]
 _FORMS = {"recalibrated": "BN recalibrated", "averaged": "weights averaged"}
 Table = tuple[str, list[str], list[list[str]], str]
@@ -43,29 +41,19 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
             raise FileExistsError(f"{target} holds {gone[0]}, which {source} does not; keep this one by another name")
     target.mkdir(parents=True, exist_ok=True)
     held = json.loads((source / cells.FILE).read_text(encoding="utf-8"))
-    configs = {folder: settings_of(folder) for folder in sorted(folders)}
     found = {
         "recipe": held["recipe"],
         "epochs": held["epochs"],
         "commands": held.get("commands", []),
-        "commit": commit or "an unknown commit",
-        "hardware": sorted({c["hardware"].get("gpu") or c["hardware"]["cpu"] for c in configs.values()}),
-        "torch": sorted({c["versions"]["torch"] for c in configs.values()}),
-        "started": min(c["started"] for c in configs.values())[:10],
+        **keeping.where(folders, commit),
         "runs": sorted(folder.name for folder in folders),
         "missing": sorted(set(held["runs"]) - {folder.name for folder in folders}),
         "methods": [{"name": row.group.name, **told, **_other_forms(row)} for row, told in _told(folders)],
     }
     with contextlib.suppress(ReportError):  # one method alone has no frontier
         write.make([source], target / "frontier.svg", "svg", "frontier")
-    with tarfile.open(target / "runs.tar.xz", "w:xz") as archive:
-        _add(archive, cells.FILE, (source / cells.FILE).read_bytes())
-        for folder, config in configs.items():
-            _add(archive, f"{folder.name}/config.json", json.dumps(config, indent=2).encode())
-            for file in (*(folder / kept for kept in KEPT), folder.with_name(f"{folder.name}.log")):
-                if file.is_file():
-                    here = f"{source.resolve()}/".encode()  # logs name the run's folder
-                    _add(archive, str(file.relative_to(source)), file.read_bytes().replace(here, b""))
+    told = {cells.FILE: (source / cells.FILE).read_bytes()}
+    keeping.pack(target / keeping.ARCHIVE, {folder.name: folder for folder in sorted(folders)}, told)
     write_json(target / "result.json", found)
     return target
 
@@ -86,12 +74,6 @@ def _other_forms(row: rows.Row) -> dict[str, list[float]]:
             if (file := f"{main}-{ending}") in by_file:
                 found.setdefault(key, []).append(by_file[file])
     return found
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size = len(content)
-    archive.addfile(entry, io.BytesIO(content))
 
 
 def read_all(results: Path = RESULTS) -> dict[str, Comparison]:
@@ -123,9 +105,8 @@ def comparison_table(name: str, kept: Comparison) -> Table:
 def note(kept: Comparison) -> str:
     """Where it was measured, by what, and what is not there yet."""
     left = f" Not trained yet: {', '.join(groups(kept['missing']))}." if kept["missing"] else ""
-    where = f"{', '.join(kept['hardware'])}; torch {', '.join(kept['torch'])}; acdc at {kept['commit']}"
     what = "Last epoch, mean ± std over seeds; costs as fractions of dense."
-    return f"{where}; {kept['started']}. {what}{left}"
+    return f"{keeping.place(kept)} {what}{left}"
 
 
 def groups(names: Sequence[str]) -> list[str]:
@@ -149,7 +130,7 @@ def _share(one: dict[str, Any], key: str) -> str:
 def support(name: str, group: str, results: Path = RESULTS) -> Table:
     """Phase by phase: weights still 0 in dense phases, masks' change, and the share of weights ever kept."""
     ends: list[list[dict[str, Any]]] = []
-    with tarfile.open(results / "comparisons" / name / "runs.tar.xz") as archive:
+    with tarfile.open(results / "comparisons" / name / keeping.ARCHIVE) as archive:
         for entry in archive.getnames():
             if entry.startswith(f"{group}-seed") and entry.endswith("/phases.jsonl"):
                 content = archive.extractfile(entry)

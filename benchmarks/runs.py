@@ -17,9 +17,9 @@ from acdc.train.folder import write_json
 from acdc.train.paper import row_for
 from acdc.train.recipe import PaperRow, Recipe
 from benchmarks.console import run, say
+from benchmarks.keeping import FILES, log_of, settings_of
 from benchmarks.record import RESULTS
 
-KEPT = ("config.json", "metrics.jsonl", "phases.jsonl", "result.json", "agreement.json", "run.log")
 Kept = dict[str, Any]
 _MODELS = ("baseline", "sparse", "dense", "finetuned")
 
@@ -34,18 +34,14 @@ def keep(source: Path, results: Path = RESULTS, commit: str | None = None) -> Pa
     recipe = reading.from_dict(settings_of(source)["recipe"])
     target = results / "runs" / name_of(recipe)
     target.mkdir(parents=True)
-    for name in KEPT:
+    for name in (*FILES, "agreement.json"):
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
+    if log := log_of(source):
+        (target / "run.log").write_text(log, encoding="utf-8")
     config = settings_of(source)
     write_json(target / "config.json", {**config, "commit": commit} if commit else config)
     return target
-
-
-def settings_of(run: Path) -> dict[str, Any]:
-    """config.json without where the data lay on the machine that ran."""
-    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    return {key: value for key, value in config.items() if key != "root"}
 
 
 def record_commit(kept: Path, commit: str) -> None:

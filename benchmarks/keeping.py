@@ -1,0 +1,72 @@
+"""What everything kept under results/ has in common: runs without weights and without a machine's places, packed."""
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+FILES = ("metrics.jsonl", "phases.jsonl", "result.json")
+ARCHIVE = "runs.tar.xz"
+_PLACE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/'\"()]+/)+")  # an absolute path, up to its last part
+
+
+def settings_of(run: Path) -> dict[str, Any]:
+    """config.json without where the data lay on the machine that ran."""
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    return {key: value for key, value in config.items() if key != "root"}
+
+
+def log_of(run: Path) -> str | None:
+    """What a run printed: in its folder, or beside it where several ran at a time."""
+    for file in (run / "run.log", run.with_name(f"{run.name}.log")):
+        if file.is_file():
+            return without_places(file.read_text(encoding="utf-8", errors="replace"), run.name)
+    return None
+
+
+def without_places(log: str, run: str) -> str:
+    """Paths begin at the run's folder; those that lead elsewhere are the file's name alone."""
+    for place in set(re.findall(rf"^folder: (/.*/){re.escape(run)}$", log, flags=re.MULTILINE)):
+        log = log.replace(f"{place}{run}", run)  # by what the log itself says: a path may have spaces
+    inside = f"/{run}/"
+    return _PLACE.sub(lambda found: inside[1:] + found[0].partition(inside)[2] if inside in found[0] else "", log)
+
+
+def pack(target: Path, runs: Mapping[str, Path], more: Mapping[str, bytes] | None = None) -> None:
+    """By their names: every run's settings, metrics, phases, result and log. The same file from the same runs."""
+    with tarfile.open(target, "w:xz") as archive:
+        for name, content in (more or {}).items():
+            _add(archive, name, content)
+        for name, run in runs.items():
+            _add(archive, f"{name}/config.json", json.dumps(settings_of(run), indent=2).encode())
+            for file in FILES:
+                if (run / file).is_file():
+                    _add(archive, f"{name}/{file}", (run / file).read_bytes())
+            if log := log_of(run):
+                _add(archive, f"{name}.log", log.encode())
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def where(runs: Iterable[Path], commit: str | None) -> dict[str, Any]:
+    """What ran them, and when the first began."""
+    configs = [settings_of(run) for run in runs]
+    return {
+        "commit": commit or "an unknown commit",
+        "hardware": sorted({config["hardware"].get("gpu") or config["hardware"]["cpu"] for config in configs}),
+        "torch": sorted({config["versions"]["torch"] for config in configs}),
+        "started": min(config["started"] for config in configs)[:10],
+    }
+
+
+def place(found: Mapping[str, Any]) -> str:
+    """What `where` gave, as tables say it below them."""
+    hardware, torch = (", ".join(found[key]) for key in ("hardware", "torch"))
+    return f"{hardware}; torch {torch}; acdc at {found['commit']}; {found['started']}."
