@@ -1,14 +1,22 @@
 """The paper's memorization experiment: which of 1,000 random labels dense and compressed phases learn.
 
-python -m benchmarks.memorization --data DIR --device cuda --jobs 10 --out DIR
+python -m benchmarks.memorization --data DIR --device cuda --jobs 10 --out DIR    train
+python -m benchmarks.memorization --keep DIR [DIR ...] --commit HASH              keep it under results/memorization
+python -m benchmarks.memorization --redraw                                        the panels, from what is kept
 
 ResNet20 on CIFAR-10, dense and at 50, 75, 90 and 95 %, without augmentation and with it: ten runs, several at a time;
-typed again it goes on where it was stopped. Ends with the paper's four panels and a table.
+typed again it goes on where it was stopped. Ends with the paper's four panels and a table. What is kept:
+memorization.svg, the panels; result.json, the figures behind the table; runs.tar.xz, every run without its weights.
+Folders of other seeds (--set run.seeds=[1]) are kept together with the first.
 """
 
 import argparse
-import json
+import shutil
 import statistics
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from acdc.cli import common, pool
@@ -16,10 +24,14 @@ from acdc.cli.train import Place
 from acdc.report.panels import draw_panels, read_curves
 from acdc.train import folder, reading
 from acdc.train.distributed import World
+from benchmarks import keeping, memorized
 from benchmarks.console import print_table, run, say
+from benchmarks.record import RESULTS, git_commit
 
 RECIPE = "cifar10-memorization"
+FIGURE = "memorization.svg"
 SPARSITIES = (0.5, 0.75, 0.9, 0.95)
+HOW = ("precision", "channels_last", "threads", "deterministic", "compile", "cuda_graphs")  # it is run; not what
 AUGMENTATION = {"plain": ("data.crop=0", "data.flip=false"), "augmented": ("data.crop=4", "data.flip=true")}
 
 
@@ -35,28 +47,50 @@ def settings_of(epochs: int | None) -> dict[str, list[str]]:
     return runs
 
 
-def table(out: Path, names: list[str]) -> tuple[str, list[str], list[list[str]], str]:
-    """Shares of the corrupted images at the end of the last dense and of the final compressed phase."""
-    cells = []
-    for name in names:
-        lines = (out / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        rows = [json.loads(line) for line in lines]
-        model = folder.read_json(out / name / "result.json")["models"][0]
-        ends = [
-            max((r for r in rows if r["kind"] == kind), key=lambda r: r["epoch"], default=None)
-            for kind in ("dense", "sparse")
-        ]
-        shares = [f"{end['memorization'][key]:.1%}" if end else "–" for end in ends for key in ("memorised", "true")]
-        cells.append([name, *shares, f"{model['test_accuracy']:.2%}"])
-    header = [
-        "run",
-        "dense phase: memorised",
-        "true class",
-        "compressed phase: memorised",
-        "true class",
-        "test accuracy",
-    ]
-    return "Random labels", header, cells, "at the end of the last phase of each kind, on images as they are"
+def keep(sources: Sequence[Path], commit: str, results: Path = RESULTS) -> Path:
+    """The whole experiment or nothing of it, and nothing is overwritten."""
+    target = results / "memorization"
+    if target.exists():
+        raise FileExistsError(f"{target} is there already; to keep more seeds, move it away and name all folders")
+    runs = [source / name for source in sources for name in settings_of(None)]
+    if problems := [problem for one in runs if (problem := why_not(one))]:
+        raise ValueError("\n".join(["nothing is kept:", *problems]))
+    named = {f"{one.name}-seed{memorized.seed_of(one)}": one for one in runs}
+    if len(named) < len(runs):
+        raise ValueError(f"nothing is kept: {' and '.join(map(str, sources))} hold the same seed")
+    results.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        made = Path(place) / target.name
+        made.mkdir()
+        draw_panels(read_curves(runs), made / FIGURE)
+        keeping.pack(made / keeping.ARCHIVE, named)
+        folder.write_json(made / "result.json", {"recipe": RECIPE, **memorized.collect(runs, commit)})
+        shutil.move(made, target)
+    return target
+
+
+def why_not(one: Path) -> str | None:
+    """Why a run cannot be kept, or None: it is there, it is complete, and it is the paper's experiment."""
+    if not (one / "result.json").is_file():
+        return f"{one}: no result.json; only complete runs are kept"
+    trained = reading.from_dict(keeping.settings_of(one)["recipe"]).to_dict()
+    meant = reading.read(RECIPE, settings_of(None)[one.name])
+    for table in ("model", "data", "optimizer", "rate", "method", "train"):
+        for key, wanted in meant.to_dict()[table].items():
+            if key not in HOW and (found := trained[table][key]) != wanted:
+                return f"{one}: a trial, or another experiment: {table}.{key} is {found}, the experiment's {wanted}"
+    measured = [row["epoch"] for row in memorized.rows_of(one) if row["memorization"]]
+    if measured != list(range(meant.epochs)):
+        return f"{one}: metrics.jsonl has the memorization of {len(measured)} epochs, not of {meant.epochs}"
+    return None
+
+
+def redraw(results: Path = RESULTS) -> Path:
+    target = results / "memorization"
+    with tempfile.TemporaryDirectory() as place, tarfile.open(target / keeping.ARCHIVE) as archive:
+        archive.extractall(place, filter="data")
+        draw_panels(read_curves(one for one in sorted(Path(place).iterdir()) if one.is_dir()), target / FIGURE)
+    return target / FIGURE
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,8 +101,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, help="fewer than the paper's 200: a trial")
     parser.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="change a setting of every run")
     parser.add_argument("--jobs", default="1", help="runs at the same time")
-    parser.add_argument("--out", type=Path, required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, metavar="DIR", help="train the runs in this folder")
+    what.add_argument("--keep", type=Path, nargs="+", metavar="DIR", help="keep these folders, one for each seed")
+    what.add_argument("--redraw", action="store_true", help="draw the panels of what is kept again")
+    parser.add_argument("--commit", metavar="HASH", help="of the code that ran what is kept")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
+    if options.keep and not options.commit:
+        parser.error("--keep needs to know what ran: type --commit HASH")
+    if options.keep:
+        try:
+            say(f"kept: {keep(options.keep, options.commit, options.results)}; now type python -m benchmarks.tables")
+        except (FileExistsError, ValueError) as error:
+            print(error, file=sys.stderr)
+            return 1
+        return 0
+    if options.redraw:
+        say(f"drawn: {redraw(options.results)}")
+        return 0
+    return train(options)
+
+
+def train(options: argparse.Namespace) -> int:
     device, why = common.read_device(options.device)
     place = Place(device=device, why_device=why, root=options.data, workers=None, world=World(), log=())
     runs = {name: [*options.set, *said] for name, said in settings_of(options.epochs).items()}
@@ -78,10 +133,10 @@ def main(arguments: list[str] | None = None) -> int:
     code = pool.run_all(jobs, place, pool.read_jobs(options.jobs), "the same command").code
     if code:
         return code
-    draw_panels(read_curves([job.folder for job in jobs]), options.out / "memorization.svg")
-    print_table(*table(options.out, list(runs)))
+    draw_panels(read_curves([job.folder for job in jobs]), options.out / FIGURE)
+    print_table(*memorized.table(memorized.collect([job.folder for job in jobs], git_commit())))
     seconds = statistics.fmean(folder.read_json(job.folder / "result.json")["seconds"] for job in jobs)
-    say(f"{len(jobs)} runs of {seconds:.0f} s on average; the panels are in {options.out / 'memorization.svg'}")
+    say(f"{len(jobs)} runs of {seconds:.0f} s on average; the panels are in {options.out / FIGURE}")
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import comparisons, runs
@@ -20,13 +20,16 @@ def fill(text: str, results: Path) -> str:
         "overhead": _overhead(results),
         "select": _select(results),
     }
+    return insert(text, blocks, "README.md")
+
+
+def insert(text: str, blocks: Mapping[str, str], page: str) -> str:
+    """The page with these blocks in place of what stands between their markers."""
     for name, block in blocks.items():
         pattern = rf"(<!-- results:{name} -->\n).*?(<!-- /results:{name} -->)"
         text, found = re.subn(pattern, lambda match, block=block: match[1] + block + match[2], text, flags=re.S)
         if found != 1:
-            raise ValueError(
-                f"README.md has {found} blocks <!-- results:{name} --> … <!-- /results:{name} -->; needs one"
-            )
+            raise ValueError(f"{page} has {found} blocks <!-- results:{name} --> … <!-- /results:{name} -->; needs one")
     return text
 
 

@@ -1,6 +1,6 @@
-"""results/README.md, and the measurements in the project's README, from results/*.jsonl.
+"""results/README.md, and the measurements in the project's README and docs/memorization.md, from results/.
 
-The newest run of each configuration, with hardware, versions and n. `python -m benchmarks.tables` writes both files;
+The newest run of each configuration, with hardware, versions and n. `python -m benchmarks.tables` writes the files;
 with `--check` it only says whether they are up to date.
 """
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import comparisons, readme, runs
+from benchmarks import comparisons, memorized, readme, runs
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
@@ -83,18 +83,29 @@ that takes batch-norm statistics anew, "weights averaged" an exponential average
 images to which two models give the same class: the sparse model and the dense twin of its own run, or the dense run of
 the same seed (dense: of other seeds).
 """
+_MEMORIZATION = """
+## Random labels
+
+`python -m benchmarks.memorization`: do compressed phases return images with a random label to their true class, while
+dense phases memorise the label? Kept in [memorization](memorization) with every run's settings, metrics and log, and
+[drawn](memorization/memorization.svg); [the experiment](../docs/memorization.md). "Augmented views" are cropped and
+mirrored as in training, all else is of the images as they are.
+"""
 _NONE = "\nNothing measured yet.\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a README is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is stale")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON lines and the README.md")
     options = parser.parse_args(arguments)
     wanted = {options.results / "README.md": page(options.results)}
     if options.results == RESULTS:
         front = ROOT / "README.md"
         wanted[front] = readme.fill(front.read_text(encoding="utf-8"), options.results)
+        labels = ROOT / "docs" / "memorization.md"
+        block = {"memorization": memorized.block(options.results, markdown)}
+        wanted[labels] = readme.insert(labels.read_text(encoding="utf-8"), block, labels.name)
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if options.check:
@@ -112,6 +123,8 @@ def page(results: Path) -> str:
     compared = comparisons.read_all(results)
     tables = [markdown(comparisons.comparison_table(name, one)) for name, one in compared.items()]
     text += _COMPARISONS + ("".join(tables) or _NONE)
+    if found := memorized.read_kept(results):
+        text += _MEMORIZATION + markdown(memorized.table(found))
     for intro, file, key, table in (
         (_DIGITS, "digits.jsonl", "dataset", digits_table),
         (_SELECT, "select.jsonl", "size", select_table),
