@@ -35,3 +35,64 @@ def test_sparsity_rises_from_compression_to_compression() -> None:
 def test_a_pattern_with_one_sparsity_cannot_rise() -> None:
     with pytest.raises(ValueError, match="has one sparsity only; leave gradual out"):
         acdc.ACDC(pattern=acdc.NM(2, 4), epochs=10, gradual=True)
+
+
+# Filters that a compression took whole
+
+
+def decompressed(
+    rows: list[list[float]], kept: int, layer: type[nn.Module] = nn.Linear, **knobs: object
+) -> torch.Tensor:
+    """The weights as a dense phase begins, where `kept` of them survived the compression before."""
+    weight = torch.tensor(rows)
+    if layer is nn.Linear:
+        model = nn.Sequential(nn.Linear(*weight.T.shape, bias=False))
+    else:
+        weight = weight.T[..., None]  # inputs x outputs x positions
+        model = nn.Sequential(nn.ConvTranspose1d(*weight.shape, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    phases = acdc.Schedule.from_phases([("sparse", "1st"), ("dense", "1st"), ("sparse", "1st")])
+    method = acdc.ACDC(sparsity=1 - kept / weight.numel(), schedule=phases, **knobs)
+    sparsifier = acdc.attach(model, optimizer, method)
+    sparsifier.begin_step()
+    optimizer.step()
+    sparsifier.begin_step()
+    assert sparsifier.phase.kind == "dense"
+    found = model[0].weight.detach()
+    return found if layer is nn.Linear else found[..., 0].T
+
+
+ROWS = [[3.0, 4.0, 0.1], [0.1, 0.1, 0.1], [0.0, 0.1, 6.0], [1.0, 0.0, 8.0], [0.2, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, nn.ConvTranspose1d])
+def test_filters_pruned_whole_are_revived_beside_the_median_of_the_others(layer: type[nn.Module]) -> None:
+    """Kept are 8, 6, 4 and 3: norms 5, 6 and 8, whose median is 6; rows 1 and 4 have nothing left."""
+    weights = decompressed(ROWS, 4, layer, revive=True)
+    assert weights[[0, 2, 3]].tolist() == [[3, 4, 0], [0, 0, 6], [0, 0, 8]]
+    assert weights[[1, 4]].norm(dim=1).tolist() == pytest.approx([6, 6])
+    assert (weights[[1, 4]] != 0).all()
+    assert not torch.allclose(weights[1], weights[4])
+    assert torch.equal(weights, decompressed(ROWS, 4, layer, revive=True)), "a function of the step"
+
+
+def test_without_revive_they_start_at_zero_as_in_the_paper() -> None:
+    assert decompressed(ROWS, 4)[[1, 4]].count_nonzero() == 0
+
+
+def test_a_layer_without_a_weight_begins_as_torch_would_draw_it() -> None:
+    """One layer of two keeps all: the first is made of weights too small beside the other's."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    with torch.no_grad():
+        model[0].weight.mul_(1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    phases = acdc.Schedule.from_phases([("sparse", "1st"), ("dense", "1st"), ("sparse", "1st")])
+    sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.5, schedule=phases, revive=True))
+    sparsifier.begin_step()
+    assert model[0].weight.count_nonzero() == 0
+    optimizer.step()
+    sparsifier.begin_step()
+    assert model[0].weight.norm(dim=1).tolist() == pytest.approx([3**-0.5] * 4)

@@ -7,7 +7,8 @@ Knobs      sparsity; the schedule (warm-up, phase lengths, last dense phase, fin
            paper's for ImageNet over any number of epochs; pattern (unstructured; N:M, blocks, channels); distribution
            ("global"; "uniform", "erk", or sparsities by layer); criterion ("magnitude"; acdc ls criteria); reset
            ("momentum"; "all", "nothing"); twin ("last"; "best" by a metric you report). Not in the paper: gradual,
-           which raises the sparsity from compression to compression.
+           which raises the sparsity from compression to compression, and revive, which gives filters that a
+           compression took whole random weights at the decompression.
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte a weight for the mask; one in-place pass over the gradients in compressed phases; one selection a
            compression; on the host, one copy of the model and of its optimizer's state, the dense twin.
@@ -19,10 +20,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+from torch import Tensor
+
 from acdc.methods.scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget
+
+_INITIAL_NORM = 3**-0.5  # of a filter as torch draws it first, where a layer has none left to go by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +41,9 @@ class ACDC(Scored):
     criterion     which weights survive: "magnitude" (the paper's), or another of acdc.criteria.
     gradual       raise the sparsity from compression to compression, s · (1 − (1 − i/n)³) at the i-th of n; not in the
                   paper.
+    revive        give filters that were pruned whole random weights at a decompression, as large as the layer's other
+                  filters; not in the paper, where they start at 0. From there batch norm makes their first gradients
+                  explode, or they get none. For high sparsities on small nets.
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all"
                   of its state, or "nothing".
     twin          which dense model is kept: the "last" (end of the last dense phase) or the "best" one reported
@@ -42,6 +51,7 @@ class ACDC(Scored):
     """
 
     gradual: bool = False
+    revive: bool = False
     reset: Literal["momentum", "all", "nothing"] = "momentum"
     twin: Literal["last", "best"] = "last"
 
@@ -65,7 +75,10 @@ class ACDC(Scored):
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         if phase.kind == "dense":
+            masks = sparsifier.masks if self.revive else {}
             sparsifier.decompress(reset=self.reset)
+            if masks:
+                _revive(sparsifier, masks)
             return
         ends_dense = phase.final and sparsifier.phase.kind == "dense" and phase.index > 0
         keep_twin = ends_dense and (self.twin == "last" or sparsifier.best_metric is None)
@@ -88,3 +101,19 @@ class ACDC(Scored):
 
     def keeps_best_twin(self) -> bool:
         return self.twin == "best"
+
+
+@torch.no_grad()
+def _revive(sparsifier: Sparsifier, masks: Mapping[str, Tensor]) -> None:
+    """Random weights for filters that `masks` left nothing of: a function of the step, so the same on all ranks."""
+    generator = torch.Generator().manual_seed(sparsifier.step)
+    for weight in sparsifier.layers.weights:
+        filters = weight.param.movedim(weight.out_dim, 0)
+        kept = masks[weight.name].movedim(weight.out_dim, 0).flatten(1).any(1)
+        if kept.all():
+            continue
+        norms = filters[kept].flatten(1).float().norm(dim=1)
+        norm = norms.median() if len(norms) else torch.tensor(_INITIAL_NORM)
+        drawn = torch.randn(int((~kept).sum()), filters[0].numel(), generator=generator)
+        drawn = (drawn / drawn.norm(dim=1, keepdim=True)).to(filters.device) * norm.to(filters.device)
+        filters[~kept] = drawn.to(filters.dtype).view(-1, *filters.shape[1:])
