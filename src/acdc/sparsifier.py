@@ -123,8 +123,6 @@ class Sparsifier:
         self._masks: dict[str, Tensor] = {}
         self._wide: dict[Bundle, Tensor] = {}  # the masks of bundles, as long as they stay
         self._due: Literal["phase", "update"] | None = None  # as the next step begins: a new phase, or an update in one
-        self._observing = False  # in the step to come
-        self._whole: dict[str, Tensor] = {}  # gradients to observe, where they are masked before that
         self._shadow: Shadow | None = None
         self.memory: dict[str, Any] = {}  # what a method remembers from step to step: tensors and plain data
         self._late = False  # compression was noticed only after the forward pass; weights are zeroed after the step
@@ -165,7 +163,7 @@ class Sparsifier:
     @property
     def observing(self) -> bool:
         """Whether the method looks at the coming step's gradients whole, so that they are masked only after that."""
-        return self._observing
+        return self._gradients.observed
 
     @property
     def phase(self) -> Phase:
@@ -223,9 +221,8 @@ class Sparsifier:
         self._refuse_if_detached("mask_gradients")
         self._take_up()
         if self._compressed and self._shadow is None:
-            if self._observing:
-                grads = {name: self._weights[name].param.grad for name in self._gradients.unmasked()}
-                self._whole |= {name: grad.detach().clone() for name, grad in grads.items() if grad is not None}
+            if self.observing:
+                self._gradients.keep_whole()
             self._gradients.mask_now()
 
     def set_step(self, step: int) -> None:
@@ -345,9 +342,7 @@ class Sparsifier:
     @property
     def gradients(self) -> dict[str, Tensor]:
         """Gradients of the prunable weights that have one. Those a fused optimizer will unscale come unscaled."""
-        grads = {name: w.param.grad.detach() for name, w in self._weights.items() if w.param.grad is not None}
-        grads |= {name: whole for name, whole in self._whole.items() if name in grads}
-        scale = loss_scale(self.optimizer)
+        grads, scale = self._gradients.whole(), loss_scale(self.optimizer)
         return grads if scale is None else {name: grad / scale for name, grad in grads.items()}
 
     @property
@@ -434,16 +429,15 @@ class Sparsifier:
         """Take every hook away, for good. The weights stay as they are; nothing keeps them sparse any more."""
         self._attached = False
         self._shadow = None  # the model keeps the view it has
-        self._observing = False
         for handle in self._step_hooks:
             handle.remove()
         self._step_hooks = []
         self._compressed = False
         self._gradients.stop()
+        self._gradients.expect(alert=False, observed=False)
         self._next_forward.disarm()
         self._next_forward.release()
         self._due, self._late = None, False
-        self._whole = {}
         for target in (self.model, self.optimizer):
             if attached_to(target) is self:
                 del _attached[target]
@@ -510,11 +504,9 @@ class Sparsifier:
 
     def _watch_for_next_phase(self) -> None:
         upcoming = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
-        self._whole = {}
         new = upcoming.index != self._phase.index
         self._due = "phase" if new else "update" if self.method.updates_at(self, self.step) else None
-        self._observing = self._gradients.paused = self.method.observes_at(self, self.step)
-        self._gradients.alert = self._due is not None
+        self._gradients.expect(alert=self._due is not None, observed=self.method.observes_at(self, self.step))
         if self._due == "update" or (new and (upcoming.kind == "sparse" or self._shadow is not None)):
             self._gradients.watch()
             self._next_forward.arm()
@@ -604,8 +596,8 @@ class Sparsifier:
     def _before_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         self._next_forward.release()
         self._take_up()
-        skipped = (self._observing or self._shadow is not None) and step_was_skipped(optimizer)
-        if self._observing and not skipped:
+        skipped = (self.observing or self._shadow is not None) and step_was_skipped(optimizer)
+        if self.observing and not skipped:
             with torch.no_grad():
                 self.method.observe(self)
         if self._shadow is not None:
