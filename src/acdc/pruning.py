@@ -121,8 +121,8 @@ class Pruning:
 
     def catch_up(self) -> None:
         """A step begins after a backward pass that no step followed: what was late is due."""
-        if self.masked:
-            self.zero()
+        if self.sparse:
+            self._put_into_model()
         self.late = False
 
     @torch.no_grad()

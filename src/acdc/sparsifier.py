@@ -516,7 +516,7 @@ class Sparsifier:
         except Exception:
             self._pruning.late = False
             raise
-        self._next_forward.arm()  # whatever comes first, the next forward pass or the end of the step, zeroes them
+        self._next_forward.arm()  # the weights change then, or at the end of the step, whichever comes first
         self._say_once(
             "the start of a compressed phase was noticed only at backward, after a forward pass with dense weights: "
             "its first gradient is taken there. Call sparsifier.begin_step() at the top of each training step to make "
