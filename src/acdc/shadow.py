@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from acdc.bundle import Bundle, bundles
 from acdc.sparsity.layers import Weight
+from acdc.twin import to_cpu
 
 View = Callable[[Bundle, Tensor, Tensor], None]
 """From layers' dense weights to what the model computes with, written into the second tensor."""
@@ -110,7 +111,7 @@ class Shadow:
         return self._room[key][: bundle.size]
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: value.detach().to("cpu", copy=True) for name, value in self.dense.items()}
+        return to_cpu(self.dense)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Weight
 from acdc.summary import Summary
 from acdc.trigger import NextForward
-from acdc.twin import Result, StateDict, Twin, to_cpu
+from acdc.twin import Result, StateDict, Twin, to_cpu, to_device
 
 log = logging.getLogger("acdc")
 
@@ -426,7 +426,7 @@ class Sparsifier:
         self.history = [dict(event) for event in state["history"]]
         self.best_metric = state["best_metric"]
         self.twin = Twin(**state["twin"]) if state["twin"] else None
-        self.memory = _to_device(state.get("memory") or {}, next(iter(self._weights.values())).param.device)
+        self.memory = to_device(state.get("memory") or {}, self.layers.weights[0].param.device)
         kept = state.get("kept_sparse")
         self.kept_sparse = (kept[0], kept[1]) if kept else None
         self._watch_for_next_phase()
@@ -562,12 +562,3 @@ class Sparsifier:
         if message not in self._said:
             self._said.add(message)
             log.warning(message)
-
-
-def _to_device(value: Any, device: torch.device) -> Any:
-    """Nested dicts and lists with their tensors moved."""
-    if isinstance(value, Tensor):
-        return value.to(device, copy=True)
-    if isinstance(value, Mapping):
-        return {key: _to_device(item, device) for key, item in value.items()}
-    return [_to_device(item, device) for item in value] if isinstance(value, list) else value
