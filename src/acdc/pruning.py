@@ -73,7 +73,7 @@ class Pruning:
         return {name: working.new_mask(weight.param) for name, weight in self._weights.items()}
 
     def prune_by(self, masks: dict[str, Tensor]) -> None:
-        """These masks, for every weight, from now on."""
+        """By these masks, of every weight, from now on."""
         self.masks, self.sparse = masks, True
         self._wide.clear()
         if self.shadow is None:
@@ -97,6 +97,13 @@ class Pruning:
             self.shadow.put_dense()
         self.shadow, self.sparse = None, False
         self.gradients.stop()
+
+    def _put_into_model(self) -> None:
+        """The weights it is to compute with."""
+        if self.shadow is not None:
+            self.shadow.show()
+        else:
+            self.zero()
 
     # Around the optimizer's step
 
@@ -127,17 +134,11 @@ class Pruning:
 
     @torch.no_grad()
     def zero(self, names: Iterable[str] | None = None) -> None:
-        """Pruned weights, of all layers or some, and every entry of the optimizer's state that belongs to one."""
+        """Zero the pruned weights, of all layers or some, and what the optimizer's state keeps of each of them."""
         for name in self._weights if names is None else names:
             param, mask = self._weights[name].param, self.masks[name]
             for tensor in (param, *state_like(self._optimizer, param)):
                 working.apply_(tensor, mask)
-
-    def _put_into_model(self) -> None:
-        if self.shadow is not None:
-            self.shadow.show()
-        else:
-            self.zero()
 
     def write_masked(self, bundle: Bundle, tensor: Tensor, out: Tensor) -> None:
         """Into `out` the tensor with exact zeros where the masks of a bundle's layers prune; none does at first."""
