@@ -30,7 +30,7 @@ class Run:
         torch.manual_seed(0)
         self.model = Net()
         self.optimizer = make_optimizer(self.model.parameters())
-        method = methods.build(name, epochs=6, **{**KNOBS[name], **knobs})
+        method = methods.build(name, **{"epochs": 6, **KNOBS[name], **knobs})
         self.sparsifier = acdc.attach(self.model, self.optimizer, method, steps_per_epoch=STEPS_PER_EPOCH)
 
     def step(self, step: int) -> None:
@@ -229,6 +229,22 @@ def test_loops_that_call_no_module(name):
     result = sparsifier.finish()
     if method.sparsity:
         assert result.sparsity == pytest.approx(method.sparsity, abs=0.01)
+
+
+@every_method
+def test_what_a_backward_pass_in_evaluation_began_is_shown_as_training_goes_on(name):
+    schedule = acdc.Schedule.from_phases([("dense", "2st"), ("sparse", "4st")])
+    run = Run(name, epochs=None, schedule=schedule).train(last=2)
+    run.model.eval()
+    run.loss(2).backward()
+    run.model.train()
+    sparsifier = run.sparsifier
+    assert sparsifier.late
+    assert_same_bits(sparsifier.weights, {layer: run.model.get_parameter(layer) for layer in sparsifier.weights})
+    sparsifier.begin_step()
+    for layer, dense in sparsifier.weights.items():
+        assert torch.equal(run.model.get_parameter(layer), view_of(sparsifier, layer, dense))
+    assert not sparsifier.late
 
 
 @every_method

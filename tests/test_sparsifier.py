@@ -746,3 +746,21 @@ def test_a_gradient_in_the_place_of_one_that_was_freed_is_masked():
         optimizer.step()
         for mask in s.masks.values():
             assert not model.weight[~mask].any()
+
+
+def test_masks_of_some_layers_come_after_masks_of_all():
+    model, _, s = small()
+    some = {"fc.weight": torch.ones_like(model.fc.weight, dtype=torch.bool)}
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"no mask yet for conv1\.weight, conv2\.weight; the first call"):
+            s.set_masks(some)
+    with torch.no_grad():
+        model.conv1.weight[0, 0, 0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"conv1\.weight"):
+        s.compress()
+    with pytest.raises(ValueError, match="no mask yet"):  # a refused compression took none
+        s.set_masks(some)
+    s.set_masks({w.name: torch.zeros_like(w.param, dtype=torch.bool) for w in s.layers.weights})
+    s.set_masks(some)
+    assert s.layer_sparsity == {"conv1.weight": 1.0, "conv2.weight": 1.0, "fc.weight": 1.0}
+    assert s.masks["fc.weight"].all()

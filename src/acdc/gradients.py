@@ -3,6 +3,8 @@
 On a CPU each gradient is masked at once, while it is in the cache. On a GPU launching a kernel for each would cost more
 than the work itself, so all wait for the end of the backward pass, and the small ones are masked together. Before the
 optimizer's step, gradients that were changed since (clipped, unscaled, noised) or written by hand are masked again.
+
+Some methods look at the gradients of pruned weights. In steps in which they do, nothing is masked until they have.
 """
 
 import weakref
@@ -24,15 +26,14 @@ class Gradients:
 
     def __init__(self, weights: Mapping[str, Weight], on_gradient: Callable[[], None]) -> None:
         self.alert = False
-        self.paused = False  # in a step whose gradients are to be seen whole; they are masked before the optimizer's
+        self.observed = False  # in this step they are to be seen whole, and masked only then
+        self._whole: dict[str, Tensor] = {}  # copies, of those that had to be masked before they were seen
         self._weights = weights
         self._on_gradient = on_gradient
         self._handles: list[RemovableHandle] = []
         self._masks: Mapping[str, Tensor] = {}
         self._factors: dict[str, Tensor] = {}
-        self._masked: dict[
-            str, tuple[weakref.ref[Tensor], int]
-        ] = {}  # the gradient and its version, as masking left it
+        self._masked: dict[str, tuple[weakref.ref[Tensor], int]] = {}  # gradient and version, as masking left them
         self._backward = -1  # the pass at whose end the GPU's gradients will be masked
 
     def watch(self) -> None:
@@ -59,6 +60,20 @@ class Gradients:
         for handle in self._handles:
             handle.remove()
         self._handles, self._masks = [], {}
+
+    def expect(self, *, alert: bool, observed: bool) -> None:
+        """What the step to come asks for."""
+        self.alert, self.observed, self._whole = alert, observed, {}
+
+    def whole(self) -> dict[str, Tensor]:
+        """Those there are, by name; in a step that is observed, as they were before masking."""
+        grads = {name: w.param.grad.detach() for name, w in self._weights.items() if w.param.grad is not None}
+        return grads | {name: whole for name, whole in self._whole.items() if name in grads}
+
+    def keep_whole(self) -> None:
+        """Keep copies of those that masking would change, until the step to come."""
+        grads = {name: self._weights[name].param.grad for name in self.unmasked()}
+        self._whole |= {name: grad.detach().clone() for name, grad in grads.items() if grad is not None}
 
     def unmasked(self) -> list[str]:
         """Weights whose gradient is not as masking left it: written by hand, or changed since, if only by clipping."""
@@ -95,7 +110,7 @@ class Gradients:
     def _written(self, name: str, param: Tensor) -> None:
         if self.alert:
             self._on_gradient()
-        if self.paused:
+        if self.observed:
             return
         if param.is_cuda:
             backward = torch._C._current_graph_task_id()

@@ -59,6 +59,12 @@ def forget(optimizer: Optimizer, what: str) -> bool:
     return bool(moments) or isinstance(optimizer, _WITHOUT_MOMENTUM)
 
 
+def state_like(optimizer: Optimizer, param: torch.Tensor) -> list[torch.Tensor]:
+    """What the optimizer's state keeps of each weight of a parameter: the tensors in it of the parameter's shape."""
+    state = optimizer.state.get(param, {}).values()
+    return [v for v in state if isinstance(v, torch.Tensor) and v.shape == param.shape and v.is_floating_point()]
+
+
 def step_was_skipped(optimizer: Optimizer) -> bool:
     """A fused optimizer under GradScaler skips the update inside step(), and its hooks run all the same."""
     found_inf = getattr(optimizer, "found_inf", None)

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from acdc.bundle import Bundle, bundles
 from acdc.sparsity.layers import Weight
+from acdc.twin import to_cpu
 
 View = Callable[[Bundle, Tensor, Tensor], None]
 """From layers' dense weights to what the model computes with, written into the second tensor."""
@@ -34,8 +35,16 @@ class Shadow:
     """The dense weights behind a model's parameters. They change in place, and are worked on in bundles."""
 
     @torch.no_grad()
-    def __init__(self, weights: Sequence[Weight], optimizer: Optimizer, view: View) -> None:
-        self._view = view
+    def __init__(
+        self,
+        weights: Sequence[Weight],
+        optimizer: Optimizer,
+        *,
+        view: View,
+        pull_back: PullBack | None,
+        settle: Settle,
+    ) -> None:
+        self._view, self._pull_back, self._settle = view, pull_back, settle
         self._bundles = bundles(weights, optimizer)
         self.dense: dict[str, Tensor] = {weight.name: weight.param.detach().clone() for weight in weights}
         self._flat = {bundle: bundle.join(self.dense) for bundle in self._bundles}
@@ -60,8 +69,10 @@ class Shadow:
             self.shown = False
 
     @torch.no_grad()
-    def pull_back(self, pull_back: PullBack, scale: Tensor | None) -> None:
+    def pull_back(self, scale: Tensor | None) -> None:
         """Turn the gradients there are into the dense weights'; `scale` is what they will be divided by."""
+        if self._pull_back is None:
+            return
         for whole in self._bundles:
             for bundle in whole.with_gradients():
                 grad = self._scratch(bundle)
@@ -69,18 +80,18 @@ class Shadow:
                 _copy(grads, parts)
                 if scale is not None:
                     grad.div_(scale)
-                pull_back(bundle, grad, bundle.join(self.dense))
+                self._pull_back(bundle, grad, bundle.join(self.dense))
                 if scale is not None:
                     grad.mul_(scale)
                 _copy(parts, grads)
 
     @torch.no_grad()
-    def take_dense(self, settle: Settle) -> None:
+    def take_dense(self) -> None:
         """Keep what the optimizer made of them, and show the view of that."""
         for bundle, dense in self._flat.items():
             after = self._scratch(bundle)
             _copy(bundle.params, bundle.split_once(after))
-            settle(bundle, dense, after)
+            self._settle(bundle, dense, after)
             dense.copy_(after)
         self.show()
 
@@ -100,7 +111,7 @@ class Shadow:
         return self._room[key][: bundle.size]
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: value.detach().to("cpu", copy=True) for name, value in self.dense.items()}
+        return to_cpu(self.dense)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

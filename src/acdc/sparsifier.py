@@ -1,13 +1,8 @@
-"""The sparsifier: attaches a method to a model and its optimizer, holds the masks, counts the steps.
+"""The sparsifier: attaches a method to a model and its optimizer, counts the steps, and begins its phases.
 
 It works through the hooks torch offers and changes nothing of the model: parameters stay plain tensors under their own
-names, and masks live here. In a compressed phase gradients are masked in place during backward (gradients.py), so that
-clipping, accumulation and the optimizer see zeros. The weights and the optimizer's state were zeroed
-once, at the compression; an optimizer that maps zero weight, gradient and state to zero then keeps them at exactly 0
-without another pass. Optimizers not known to do so get that pass after every step. In dense phases nothing is hooked
-but the end of the optimizer's step, where the steps are counted.
-
-When a phase changes: see trigger.py.
+names, and masks live outside. What keeps weights sparse is in pruning.py; how the beginning of a step is noticed, in
+trigger.py. In dense phases nothing is hooked but the optimizer's step, at whose end the steps are counted.
 """
 
 import logging
@@ -31,17 +26,9 @@ from acdc.checks import (
     check_still_sparse,
     check_types,
 )
-from acdc.gradients import Gradients
-from acdc.host import (
-    forget,
-    has_closure,
-    keeps_zeros,
-    loss_scale,
-    plain_model,
-    plain_optimizer,
-    step_was_skipped,
-)
+from acdc.host import forget, has_closure, loss_scale, plain_model, plain_optimizer, step_was_skipped
 from acdc.method import Method
+from acdc.pruning import Pruning
 from acdc.schedule import Phase
 from acdc.shadow import Shadow
 from acdc.sparsity import masks as working
@@ -49,7 +36,7 @@ from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Weight
 from acdc.summary import Summary
 from acdc.trigger import NextForward
-from acdc.twin import Result, StateDict, Twin, to_cpu
+from acdc.twin import Result, StateDict, Twin, to_cpu, to_device
 
 log = logging.getLogger("acdc")
 
@@ -119,17 +106,11 @@ class Sparsifier:
         for caution in method.cautions(self.total_steps, steps_per_epoch):
             self._say_once(caution)
 
-        self._compressed = False
-        self._masks: dict[str, Tensor] = {}
-        self._wide: dict[Bundle, Tensor] = {}  # the masks of bundles, as long as they stay
         self._due: Literal["phase", "update"] | None = None  # as the next step begins: a new phase, or an update in one
-        self._observing = False  # in the step to come
-        self._whole: dict[str, Tensor] = {}  # gradients to observe, where they are masked before that
-        self._shadow: Shadow | None = None
         self.memory: dict[str, Any] = {}  # what a method remembers from step to step: tensors and plain data
-        self._late = False  # compression was noticed only after the forward pass; weights are zeroed after the step
-        self._keeps_zeros = keeps_zeros(self.optimizer)
-        self._gradients = Gradients(self._weights, self._on_gradient)
+        self._pruning = Pruning(
+            self._weights, self.optimizer, on_gradient=self._on_gradient, new_shadow=self._new_shadow
+        )
         watched = [model, self.model, *(weight.module for weight in self.layers.weights)]
         self._next_forward = NextForward(watched, self.begin_step)
         self._step_hooks = [
@@ -165,7 +146,7 @@ class Sparsifier:
     @property
     def observing(self) -> bool:
         """Whether the method looks at the coming step's gradients whole, so that they are masked only after that."""
-        return self._observing
+        return self._pruning.gradients.observed
 
     @property
     def phase(self) -> Phase:
@@ -175,11 +156,7 @@ class Sparsifier:
     @property
     def masks(self) -> dict[str, Tensor]:
         """Boolean masks by name, True where a weight is kept; empty in dense phases."""
-        if not self._compressed:
-            return {}
-        if self._shadow is not None and not self._masks:  # what a view leaves at 0 is pruned
-            return {name: weight.param.detach() != 0 for name, weight in self._weights.items()}
-        return {name: working.as_bool(mask) for name, mask in self._masks.items()}
+        return self._pruning.kept()
 
     @property
     def layer_sparsity(self) -> dict[str, float]:
@@ -206,10 +183,8 @@ class Sparsifier:
     def begin_step(self) -> None:
         """A training step begins. Only loops that hooks cannot see into (CUDA graph replays) need to call this."""
         self._refuse_if_detached("begin_step")
-        if self._late:
-            if self._shadow is None:
-                self._zero(self._weights)
-            self._late = False
+        if self.late:
+            self._pruning.catch_up()
             self._next_forward.disarm()
         else:
             self._take_up()
@@ -222,11 +197,10 @@ class Sparsifier:
         """
         self._refuse_if_detached("mask_gradients")
         self._take_up()
-        if self._compressed and self._shadow is None:
-            if self._observing:
-                grads = {name: self._weights[name].param.grad for name in self._gradients.unmasked()}
-                self._whole |= {name: grad.detach().clone() for name, grad in grads.items() if grad is not None}
-            self._gradients.mask_now()
+        if self._pruning.masked:
+            if self.observing:
+                self._pruning.gradients.keep_whole()
+            self._pruning.gradients.mask_now()
 
     def set_step(self, step: int) -> None:
         """For hosts that know better how many optimizer steps have run."""
@@ -246,10 +220,7 @@ class Sparsifier:
             raise ValueError(f"report({metric!r}): expected a finite number, higher is better (negate a loss)")
         if not self.method.keeps_best_twin():
             self._say_once('report() changes nothing: the method keeps the last dense model; set twin="best" there')
-            return
-        if self.phase.kind != "dense":
-            return
-        if self.best_metric is None or value > self.best_metric:
+        elif self.phase.kind == "dense" and (self.best_metric is None or value > self.best_metric):
             self.keep_twin()
             self.best_metric = value
 
@@ -259,13 +230,11 @@ class Sparsifier:
         In a dense phase nothing is pruned, and nothing happens.
         """
         parameters = dict(plain_model(model).named_parameters(remove_duplicate=False))
-        missing = [name for name in self._masks if name not in parameters]
-        if missing:
+        masks = self.masks
+        if missing := [name for name in masks if name not in parameters]:
             raise ValueError(f"apply_masks: the model given has no {', '.join(missing[:3])}; pass a copy of the model")
-        if self._compressed:
-            masks = self._masks or {name: working.from_bool(mask) for name, mask in self.masks.items()}
-            for name, mask in masks.items():
-                working.apply_(parameters[name], mask.to(parameters[name].device))
+        for name, mask in masks.items():
+            working.apply_(parameters[name], working.from_bool(mask).to(parameters[name].device))
 
     # What a method does with it
 
@@ -283,12 +252,12 @@ class Sparsifier:
         are not finite are refused before anything changes.
         """
         check_same_parameters(self.model, self.layers)
-        scores = scores if scores is not None else self.weights
-        self._new_masks()
-        self.method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=self._masks)
+        masks = self._pruning.masks or self._pruning.new_masks()
+        scores = self.weights if scores is None else scores
+        self.method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=masks)
         if keep_twin:
             self.keep_twin()
-        self._masks_changed()
+        self._pruning.prune_by(masks)
 
     @torch.no_grad()
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
@@ -296,20 +265,20 @@ class Sparsifier:
 
         Weights that come back start at 0, and so does their optimizer state, as they were while pruned.
         """
-        if new := not self._masks:
-            self._new_masks()
-        if missing := [name for name in self._masks if new and name not in masks]:
+        missing = [] if self._pruning.masks else [name for name in self._weights if name not in masks]
+        if missing:
             raise ValueError(f"set_masks: no mask yet for {', '.join(missing[:3])}; the first call names every layer")
+        changed = self._pruning.masks or self._pruning.new_masks()
         for name, mask in masks.items():
-            self._masks[name].copy_(working.from_bool(mask))
-        self._masks_changed()
+            changed[name].copy_(working.from_bool(mask))
+        self._pruning.prune_by(changed)
 
     @torch.no_grad()
     def write_masks(self, scores: Mapping[str, Tensor], budgets: Sequence[Budget] | None = None) -> dict[str, Tensor]:
         """Masks of the largest scores, by the method's pattern, without using them: boolean, by name."""
-        out = {name: working.new_mask(weight.param) for name, weight in self._weights.items()}
-        self.method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=out)
-        return {name: working.as_bool(mask) for name, mask in out.items()}
+        masks = self._pruning.new_masks()
+        self.method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=masks)
+        return {name: working.as_bool(mask) for name, mask in masks.items()}
 
     def weight(self, name: str) -> Weight:
         """A prunable weight, with its parameter and the layer that owns it."""
@@ -321,17 +290,12 @@ class Sparsifier:
 
     def write_masked(self, bundle: Bundle, tensor: Tensor, out: Tensor) -> None:
         """Into `out` the tensor with exact zeros where the masks of a bundle's layers prune; none does at first."""
-        if not self._masks:
-            out.copy_(tensor)
-            return
-        if bundle not in self._wide:
-            self._wide[bundle] = working.widen(bundle.join(self._masks), tensor)
-        working.write_masked(tensor, self._wide[bundle], out)
+        self._pruning.write_masked(bundle, tensor, out)
 
     def held(self, bundle: Bundle) -> Tensor:
         """What the model's parameters hold, where a method trains dense weights behind them; until the next call."""
-        assert self._shadow is not None, "asked for by methods that have one"
-        return self._shadow.held(bundle)
+        assert self._pruning.shadow is not None, "asked for by methods that have one"
+        return self._pruning.shadow.held(bundle)
 
     def settings(self, bundle: Bundle) -> Mapping[str, Any]:
         """The optimizer's for a bundle's layers: learning rate, weight decay, momentum, as they are now."""
@@ -340,44 +304,29 @@ class Sparsifier:
     @property
     def late(self) -> bool:
         """Whether a forward pass has already read the weights of the phase that is being entered: they must stay."""
-        return self._late
+        return self._pruning.late
 
     @property
     def gradients(self) -> dict[str, Tensor]:
         """Gradients of the prunable weights that have one. Those a fused optimizer will unscale come unscaled."""
-        grads = {name: w.param.grad.detach() for name, w in self._weights.items() if w.param.grad is not None}
-        grads |= {name: whole for name, whole in self._whole.items() if name in grads}
-        scale = loss_scale(self.optimizer)
+        grads, scale = self._pruning.gradients.whole(), loss_scale(self.optimizer)
         return grads if scale is None else {name: grad / scale for name, grad in grads.items()}
 
     @property
     def weights(self) -> dict[str, Tensor]:
         """The prunable weights by name: the dense ones, where a method trains those behind the model's."""
-        if self._shadow is not None:
-            return dict(self._shadow.dense)
-        return {name: weight.param.detach() for name, weight in self._weights.items()}
+        return self._pruning.trained()
 
-    @torch.no_grad()
     def shadow(self) -> None:
         """From now on train dense weights behind the model's, which hold the method's view of them; see shadow.py.
 
         Masks then say what the view keeps: they mask no gradient. Call it before a compression, which zeroes weights.
         """
-        if self._shadow is None:
-            self._gradients.stop()
-            self._shadow = self._new_shadow()
-        self._compressed = True
-        if not self._late:
-            self._shadow.show()
+        self._pruning.train_behind()
 
-    @torch.no_grad()
     def unshadow(self, *, to: Literal["dense", "view"] = "dense") -> None:
         """Train the model's own weights again: from the dense ones, or from the view of them that it holds."""
-        if self._shadow is not None:
-            if to == "dense":
-                self._shadow.put_dense()
-            self._shadow = None
-        self._compressed = False
+        self._pruning.lift(to=to)
 
     def keep_sparse(self) -> None:
         """Keep a copy of the model as it is as the sparse one, for methods that end with a dense phase."""
@@ -388,9 +337,11 @@ class Sparsifier:
 
     @torch.no_grad()
     def decompress(self, reset: str) -> None:
-        """Lift the masks. `reset` is what the optimizer forgets: "momentum", "all" or "nothing"."""
-        self._compressed = False
-        self._gradients.stop()
+        """Lift the masks, and take back dense weights from behind a view of them.
+
+        `reset` is what the optimizer forgets: "momentum", "all" or "nothing".
+        """
+        self._pruning.lift()
         if not forget(self.optimizer, reset):
             self._say_once(
                 f"{type(self.optimizer).__name__} keeps no first-moment state under a known name: nothing was reset at "
@@ -407,7 +358,7 @@ class Sparsifier:
         """The sparse model as it is and its dense twin. `early=True` accepts a run stopped in its final phase."""
         self._refuse_if_detached("finish")
         ends_dense = self.kept_sparse is not None and self.phase.final and self.phase.kind == "dense"
-        if not ends_dense and not (self.phase.final and self._compressed):
+        if not ends_dense and not (self.phase.final and self._pruning.sparse):
             raise RuntimeError(
                 f"finish() at step {self.step} of {self.total_steps}, in a {self.phase.name} phase: the sparse model "
                 "exists only in the final compressed phase. Train on, or use a shorter schedule. If your loop is over: "
@@ -433,17 +384,15 @@ class Sparsifier:
     def detach(self) -> None:
         """Take every hook away, for good. The weights stay as they are; nothing keeps them sparse any more."""
         self._attached = False
-        self._shadow = None  # the model keeps the view it has
-        self._observing = False
         for handle in self._step_hooks:
             handle.remove()
         self._step_hooks = []
-        self._compressed = False
-        self._gradients.stop()
+        self._due = None
+        self._pruning.lift(to="view")
+        self._pruning.late = False
+        self._pruning.gradients.expect(alert=False, observed=False)
         self._next_forward.disarm()
         self._next_forward.release()
-        self._due, self._late = None, False
-        self._whole = {}
         for target in (self.model, self.optimizer):
             if attached_to(target) is self:
                 del _attached[target]
@@ -458,13 +407,11 @@ class Sparsifier:
             **self._identity(),
             "step": self.step,
             "phase": self.phase.index,
-            "late": self._late,
-            "masks": {n: working.pack(m).cpu() for n, m in self._masks.items()} if self._compressed else {},
+            **self._pruning.state_dict(),
             "history": [dict(event) for event in self.history],
             "best_metric": self.best_metric,
             "twin": dict(vars(self.twin)) if self.twin else None,
             "memory": to_cpu(self.memory),
-            "shadow": self._shadow.state_dict() if self._shadow else None,
             "kept_sparse": list(self.kept_sparse) if self.kept_sparse else None,
         }
 
@@ -472,30 +419,16 @@ class Sparsifier:
         """Take up where `state` was saved. Model and optimizer load their own state, before or after this."""
         self._refuse_if_detached("load_state_dict")
         check_identity(state, self._identity())
-        masks = {name: working.unpack(bits, self._weights[name].param) for name, bits in state["masks"].items()}
-        self._next_forward.disarm()
-        self._next_forward.release()
-        self._compressed = False
-        self._gradients.stop()
+        self._pruning.load_state_dict(state)
         schedule, phase = self.method.schedule, state["phase"]
         self._step = state["step"]
         self._phase = schedule.phases[phase] if phase >= 0 else schedule.untrained
         self.history = [dict(event) for event in state["history"]]
         self.best_metric = state["best_metric"]
         self.twin = Twin(**state["twin"]) if state["twin"] else None
-        self._due, self._late = None, state["late"]
-        self.memory = _to_device(state.get("memory") or {}, next(iter(self._weights.values())).param.device)
+        self.memory = to_device(state.get("memory") or {}, self.layers.weights[0].param.device)
         kept = state.get("kept_sparse")
         self.kept_sparse = (kept[0], kept[1]) if kept else None
-        if masks:
-            self._masks, self._compressed = masks, True
-            if state.get("shadow") is None:
-                self._gradients.mask(masks)
-        self._shadow = None
-        if state.get("shadow") is not None:
-            self._compressed = True
-            self._shadow = self._new_shadow()
-            self._shadow.load_state_dict(state["shadow"])
         self._watch_for_next_phase()
 
     def _identity(self) -> dict[str, Any]:
@@ -509,24 +442,23 @@ class Sparsifier:
     # How phases change
 
     def _watch_for_next_phase(self) -> None:
-        upcoming = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
-        self._whole = {}
+        step, method, pruning = self._step, self.method, self._pruning
+        upcoming = method.schedule.phase_at(step, self.steps_per_epoch)
         new = upcoming.index != self._phase.index
-        self._due = "phase" if new else "update" if self.method.updates_at(self, self.step) else None
-        self._observing = self._gradients.paused = self.method.observes_at(self, self.step)
-        self._gradients.alert = self._due is not None
-        if self._due == "update" or (new and (upcoming.kind == "sparse" or self._shadow is not None)):
-            self._gradients.watch()
+        self._due = "phase" if new else "update" if method.updates_at(self, step) else None
+        pruning.gradients.expect(alert=self._due is not None, observed=method.observes_at(self, step))
+        if self._due == "update" or (new and (upcoming.kind == "sparse" or pruning.shadow is not None)):
+            pruning.gradients.watch()
             self._next_forward.arm()
             return
         # Lifting a mask before the first gradient is soon enough, and in sparse phases gradients are hooked.
-        if self._late:
+        if pruning.late:
             self._next_forward.arm()
         else:
             self._next_forward.disarm()
         self._next_forward.release()
-        if not self._compressed or self._shadow is not None:
-            self._gradients.stop()
+        if not pruning.masked:
+            pruning.gradients.stop()
 
     def _take_up(self) -> None:
         """Do what is due as a step begins."""
@@ -543,27 +475,17 @@ class Sparsifier:
         self._next_forward.disarm()
 
     def _new_shadow(self) -> Shadow:
-        self._wide.clear()
-        return Shadow(self.layers.weights, self.optimizer, partial(self.method.view, self))
-
-    def _new_masks(self) -> None:
-        if not self._masks:
-            self._masks = {name: working.new_mask(weight.param) for name, weight in self._weights.items()}
-
-    def _masks_changed(self) -> None:
-        self._compressed = True
-        self._wide.clear()
-        if self._shadow is not None:
-            if not self._late:
-                self._shadow.show()
-            return
-        self._gradients.mask(self._masks)
-        if not self._late:
-            self._zero(self._weights)
+        method = self.method
+        return Shadow(
+            self.layers.weights,
+            self.optimizer,
+            view=partial(method.view, self),
+            pull_back=None if method.straight_through else partial(method.pull_back, self),
+            settle=partial(method.settle, self),
+        )
 
     def _record(self, phase: Phase) -> None:
-        masks = (self._masks or self.masks) if self._compressed else {}
-        kept = {name: working.count_kept(mask) for name, mask in masks.items()}
+        kept = {name: working.count_kept(mask) for name, mask in self.masks.items()}
         if empty := [name for name, count in kept.items() if not count]:
             named = ", ".join(empty[:3]) + (f" and {len(empty) - 3} more layers" if len(empty) > 3 else "")
             self._say_once(
@@ -571,7 +493,7 @@ class Sparsifier:
                 "get no gradient to recover by. Train longer before compressing, lower the sparsity, or use "
                 'distribution="erk"'
             )
-        pruned = 1 - sum(kept.values()) / self.layers.size if self._compressed else 0.0
+        pruned = 1 - sum(kept.values()) / self.layers.size if kept else 0.0
         self.history.append({"step": self.step, "phase": phase.name, "kind": phase.kind, "sparsity": pruned})
 
     # Hooks
@@ -580,21 +502,21 @@ class Sparsifier:
         if self._due:
             self._take_up_late()
         self._next_forward.release()
-        self._gradients.alert = False
+        self._pruning.gradients.alert = False
 
     def _take_up_late(self) -> None:
         """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
         if self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "dense":
-            if self._due == "update" or self._shadow is None:
+            if self._due == "update" or self._pruning.shadow is None:
                 self._take_up()  # else dense weights come back before the optimizer's step
             return
-        self._late = True
+        self._pruning.late = True
         try:
             self._take_up()
         except Exception:
-            self._late = False
+            self._pruning.late = False
             raise
-        self._next_forward.arm()  # whatever comes first, the next forward pass or the end of the step, zeroes them
+        self._next_forward.arm()  # the weights change then, or at the end of the step, whichever comes first
         self._say_once(
             "the start of a compressed phase was noticed only at backward, after a forward pass with dense weights: "
             "its first gradient is taken there. Call sparsifier.begin_step() at the top of each training step to make "
@@ -604,56 +526,30 @@ class Sparsifier:
     def _before_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         self._next_forward.release()
         self._take_up()
-        skipped = (self._observing or self._shadow is not None) and step_was_skipped(optimizer)
-        if self._observing and not skipped:
+        observing, shadowed = self.observing, self._pruning.shadow is not None
+        if (observing or shadowed) and step_was_skipped(optimizer):
+            return
+        if observing:
             with torch.no_grad():
                 self.method.observe(self)
-        if self._shadow is not None:
-            if not skipped:
-                self._step_densely(has_closure(args, kwargs))
-        elif self._compressed:
-            self._gradients.mask_now()
-
-    @torch.no_grad()
-    def _step_densely(self, closure: bool) -> None:
-        assert self._shadow is not None, "asked for by methods that have one"
-        if closure:
+        if shadowed and has_closure(args, kwargs):
             raise RuntimeError(
                 f"optimizer.step(closure): {self.method.name} trains dense weights behind the model's and cannot let a "
                 "closure compute with them; call the closure yourself, then optimizer.step()"
             )
-        if not self.method.straight_through:
-            self._shadow.pull_back(partial(self.method.pull_back, self), loss_scale(self.optimizer))
-        self._shadow.put_dense()
+        self._pruning.before_step()
 
     def _after_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         if step_was_skipped(optimizer):
             return
-        if self._shadow is not None:
-            self._shadow.take_dense(partial(self.method.settle, self))
-        if self._compressed and self._shadow is None:
-            if not self._keeps_zeros:
-                self._say_once(
-                    f"{type(optimizer).__name__} is not known to keep zero weights at zero: masks are applied "
-                    "again after every step (one more pass over weights and optimizer state)"
-                )
-            if self._late or not self._keeps_zeros:
-                self._zero(self._weights)
-            elif has_closure(args, kwargs):  # gradients changed inside it were not seen before the step
-                self._zero(self._gradients.unmasked())
-        self._late = False
+        if not self._pruning.keeps_zeros and self._pruning.masked:
+            self._say_once(
+                f"{type(optimizer).__name__} is not known to keep zero weights at zero: masks are applied "
+                "again after every step (one more pass over weights and optimizer state)"
+            )
+        self._pruning.after_step(args, kwargs)
         self._step += 1
         self._watch_for_next_phase()
-
-    @torch.no_grad()
-    def _zero(self, names: Any) -> None:
-        """Pruned weights to 0, and with them every entry of the optimizer's state that belongs to one of them."""
-        for name in names:
-            param, mask = self._weights[name].param, self._masks[name]
-            working.apply_(param, mask)
-            for value in self.optimizer.state.get(param, {}).values():
-                if isinstance(value, Tensor) and value.shape == param.shape and value.is_floating_point():
-                    working.apply_(value, mask)
 
     def _refuse_if_detached(self, verb: str) -> None:
         if not self._attached:
@@ -666,12 +562,3 @@ class Sparsifier:
         if message not in self._said:
             self._said.add(message)
             log.warning(message)
-
-
-def _to_device(value: Any, device: torch.device) -> Any:
-    """Nested dicts and lists with their tensors moved."""
-    if isinstance(value, Tensor):
-        return value.to(device, copy=True)
-    if isinstance(value, Mapping):
-        return {key: _to_device(item, device) for key, item in value.items()}
-    return [_to_device(item, device) for item in value] if isinstance(value, list) else value

@@ -12,7 +12,7 @@ due, and only then, three things watch for it; the first to see a training step 
 3. the optimizer's step pre-hook, for loops that write gradients by hand. With a closure it runs before the forward
    pass.
 
-The sparsifier owns 2 and 3, which it needs for other reasons; this module is 1.
+2 and 3 are there for other reasons too (gradients.py, sparsifier.py); this module is 1.
 """
 
 import weakref

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -121,13 +122,17 @@ def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, sched
 
 
 def to_cpu(value: Any) -> Any:
+    return to_device(value, torch.device("cpu"))
+
+
+def to_device(value: Any, device: torch.device) -> Any:
     """A copy of nested dicts, lists and tensors that shares no memory with the original."""
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+        return value.detach().to(device, copy=True)
     if isinstance(value, Mapping):
-        return {key: to_cpu(item) for key, item in value.items()}
+        return {key: to_device(item, device) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        items = [to_cpu(item) for item in value]
+        items = [to_device(item, device) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return copy.deepcopy(value)
 

@@ -52,7 +52,6 @@ class DPF(GMP):
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         if phase.kind == "dense":
-            sparsifier.unshadow()
             sparsifier.decompress(reset="momentum")
             return
         if phase.index:

@@ -34,7 +34,6 @@ class Learned(Base):
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         if phase.kind == "dense":
-            sparsifier.unshadow()
             sparsifier.decompress(reset="momentum")
         else:
             self.begin(sparsifier)

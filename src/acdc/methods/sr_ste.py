@@ -51,7 +51,6 @@ class SRSTE(Base):
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         if phase.kind == "dense":
-            sparsifier.unshadow()
             sparsifier.decompress(reset="momentum")
         else:
             sparsifier.shadow()

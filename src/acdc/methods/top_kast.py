@@ -84,7 +84,6 @@ class TopKAST(Base):
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         if phase.kind == "dense":
-            sparsifier.unshadow()
             sparsifier.decompress(reset="momentum")
         else:
             self._choose(sparsifier)
