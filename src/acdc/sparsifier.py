@@ -490,8 +490,8 @@ class Sparsifier:
             named = ", ".join(empty[:3]) + (f" and {len(empty) - 3} more layers" if len(empty) > 3 else "")
             self._say_once(
                 f"all weights of {named} are pruned: the output is constant, and two such layers in a row "
-                "get no gradient to recover by. Train longer before compressing, lower the sparsity, or use "
-                'distribution="erk"'
+                "get no gradient to recover by. Train longer before compressing, lower the sparsity, use "
+                'distribution="erk", or ACDC(revive=True)'
             )
         pruned = 1 - sum(kept.values()) / self.layers.size if kept else 0.0
         self.history.append({"step": self.step, "phase": phase.name, "kind": phase.kind, "sparsity": pruned})
