@@ -529,14 +529,17 @@ class Sparsifier:
         observing, shadowed = self.observing, self._pruning.shadow is not None
         if (observing or shadowed) and step_was_skipped(optimizer):
             return
+        if (observing or shadowed) and has_closure(args, kwargs):
+            why = (
+                "trains dense weights behind the model's and cannot let a closure compute with them" if shadowed
+                else "looks at gradients before the optimizer's step, and a closure has not computed them yet"
+            )  # fmt: skip
+            raise RuntimeError(
+                f"optimizer.step(closure): {self.method.name} {why}; call the closure yourself, then optimizer.step()"
+            )
         if observing:
             with torch.no_grad():
                 self.method.observe(self)
-        if shadowed and has_closure(args, kwargs):
-            raise RuntimeError(
-                f"optimizer.step(closure): {self.method.name} trains dense weights behind the model's and cannot let a "
-                "closure compute with them; call the closure yourself, then optimizer.step()"
-            )
         self._pruning.before_step()
 
     def _after_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:

@@ -162,3 +162,13 @@ def test_equal_weights_and_gradients_keep_the_count():
 def test_refusals(knobs, message):
     with pytest.raises(ValueError, match=message):
         method(**knobs)
+
+
+def test_a_closure_is_refused_in_steps_whose_gradients_it_looks_at():
+    """It would see those of the step before: a closure's are not there yet."""
+    t = Tiny(method(), [0] * 8)
+    t.step()
+    t.sparsifier.begin_step()
+    assert t.sparsifier.observing
+    with pytest.raises(RuntimeError, match=r"rigl looks at gradients before the optimizer's step.*call the closure"):
+        t.optimizer.step(lambda: None)
