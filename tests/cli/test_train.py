@@ -259,6 +259,27 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--jobs", "0"], "--jobs 0: expected the number of runs"),
         (["digit"], 'digit:.*no recipe has this name.*did you mean "digits"'),
         (["cifar100-wrn28-10", "--data", "nowhere"], "nowhere"),
+        (["--set", 'method.exclude=["fcc"]'], r"method.exclude=\['fcc'\] matches no weight.*did you mean 'fc'"),
+        (["--set", 'method.exclude=["*"]'], r"method.exclude=\['\*'\]: nothing is left to prune.*loosen exclude"),
+        (["--set", "method.pattern=block 64x64"], "method.pattern=Block.*fits none of the model's 7 prunable layers"),
+        (["--set", "method.pattern=2:7"], "method.pattern=NM.*fits none of the model's 7 prunable layers"),
+        (["--set", "method.distribution={layerX=0.5}"], "method.distribution.'layerX'. matches no prunable layer"),
+        (["--set", "method.name=lottery", "--epochs", "12", "--set", "method.rewind=2ep"], "method.rewind='2ep': the"),
+        (["--set", "method.name=lottery", "--epochs", "4"], "train.epochs = 4: a phase of lottery ticket would be"),
+        (
+            ["--set", 'method.criterion={name="synflow",shape=[1,3,8,8]}'],
+            r"method.criterion: SynFlow's shape is \[1, 3, 8, 8\], and images are 1 x 8 x 8; write shape = \[1, 1, 8",
+        ),
+        (
+            ["--set", "method.name=one_shot", "--set", "method.at=0", "--set", "method.criterion=movement"],
+            "begins with one here",
+        ),
+        (["--set", "method.name=rigl", "--set", "train.distill=0.5"], "train.distill = 0.5: RigL keeps no dense twin"),
+        (
+            ["--set", "method.name=rigl", "--set", "method.every=2000st"],
+            "method.every=.2000st.: the first update of Rig",
+        ),
+        (["--set", "method.name=set", "--set", "method.every=41ep"], 'for about ten updates write method.every="87st"'),
     ],
 )
 def test_a_bad_option_is_refused_with_what_to_type(

@@ -72,8 +72,8 @@ def test_a_run_too_short_to_update_says_so(caplog):
     Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(80)), [1, 2])
     (said,) = caplog.messages
     assert said == (
-        "RigL: the first update is due at step 100, and the run of 80 steps has its last at step 60: masks stay as "
-        'they begin. For about ten updates write every="6st"'
+        'every="100st": the first update of RigL is due at step 100, and its last may be at step 60 of 80, so that '
+        'masks would stay as they begin; for about ten updates write every="6st", or train longer'
     )
     caplog.clear()
     Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(134)), [1, 2])

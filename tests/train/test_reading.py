@@ -220,7 +220,7 @@ def test_did_you_mean(setting: str, meant: str) -> None:
         ('rate.milestones=["a"]', "rate.milestones = ['a']: expected a list, each item a number"),
         ("method.schedule=5", "method.schedule = 5: expected text or a table"),
         ("model.name=5", "model.name = 5: expected text"),
-        ("model.classes=5", "model.classes: the data and run.seeds settle it"),
+        ("model.classes=5", "model.classes: the data settle it; leave it out"),
         ("train.ema=1", "train.ema = 1.0: expected between 0 and 1"),
         ("train.clip_norm=0", "train.clip_norm = 0.0: expected a number above 0"),
         ("train.batch_size=0", "train.batch_size = 0: expected 1 or more"),

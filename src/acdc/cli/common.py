@@ -55,12 +55,25 @@ def read_recipe(args: argparse.Namespace) -> Recipe:
     return read(args.recipe, settings(args))
 
 
+def examine(args: argparse.Namespace) -> tuple[Recipe | None, list[str]]:
+    """The recipe with settings on top, and all that is wrong with it; what is not can be looked at further."""
+    try:
+        return reading.read(args.recipe, settings(args)), []
+    except reading.RecipeError as error:
+        return error.recipe, [f"{error.source}:", *error.problems]
+
+
 def read(name: str, said: Sequence[str]) -> Recipe:
     """A recipe with settings on top; what is wrong with it is the user's to fix."""
     try:
         return reading.read(name, said)
     except reading.RecipeError as error:
         raise UsageError([f"{error.source}:", *error.problems]) from None
+
+
+def data_is_wrong(problems: Sequence[str]) -> bool:
+    """Whether what is wrong with a recipe keeps its data from being looked at."""
+    return any(text.startswith(("data.", "run.seeds", "train.batch_size")) for text in problems)
 
 
 def report_of(run: Path) -> str:

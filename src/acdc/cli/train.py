@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 refused before it began, 130 and 143 stopped by 
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import torch
 
 from acdc.cli import common, pool, seeds
 from acdc.cli.errors import UsageError
+from acdc.cli.facts import STAND_IN
 from acdc.data.images import BadImagesError
-from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, step, stopping
+from acdc.train import checkpoint, distributed, experiment, folder, loading, planning, reading, sinks, step, stopping
 from acdc.train.checkpoint import CheckpointError, Found, NoCheckpointError
 from acdc.train.console import Console, Plan, open_console
 from acdc.train.distributed import World
@@ -77,9 +79,7 @@ def run(args: argparse.Namespace) -> int:
             place = replace(place, root=place.root or root)
             problem = load(recipe, place)
         else:
-            recipe = common.read_recipe(args)
-            _check_out(args.out, recipe)
-            problem = load(recipe, place)  # before the folder is made: data that is missing leaves nothing behind
+            recipe, problem = _new(args, place)  # before the folder is made: what is wrong leaves nothing behind
             out = _claim(args.out, recipe, world)
         if len(recipe.run.seeds) == 1:
             if jobs > 1 and world.first:
@@ -94,11 +94,10 @@ def train_one(
 ) -> int:
     """One seed, from the start or from its newest checkpoint. `shown` is the folder a hint names."""
     problem = problem or load(recipe, place)
+    warnings = fit(recipe, problem, place, began=True)
     plan, world = experiment.plan(recipe), place.world
     lock = world.by_first(lambda: _lock(out))  # a number that means something on rank 0
     try:
-        steps = sum(len(planned.kinds) for planned in plan.values()) * problem.loaders.train.steps
-        execution = _execution(recipe, place, steps)
         found = _found(recipe, out, world) if (out / "config.json").is_file() else None
         wanted = place.log if world.first else ()
         with (
@@ -108,7 +107,7 @@ def train_one(
         ):
             setting = Setting(
                 device=place.device,
-                execution=execution,
+                execution=execution(recipe, problem, place),
                 checkpoints=out / "checkpoints",
                 world=world,
                 stop=stop,
@@ -116,8 +115,11 @@ def train_one(
                 sinks=logs,
             )
             _introduce(console, recipe, problem, setting, place, out, found)
+            for text in warnings:
+                console.say(f"warning: {text}")
             root = str(Path(place.root).resolve()) if place.root else None
             said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name, "root": root}
+            said["warnings"] = warnings
             outcomes = experiment.run(recipe, problem, setting, out, console, resume=found, settings=said)
             _show(console, recipe, outcomes, problem, out)
             if world.first:
@@ -152,12 +154,54 @@ def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path, str | None]:
         raise UsageError([f"--resume {out}: its config.json cannot be read ({error})"]) from None
 
 
-def _check_out(text: str | None, recipe: Recipe) -> None:
+def _new(args: argparse.Namespace, place: Place) -> tuple[Recipe, loading.Problem]:
+    """A recipe with its data, looked at as `acdc check` does; or all that is wrong, at once."""
+    recipe, problems = common.examine(args)
+    wrong, problem = list(problems), None
+    problems += _bad_out(args.out, args.recipe)
+    if recipe is not None:
+        try:
+            problem = load(recipe, place) if not common.data_is_wrong(wrong) else None
+        except UsageError as error:
+            problems += error.problems
+        try:
+            fit(recipe, problem, place, wrong=wrong)
+        except UsageError as error:
+            problems += error.problems
+    if problems or recipe is None or problem is None:
+        if problem is not None:
+            problem.close()
+        raise UsageError(problems)
+    return recipe, problem
+
+
+def fit(
+    recipe: Recipe, problem: loading.Problem | None, place: Place, *, wrong: Sequence[str] = (), began: bool = False
+) -> list[str]:
+    """What may surprise in a recipe that fits its model and data, where there are any; a UsageError where it does not.
+
+    A run whose method will do nothing is not begun; one that has begun is not lost, and warned of.
+    """
+    data = problem or STAND_IN
+    steps = problem.loaders.train.steps if problem else None
+    found = planning.fit(recipe, classes=data.classes, shape=data.shape, steps=steps, wrong=wrong)
+    problems = found.problems if began else found.problems + found.idle
+    if problem and not problems and not wrong:
+        try:
+            execution(recipe, problem, place)
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError(problems)
+    return found.idle + found.warnings
+
+
+def _bad_out(text: str | None, recipe: str) -> list[str]:
     if text is None or not (reason := folder.why_not(Path(text))):
-        return
-    hint = f"type another folder, or leave --out out for the next free runs/{recipe.name}-NNNN"
+        return []
+    hint = f"type another folder, or leave --out out for the next free runs/{Path(recipe).stem}-NNNN"
     resume = f" (to go on with it: acdc train --resume {text})" if (Path(text) / "checkpoints").is_dir() else ""
-    raise UsageError([f"--out {text}: {reason}; {hint}{resume}"])
+    return [f"--out {text}: {reason}; {hint}{resume}"]
 
 
 def _claim(text: str | None, recipe: Recipe, world: World) -> Path:
@@ -187,11 +231,9 @@ def load(recipe: Recipe, place: Place) -> loading.Problem:
         raise UsageError([str(error)]) from None
 
 
-def _execution(recipe: Recipe, place: Place, steps: int) -> step.Execution:
-    try:
-        return step.choose(recipe.train, place.device, steps=steps, world=place.world.size)
-    except ValueError as error:
-        raise UsageError([str(error)]) from None
+def execution(recipe: Recipe, problem: loading.Problem, place: Place) -> step.Execution:
+    steps = sum(len(planned.kinds) for planned in experiment.plan(recipe).values()) * problem.loaders.train.steps
+    return step.choose(recipe.train, place.device, steps=steps, world=place.world.size)
 
 
 def _found(recipe: Recipe, out: Path, world: World) -> Found | None:

@@ -136,8 +136,12 @@ class Base:
         """The share of its target sparsity that a sparse epoch, counted from 0, has: all, unless it rises."""
         return 1.0
 
+    def idle(self, total_steps: int, steps_per_epoch: int | None) -> str | None:
+        """Why a run of this length would never do what the method is named for. Recipes that do not are refused."""
+        return None
+
     def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
-        return []
+        return [idle] if (idle := self.idle(total_steps, steps_per_epoch)) else []
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         raise NotImplementedError
@@ -186,15 +190,15 @@ def check_every(value: str) -> None:
         raise wrong("every", value, "updates lie some steps or epochs apart", 'write every="1st" or more')
 
 
-def never_updates(method: Base, every: int, last: int, total: int) -> list[str]:
-    """A caution, where the first update, after `every` steps, lies behind the last step that may have one."""
+def never_updates(method: Any, every: int, last: int, total: int) -> str | None:
+    """Where the first update, after `every` steps, lies behind the last step that may have one."""
     if every <= last:
-        return []
-    instead = f'write every="{max(1, last // 10)}st"' if last else "train longer"
-    return [
-        f"{type(method).title()}: the first update is due at step {every:,}, and the run of {total:,} steps has its "
-        f"last at step {last:,}: masks stay as they begin. For about ten updates {instead}"
-    ]
+        return None
+    instead = f'for about ten updates write every="{max(1, last // 10)}st", or train longer' if last else "train longer"
+    return (
+        f'every="{method.every}": the first update of {type(method).title()} is due at step {every:,}, and its last '
+        f"may be at step {last:,} of {total:,}, so that masks would stay as they begin; {instead}"
+    )
 
 
 def refuse_late(sparsifier: Sparsifier) -> None:

@@ -93,7 +93,7 @@ class SparseThroughout(RandomStart):
     def last_update(self, sparsifier: Sparsifier) -> int:
         return math.floor(self.end * sparsifier.total_steps)
 
-    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+    def idle(self, total_steps: int, steps_per_epoch: int | None) -> str | None:
         last = min(math.floor(self.end * total_steps), total_steps - 1)
         return never_updates(self, in_steps(self.every, steps_per_epoch), last, total_steps)
 

@@ -19,10 +19,10 @@ _NEEDED = {"model.name": "resnet20", "data.name": "cifar10"}
 
 
 class RecipeError(ValueError):
-    """All that is wrong with a recipe."""
+    """All that is wrong with a recipe; and the recipe without that, if so much of it can be read."""
 
-    def __init__(self, source: str, problems: Iterable[str]) -> None:
-        self.source, self.problems = source, tuple(problems)
+    def __init__(self, source: str, problems: Iterable[str], recipe: Recipe | None = None) -> None:
+        self.source, self.problems, self.recipe = source, tuple(problems), recipe
         super().__init__("\n  ".join((f"{source}:", *self.problems)))
 
 
@@ -69,7 +69,7 @@ def from_tables(name: str, tables: Mapping[str, Any], settings: Iterable[str] = 
     if recipe is not None:  # what follows from a mistake already named is left out
         problems += [problem for problem in check(recipe) if not any(key in problem for key in bad)]
     if problems or recipe is None:
-        raise RecipeError(source or name, dict.fromkeys(problems))
+        raise RecipeError(source or name, dict.fromkeys(problems), recipe)
     return recipe
 
 
