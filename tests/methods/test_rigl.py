@@ -162,3 +162,10 @@ def test_equal_weights_and_gradients_keep_the_count():
 def test_refusals(knobs, message):
     with pytest.raises(ValueError, match=message):
         method(**knobs)
+
+
+@pytest.mark.parametrize("name", [name for name in acdc.methods.names() if name not in ("acdc", "quantised")])
+def test_methods_that_do_not_alternate_refuse_phases_that_do(name):
+    knobs = {} if name in ("str", "sparse_vd", "sr_ste") else {"sparsity": 0.5}
+    with pytest.raises(ValueError, match=r"schedule=.*leave it out and write epochs=100"):
+        acdc.methods.build(name, schedule=acdc.Schedule.imagenet(), **knobs)

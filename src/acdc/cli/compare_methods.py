@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
     device, why = common.read_device(args.device)
     jobs = pool.read_jobs(args.jobs)
     settings, own = by_method(common.settings(args))
-    base = common.read(args.recipe, [s for s in settings if not s.startswith("method.")])
+    shared = [s for s in settings if not s.startswith("method.") or s.startswith("method.schedule")]
+    base = common.read(args.recipe, shared)  # whose epochs all have
     cells = plan(args, base, settings, own)
     place = Place(
         device=device, why_device=why, root=args.data, workers=common.read_workers(args.workers), world=World(), log=()

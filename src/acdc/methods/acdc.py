@@ -42,6 +42,7 @@ class ACDC(Scored):
     twin: Literal["last", "best"] = "last"
 
     name: ClassVar[str] = "acdc"
+    alternates: ClassVar[bool] = True
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "reset": ("momentum", "all", "nothing"),
         "twin": ("last", "best"),

@@ -38,6 +38,7 @@ class Base:
     name: ClassVar[str]
     straight_through: ClassVar[bool] = True  # False where a method pulls gradients back to dense weights behind a view
     needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
+    alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
     decided_by: ClassVar[str] = "training"  # what makes the sparsity where none is asked for
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that take one of a few words
 
@@ -56,6 +57,7 @@ class Base:
             raise TypeError(
                 f"schedule={self.schedule!r}: expected an acdc.Schedule, for example acdc.Schedule.for_epochs(100)"
             )
+        self._check_phases()
         if not callable(getattr(self.pattern, "write_masks", None)):
             raise TypeError(
                 f"pattern={self.pattern!r}: expected acdc.Unstructured(), acdc.NM(2, 4), acdc.Block(4, 4) or "
@@ -66,6 +68,11 @@ class Base:
         for knob, allowed in self.choices.items():
             if getattr(self, knob) not in allowed:
                 raise ValueError(f"{knob}={getattr(self, knob)!r}: expected one of {', '.join(map(repr, allowed))}")
+
+    def _check_phases(self) -> None:
+        kinds = [phase.kind for phase in self.schedule.phases]
+        if not self.alternates and "dense" in kinds[1:]:
+            raise wrong("schedule", kinds, f"{self.title()} does not alternate", "leave it out and write epochs=100")
 
     def _check_sparsity(self) -> None:
         fixed = self.pattern.sparsity

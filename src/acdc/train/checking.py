@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -45,8 +46,13 @@ def check(recipe: Recipe) -> list[str]:
 
 
 def _schedule_knobs(recipe: Recipe) -> list[str]:
-    said = recipe.method.schedule
-    if not isinstance(said, Mapping) or recipe.method.name == "dense":
+    said, name = recipe.method.schedule, recipe.method.name
+    if said is not None and name in methods.names() and not (kind := methods.find(name)).alternates:
+        return [
+            f"method.schedule = {shown(said)}: {kind.title()} has phases of its own, and these alternate; leave "
+            f"it out (method.schedule=) and set train.epochs = {recipe.train.epochs or _epochs(said)}"
+        ]
+    if not isinstance(said, Mapping) or name == "dense":
         return []
     optional = ("last_dense", "shape", *(("total",) if recipe.train.epochs else ()))
     needed = [knob for knob in _KNOBS if knob not in optional]
@@ -55,6 +61,17 @@ def _schedule_knobs(recipe: Recipe) -> list[str]:
     if missing:
         problems.append(f'method.schedule: {", ".join(missing)} not set; write for example {missing[0]} = "10ep"')
     return problems
+
+
+def _epochs(schedule: str | Mapping[str, Any]) -> int:
+    """Of phases that are given up; 100 where nothing says how many."""
+    named = Schedule.named()
+    if isinstance(schedule, str):
+        return named[schedule]().total_steps(1) if schedule in named else 100
+    try:
+        return int(Duration.parse(schedule.get("total", "100ep")).value)
+    except (ValueError, TypeError):
+        return 100
 
 
 def _method_options(recipe: Recipe) -> list[str]:
