@@ -162,7 +162,10 @@ def test_another_comparison_s_folder_is_refused(tmp_path: Path, capsys) -> None:
     out = tmp_path / "c"
     assert compare(out, "--methods", "dense") == 0
     assert compare(out, "--methods", "dense", "--lr", "0.3") == 2
-    assert "dense-seed0 began with other settings there" in capsys.readouterr().err
+    assert (
+        "dense-seed0 began with other settings there (optimizer.lr was 0.1 there and is 0.3" in capsys.readouterr().err
+    )
+    assert compare(out, "--methods", "dense", "--set", "run.keep=5") == 0, "no number depends on it"
     assert compare(out, "--methods", "gmp", "--epochs", "6") == 2
     assert "digits over 4 epochs is compared there, not digits over 6" in capsys.readouterr().err
 

@@ -369,7 +369,7 @@ def test_a_diverging_run_says_so_and_keeps_its_metrics(tmp_path: Path, capsys) -
     assert main(["train", *arguments]) == 1
     said = capsys.readouterr().err
     assert re.search(r"dense: the loss of step 1 \(epoch 1\) is not finite.*there is no checkpoint yet", said)
-    assert "type a lower --lr, such as --lr 1e+35" in said
+    assert "begin anew with a lower --lr, such as --lr 0.1" in said
     assert (out / "config.json").exists()
     assert not (out / "result.json").exists()
 
@@ -460,8 +460,10 @@ def test_a_full_disk_stops_the_run_and_the_checkpoint_before_survives(stopped: P
     assert "No space left on device" in said
     assert f"acdc train --resume {stopped}" in said
     assert not list(stopped.rglob("*.tmp"))
-    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
+    keep = ["--set", "run.keep=1", "--set", "run.checkpoint_every=1ep"]
+    assert main(["train", "--resume", str(stopped), "--device", "cpu", *keep]) == 0
     assert (stopped / "result.json").exists()
+    assert len(list((stopped / "checkpoints").iterdir())) == 1
 
 
 def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) -> None:

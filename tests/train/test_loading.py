@@ -94,6 +94,22 @@ def test_too_many_bad_ones_stop_the_run(tree: Path, tmp_path: Path, capsys) -> N
     assert not (tmp_path / "run" / "result.json").exists()
 
 
+def test_a_run_stopped_by_bad_images_goes_on_with_a_higher_limit(tree: Path, tmp_path: Path, capsys) -> None:
+    for number in range(2):
+        (tree / "train" / "cat" / f"{number}.jpg").write_bytes(b"not an image")
+    out = tmp_path / "run"
+    assert train(tree, out, "data.bad_limit=1") == 1
+    said = capsys.readouterr().err
+    assert f"acdc train --resume {out} --set data.bad_limit=4" in said
+    assert "make room" not in said
+    again = ["train", "--resume", str(out), "--device", "cpu", "--workers", "0"]
+    assert main([*again, "--set", "data.bad_limit=4", "--lr", "1"]) == 2
+    assert "only data.bad_limit, run.checkpoint_every, run.keep may be set anew" in capsys.readouterr().err
+    assert main([*again, "--set", "data.bad_limit=-4"]) == 2
+    assert main([*again, "--set", "data.bad_limit=4"]) == 0
+    assert json.loads((out / "config.json").read_text())["recipe"]["data"]["bad_limit"] == 4
+
+
 def test_a_tree_that_is_not_there_or_of_other_classes_is_refused(tree: Path, tmp_path: Path, capsys) -> None:
     assert train(tmp_path / "nowhere", tmp_path / "run") == 2
     assert "nowhere" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from acdc.cli import common, pool
+from acdc.cli import common, differences, pool
 from acdc.cli.cells import Cell, by_method, plan
 from acdc.cli.errors import UsageError
 from acdc.cli.train import Place, fit, load
@@ -72,7 +72,13 @@ def run(args: argparse.Namespace) -> int:
     base = common.read(args.recipe, shared)  # whose epochs all have
     cells = plan(args, base, settings, own)
     place = Place(
-        device=device, why_device=why, root=args.data, workers=common.read_workers(args.workers), world=World(), log=()
+        device=device,
+        why_device=why,
+        root=args.data,
+        workers=common.read_workers(args.workers),
+        world=World(),
+        log=(),
+        settings=tuple(differences.free(settings)[0]),
     )
     warnings = _fit(cells, place)  # before anything is made, and before the first of them is trained
     out = Path(args.out or f"runs/compare-{base.name}")
@@ -144,8 +150,9 @@ def _claim(out: Path, base: Recipe, cells: Sequence[Cell], typed: str) -> None:
         return
     held = folder.read_json(file)
     before = held["runs"]
-    if changed := [name for name in before if name in now["runs"] and before[name] != now["runs"][name]]:
-        raise UsageError([f"--out {out}: {changed[0]} began with other settings there; type another folder"])
+    for name in before.keys() & now["runs"].keys():
+        if changed := differences.first(before[name], now["runs"][name]):
+            raise UsageError([f"--out {out}: {name} began with other settings there ({changed}); type another folder"])
     if (held["recipe"], held["epochs"]) != (base.name, base.epochs):
         there = f"{held['recipe']} over {held['epochs']} epochs is compared there"
         raise UsageError([f"--out {out}: {there}, not {base.name} over {base.epochs}; type another folder"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from acdc.cli import common, pool, seeds
+from acdc.cli import common, differences, pool, seeds
 from acdc.cli.errors import UsageError
 from acdc.cli.facts import STAND_IN
 from acdc.data.images import BadImagesError
@@ -56,6 +56,7 @@ class Place:
     workers: int | None
     world: World
     log: tuple[str, ...]
+    settings: tuple[str, ...] = ()  # that runs which have begun go on with; see differences.FREE
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
             workers=common.read_workers(args.workers),
             world=world,
             log=tuple(args.log),
+            settings=tuple(differences.free(common.settings(args))[0]),
         )
         if args.resume is not None:
             recipe, out, root = _recipe_of(args)
@@ -141,15 +143,23 @@ def train_one(
 def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path, str | None]:
     """Of a run that was stopped, with its folder and where its data lay."""
     out = Path(args.resume)
-    if args.out or args.recipe != "digits" or common.settings(args):
-        raise UsageError([f"--resume {out}: it goes on with its own recipe and folder; leave the other settings out"])
+    fine, other = differences.free(common.settings(args))
+    if args.out or args.recipe != "digits" or other:
+        raise UsageError(
+            [
+                f"--resume {out}: it goes on with its own recipe and folder; leave the other settings out "
+                f"(only {', '.join(differences.FREE)} may be set anew, as in --set {differences.FREE[0]}=100)"
+            ]
+        )
     if not (out / "config.json").is_file():
         raise UsageError([f"--resume {out}: there is no run (no config.json) in this folder; type the run's folder"])
     if (out / "result.json").is_file():
         raise UsageError([f"--resume {out}: this run is complete; its table is in {out / 'result.json'}"])
     try:
         config = folder.read_json(out / "config.json")
-        return reading.from_dict(config["recipe"]), out, config.get("root")
+        return reading.from_dict(config["recipe"], fine), out, config.get("root")
+    except reading.RecipeError as error:
+        raise UsageError([f"--resume {out}:", *error.problems]) from None
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError([f"--resume {out}: its config.json cannot be read ({error})"]) from None
 
@@ -244,7 +254,7 @@ def _found(recipe: Recipe, out: Path, world: World) -> Found | None:
         return None
     found = checkpoint.newest(out / "checkpoints")
     extra = found.state["extra"]
-    if difference := _difference(extra["recipe"], recipe.to_dict()):
+    if difference := differences.first(extra["recipe"], recipe.to_dict()):
         raise UsageError(
             [
                 f"--resume {out}: {found.path.name} is of another recipe ({difference}); put the checkpoints back that "
@@ -268,19 +278,6 @@ def _done(plan: Plan, found: Found | None) -> int:
         return 0
     stages, stage = list(plan.values()), found.state["stage"]
     return sum(len(planned.kinds) for planned in stages[:stage]) + found.state["epoch"] - stages[stage].first
-
-
-def _difference(saved: Any, now: Any, name: str = "") -> str | None:
-    """The first setting that differs, in words."""
-    if isinstance(saved, dict) and isinstance(now, dict):
-        for key in [key for key in now if name or key not in ("paper", "about", "name")]:
-            if found := _difference(saved.get(key), now[key], f"{name}.{key}" if name else key):
-                return found
-        return None
-    same = (
-        list(saved) == list(now) if isinstance(saved, list | tuple) and isinstance(now, list | tuple) else saved == now
-    )
-    return None if same else f"{name} was {saved!r} there and is {now!r} here"
 
 
 # While it runs and after
@@ -374,7 +371,13 @@ def _ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: 
         say(f"{error}\nto start over, type the command that began it with another --out")
         return 1
     if isinstance(error, DivergedError):
-        say(f"{error}; type a lower --lr, such as --lr {recipe.optimizer.lr / 10:g}")
+        usual = 0.1 if recipe.optimizer.name == "sgd" else 0.001
+        lower = min(recipe.optimizer.lr / 10, usual)
+        say(f"{error}; to go on would do the same: begin anew with a lower --lr, such as --lr {lower:g}")
+        return 1
+    if isinstance(error, BadImagesError):
+        more = f", or: acdc train --resume {shown} --set data.bad_limit={error.enough}" if error.enough else ""
+        say(f"{error}. What is in {out} is whole; {hint}{more}")
         return 1
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     say(f"{text}; what is in {out} is whole: make room or mend it, then {hint}")

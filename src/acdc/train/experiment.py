@@ -261,6 +261,7 @@ def _begin(
     where = environment.describe(setting.device)
     if resume:
         config = folder.read_json(out / "config.json")
+        config["recipe"] = recipe.to_dict()  # what may change, such as data.bad_limit, holds from here on
         config.setdefault("resumed", []).append({"at": now, "from": resume.path.name, **where})
     else:
         loaders, method = problem.loaders, recipe.build_method()

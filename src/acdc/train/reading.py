@@ -75,13 +75,13 @@ def from_tables(name: str, tables: Mapping[str, Any], settings: Iterable[str] = 
     return recipe
 
 
-def from_dict(state: Mapping[str, Any]) -> Recipe:
-    """What Recipe.to_dict gave, after a trip through JSON."""
+def from_dict(state: Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
+    """What Recipe.to_dict gave, after a trip through JSON, with settings on top."""
     tables: dict[str, Any] = {key: dict(v) if isinstance(v, Mapping) else v for key, v in state.items()}
     for free in _FREE:
         options = tables[free].pop("options", {})
         tables[free] |= options
-    return from_tables(tables.pop("name"), {key: _without_none(value) for key, value in tables.items()})
+    return from_tables(tables.pop("name"), {key: _without_none(value) for key, value in tables.items()}, settings)
 
 
 def parse_value(text: str) -> Any:
