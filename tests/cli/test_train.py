@@ -192,6 +192,21 @@ def test_two_of_four_leaves_the_first_layer_dense_and_says_so(tmp_path: Path, ca
     assert read(out, "config.json")["method"]["pattern"] == "NM(n=2, m=4)"
 
 
+def test_masks_are_exact_where_weights_they_keep_are_zero_as_well(tmp_path: Path, capsys) -> None:
+    """SET draws what grows: some of it gets no gradient, and is 0 to the end."""
+    out = tmp_path / "run"
+    said = ["method.name=set", "method.every=1st", "run.baseline=false", "run.finetune=false"]
+    sets = [part for setting in said for part in ("--set", setting)]
+    assert main(["train", "--epochs", "4", "--sparsity", "0.98", *sets, "--device", "cpu", "--out", str(out)]) == 0
+    (row,) = read(out, "result.json")["models"]
+    masks = load_file(out / "masks.safetensors")
+    size = sum(mask.numel() for mask in masks.values())
+    assert row["mask_sparsity"] == 1 - sum(int(mask.sum()) for mask in masks.values()) / size
+    assert abs(row["mask_sparsity"] - 0.98) < 1 / size
+    assert row["sparsity"] > row["mask_sparsity"], "else there is nothing to test here"
+    assert "SET, sparse: its masks prune 98.00%; some of the weights they keep are 0 as well" in capsys.readouterr().out
+
+
 # What it says
 
 
@@ -248,6 +263,13 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--lr", "0"], "optimizer.lr = 0.0: expected a number above 0"),
         (["--lr", "fast"], 'optimizer.lr = "fast": expected a number'),
         (["--seed", "-1"], "run.seeds = .*expected whole numbers from 0"),
+        (["--seeds", "a"], "--seeds a: expected whole numbers with commas between; type --seeds 0,1,2"),
+        (
+            ["--set", "method.name=rigl", "--set", "method.drop=2"],
+            "method.drop=2: expected a fraction of the kept weigh",
+        ),
+        (["--set", "method.name=str", "--set", "method.sparsity=", "--set", "method.criterion=snip"], "decay$"),
+        (["--set", "method.name=sr_ste", "--set", "method.pattern=2:7"], "choose another pattern$"),
         (["--seeds", "1,1"], "run.seeds = .*expected different whole numbers"),
         (["--set", "method.pattern=4:2"], "4:2"),
         (["--set", "method.sparsty=0.5"], 'method.sparsty: no such setting.*did you mean "sparsity"'),
@@ -295,7 +317,7 @@ def test_a_bad_option_is_refused_with_what_to_type(
     said = capsys.readouterr()
     assert said.out == ""
     assert "Traceback" not in said.err
-    assert re.search(message, said.err.replace("\n", " "))
+    assert re.search(message, said.err.strip().replace("\n", " "))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

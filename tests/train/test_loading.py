@@ -84,6 +84,17 @@ def test_a_tree_of_jpegs_trains_and_a_bad_one_is_skipped_by_name(tree: Path, tmp
     assert config["data"] == {"train": 12, "test": 6}
 
 
+def test_accuracy_is_of_the_test_images_that_can_be_read(tree: Path, tmp_path: Path, capsys) -> None:
+    (tree / "val" / "dog" / "1.jpg").write_bytes(b"")
+    assert train(tree, tmp_path / "run") == 0
+    assert "Test accuracy on 5 of 6 images (1 cannot be read); FLOPs" in capsys.readouterr().out
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["unreadable_test_images"] == 1
+    assert {row["test_images"] for row in result["models"]} == {5}
+    assert main(["eval", str(tmp_path / "run"), "--data", str(tree), "--device", "cpu", "--workers", "0"]) == 0
+    assert "test accuracy on 5 of 6 images (1 cannot be read)" in capsys.readouterr().out
+
+
 def test_too_many_bad_ones_stop_the_run(tree: Path, tmp_path: Path, capsys) -> None:
     for path in (tree / "train").rglob("*.jpg"):
         path.write_bytes(b"not an image")

@@ -338,7 +338,14 @@ def _show(
     if any(paper := [beside(recipe, outcome.file) for outcome in outcomes]):
         header.append("paper")
         rows = [[*row, said or "–"] for row, said in zip(rows, paper, strict=True)]
-    console.table(f"Test accuracy on {problem.loaders.test.samples:,} images; FLOPs in theory, per image", header, rows)
+    judged = common.judged(problem.loaders.test.samples, experiment.unreadable(outcomes, problem))
+    console.table(f"Test accuracy on {judged}; FLOPs in theory, per image", header, rows)
+    for outcome in outcomes:
+        if outcome.mask_sparsity is not None and outcome.mask_sparsity < outcome.sparsity:
+            console.say(
+                f"{outcome.model}: its masks prune {outcome.mask_sparsity:.2%}; some of the weights they keep are 0 as "
+                f"well, as those grown anew start there, which makes {outcome.sparsity:.2%}"
+            )
     for outcome in outcomes:
         if outcome.best and outcome.best["accuracy"] > outcome.test_accuracy and outcome.best["chosen_on"] == "test":
             best = outcome.best

@@ -118,9 +118,11 @@ class Base:
         fit = tuple(w for w in found.weights if w.name not in unfit)
         if not fit:
             name, reason = next(iter(unfit.items()))
+            usual = next(f.default_factory for f in fields(self) if f.name == "pattern")
+            free = usual is Unstructured
             raise ValueError(
                 f"pattern={self.pattern}: fits none of the model's {len(unfit)} prunable layers ({name}: {reason}); "
-                "choose another pattern, or leave it out for unstructured sparsity"
+                f"choose another pattern{', or leave it out for unstructured sparsity' if free else ''}"
             )
         return Layers(fit, {**found.left_dense, **unfit})
 

@@ -79,7 +79,7 @@ class SparseThroughout(RandomStart):
     end: float = 0.75
 
     def __post_init__(self) -> None:
-        fraction("drop", self.drop, "0.3")
+        fraction("drop", self.drop, "0.3", "the kept weights")
         fraction("end", self.end, "0.75")
         if not self.end:
             raise wrong("end", self.end, "updates end after they begin", "write end=0.75, or use Static for none")
