@@ -103,8 +103,10 @@ def test_settings_that_are_allowed_and_odd(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_run_too_short_for_its_method_to_do_anything(capsys: pytest.CaptureFixture[str]) -> None:
-    out = checked(capsys, "digits", "--epochs", "2", "--set", "method.name=rigl", "--set", "method.sparsity=0.9")
-    assert "warning: RigL: the first update is due at step 100, and the run of" in out
+    error = refused(capsys, "digits", "--epochs", "2", "--set", "method.name=rigl", "--set", "method.sparsity=0.9")
+    assert 'method.every="100st": the first update of RigL is due at step 100, and its last may be at step 33' in error
+    assert 'write method.every="3st"' in error
+    checked(capsys, "digits", "--epochs", "2", "--set", "method.name=rigl", "--set", "method.every=3st")
 
 
 def test_data_that_is_there_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +126,23 @@ def test_all_mistakes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     said = ("did you mean optimizer.lr?", "method.sparsity=2.0", "--device tpu: expected", "--workers few: expected")
     for text, line in zip(said, error.splitlines()[1:], strict=True):
         assert text in line
+
+
+def test_mistakes_of_recipe_model_and_data_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "digits", "--set", "model.name=digits_nett", "--set", "model.classes=5")
+    assert "model.classes: the data settle it" in error
+    assert "model.name='digits_nett': expected one of" in error
+    said = ("train.batch_size=4096", "method.pattern=2:7", "method.sparsity=0.9", "optimizer.lr=0")
+    error = refused(capsys, "digits", *(part for setting in said for part in ("--set", setting)))
+    lines = [line.strip() for line in error.splitlines()[1:]]
+    starts = ("method.sparsity=0.9: NM(n=2, m=7) fixes it", "optimizer.lr = 0", "train.batch_size = 4,096: digits has")
+    for start, line in zip((*starts, "method.pattern=NM(n=2, m=7): fits none"), lines, strict=True):
+        assert line.startswith(start)
+    said = ("method.name=rigl", "method.drop=3", "method.end=9", "method.every=x", "method.sparsity=2")
+    error = refused(capsys, "digits", *(part for setting in said for part in ("--set", setting)))
+    knobs = {re.match(r"method\.(\w+)=", line.strip())[1] for line in error.splitlines()[1:]}
+    assert knobs == {"drop", "end", "every", "sparsity"}
+    assert len(error.splitlines()) == 5
 
 
 def test_what_only_model_and_data_show(capsys: pytest.CaptureFixture[str]) -> None:

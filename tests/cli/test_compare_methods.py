@@ -50,7 +50,7 @@ def test_methods_seeds_and_dense_training_in_one_table(tmp_path: Path, capsys) -
 def test_variants_run_beside_methods_with_settings_of_their_own(tmp_path: Path, capsys) -> None:
     """And one that fails is named, while the rest is in the table and on the page."""
     out = tmp_path / "c"
-    said = ["--variant", "gradual=acdc:gradual=true,train.distill=0.5", "--variant", "lost=rigl:optimizer.lr=1e30"]
+    said = ["--variant", "gradual=acdc:gradual=true,train.distill=0.5", "--variant", "lost=static:optimizer.lr=1e30"]
     said += ["--variant", "pairs=acdc:pattern=2:4", "--sparsities", "0.8,0.9"]
     assert compare(out, "--methods", "static", *said) == 1
     names = {path.parent.name for path in out.glob("*/config.json")}
@@ -71,7 +71,7 @@ def test_variants_run_beside_methods_with_settings_of_their_own(tmp_path: Path, 
 
 def test_equal_flops_buys_sparse_training_more_epochs(tmp_path: Path) -> None:
     out = tmp_path / "c"
-    assert compare(out, "--methods", "acdc,rigl", "--equal", "flops") == 0
+    assert compare(out, "--methods", "acdc,rigl", "--equal", "flops", "--set", "rigl.every=3st") == 0
     found = facts(out)
     assert found["rigl"]["epochs"] > 2 * found["acdc"]["epochs"]
     assert found["rigl"]["training"] == pytest.approx(found["acdc"]["training"], rel=0.25)
@@ -113,7 +113,7 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
     ("arguments", "message"),
     [
         (["--like", "rigll", "--equal", "flops"], '--like rigll: expected one of acdc.*did you mean "rigl"'),
-        (["--methods", "acdc,riggl"], "--methods riggl: expected some of acdc"),
+        (["--methods", "acdc,riggl"], '--methods riggl: expected some of acdc.*did you mean "rigl"'),
         (["--sparsities", "90%"], "--sparsities 90%: expected fractions, such as 0.9,0.95"),
         (["--sparsities", "2"], "sparsity=2.0"),
         (["--sparsity", "0.5"], "type --sparsities 0.5"),
@@ -134,6 +134,13 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
         (["--variant", "a=rigl:dropp=1"], 'a: method.dropp: no such setting.*did you mean "drop"'),
         (["--variant", "a=rigl:train.epoch=1"], "a: train.epoch: no such setting"),
         (["--variant", "a=rigl:sparsity=0.5"], "method.sparsity is settled: methods are compared at --sparsities"),
+        (["--variant", 'a=acdc:exclude=["fcc"]', "--methods", "gmp"], r"^acdc: a: method.exclude=\['fcc'\] matches no"),
+        (["--variant", "a=sr_ste:pattern=2:7", "--methods", "gmp"], "^acdc: a: method.pattern=NM.*fits none"),
+        (
+            ["--variant", "a=gmp:train.batch_size=4096", "--methods", "gmp"],
+            "^acdc: a: train.batch_size = 4,096: digits",
+        ),
+        (["--methods", "gmp,rigl"], '^acdc: rigl: method.every="100st": the first update.*write rigl.every="1st"'),
         (["--variant", "a=rigl:run.seeds=[1,2]"], "run.seeds is settled: all are trained with --seeds"),
         (
             ["--variant", "acdc-90=str:decay=1", "--methods", "acdc"],
@@ -150,13 +157,16 @@ def test_what_is_wrong_is_said_before_anything_is_made(arguments: list[str], mes
 def test_another_comparison_s_folder_is_refused(tmp_path: Path, capsys) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
-    assert compare(tmp_path / "full") == 2
+    assert compare(tmp_path / "full", "--methods", "dense") == 2
     assert "not empty" in capsys.readouterr().err
     out = tmp_path / "c"
     assert compare(out, "--methods", "dense") == 0
     assert compare(out, "--methods", "dense", "--lr", "0.3") == 2
-    assert "dense-seed0 began with other settings there" in capsys.readouterr().err
-    assert compare(out, "--methods", "rigl", "--epochs", "6") == 2
+    assert (
+        "dense-seed0 began with other settings there (optimizer.lr was 0.1 there and is 0.3" in capsys.readouterr().err
+    )
+    assert compare(out, "--methods", "dense", "--set", "run.keep=5") == 0, "no number depends on it"
+    assert compare(out, "--methods", "gmp", "--epochs", "6") == 2
     assert "digits over 4 epochs is compared there, not digits over 6" in capsys.readouterr().err
 
 

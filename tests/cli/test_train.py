@@ -192,6 +192,21 @@ def test_two_of_four_leaves_the_first_layer_dense_and_says_so(tmp_path: Path, ca
     assert read(out, "config.json")["method"]["pattern"] == "NM(n=2, m=4)"
 
 
+def test_masks_are_exact_where_weights_they_keep_are_zero_as_well(tmp_path: Path, capsys) -> None:
+    """SET draws what grows: some of it gets no gradient, and is 0 to the end."""
+    out = tmp_path / "run"
+    said = ["method.name=set", "method.every=1st", "run.baseline=false", "run.finetune=false"]
+    sets = [part for setting in said for part in ("--set", setting)]
+    assert main(["train", "--epochs", "4", "--sparsity", "0.98", *sets, "--device", "cpu", "--out", str(out)]) == 0
+    (row,) = read(out, "result.json")["models"]
+    masks = load_file(out / "masks.safetensors")
+    size = sum(mask.numel() for mask in masks.values())
+    assert row["mask_sparsity"] == 1 - sum(int(mask.sum()) for mask in masks.values()) / size
+    assert abs(row["mask_sparsity"] - 0.98) < 1 / size
+    assert row["sparsity"] > row["mask_sparsity"], "else there is nothing to test here"
+    assert "SET, sparse: its masks prune 98.00%; some of the weights they keep are 0 as well" in capsys.readouterr().out
+
+
 # What it says
 
 
@@ -248,6 +263,13 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--lr", "0"], "optimizer.lr = 0.0: expected a number above 0"),
         (["--lr", "fast"], 'optimizer.lr = "fast": expected a number'),
         (["--seed", "-1"], "run.seeds = .*expected whole numbers from 0"),
+        (["--seeds", "a"], "--seeds a: expected whole numbers with commas between; type --seeds 0,1,2"),
+        (
+            ["--set", "method.name=rigl", "--set", "method.drop=2"],
+            "method.drop=2: expected a fraction of the kept weigh",
+        ),
+        (["--set", "method.name=str", "--set", "method.sparsity=", "--set", "method.criterion=snip"], "decay$"),
+        (["--set", "method.name=sr_ste", "--set", "method.pattern=2:7"], "choose another pattern$"),
         (["--seeds", "1,1"], "run.seeds = .*expected different whole numbers"),
         (["--set", "method.pattern=4:2"], "4:2"),
         (["--set", "method.sparsty=0.5"], 'method.sparsty: no such setting.*did you mean "sparsity"'),
@@ -259,6 +281,27 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--jobs", "0"], "--jobs 0: expected the number of runs"),
         (["digit"], 'digit:.*no recipe has this name.*did you mean "digits"'),
         (["cifar100-wrn28-10", "--data", "nowhere"], "nowhere"),
+        (["--set", 'method.exclude=["fcc"]'], r"method.exclude=\['fcc'\] matches no weight.*did you mean 'fc'"),
+        (["--set", 'method.exclude=["*"]'], r"method.exclude=\['\*'\]: nothing is left to prune.*loosen exclude"),
+        (["--set", "method.pattern=block 64x64"], "method.pattern=Block.*fits none of the model's 7 prunable layers"),
+        (["--set", "method.pattern=2:7"], "method.pattern=NM.*fits none of the model's 7 prunable layers"),
+        (["--set", "method.distribution={layerX=0.5}"], "method.distribution.'layerX'. matches no prunable layer"),
+        (["--set", "method.name=lottery", "--epochs", "12", "--set", "method.rewind=2ep"], "method.rewind='2ep': the"),
+        (["--set", "method.name=lottery", "--epochs", "4"], "train.epochs = 4: a phase of lottery ticket would be"),
+        (
+            ["--set", 'method.criterion={name="synflow",shape=[1,3,8,8]}'],
+            r"method.criterion: SynFlow's shape is \[1, 3, 8, 8\], and images are 1 x 8 x 8; write shape = \[1, 1, 8",
+        ),
+        (
+            ["--set", "method.name=one_shot", "--set", "method.at=0", "--set", "method.criterion=movement"],
+            "begins with one here",
+        ),
+        (["--set", "method.name=rigl", "--set", "train.distill=0.5"], "train.distill = 0.5: RigL keeps no dense twin"),
+        (
+            ["--set", "method.name=rigl", "--set", "method.every=2000st"],
+            "method.every=.2000st.: the first update of Rig",
+        ),
+        (["--set", "method.name=set", "--set", "method.every=41ep"], 'for about ten updates write method.every="87st"'),
     ],
 )
 def test_a_bad_option_is_refused_with_what_to_type(
@@ -274,7 +317,7 @@ def test_a_bad_option_is_refused_with_what_to_type(
     said = capsys.readouterr()
     assert said.out == ""
     assert "Traceback" not in said.err
-    assert re.search(message, said.err.replace("\n", " "))
+    assert re.search(message, said.err.strip().replace("\n", " "))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -348,7 +391,7 @@ def test_a_diverging_run_says_so_and_keeps_its_metrics(tmp_path: Path, capsys) -
     assert main(["train", *arguments]) == 1
     said = capsys.readouterr().err
     assert re.search(r"dense: the loss of step 1 \(epoch 1\) is not finite.*there is no checkpoint yet", said)
-    assert "type a lower --lr, such as --lr 1e+35" in said
+    assert "begin anew with a lower --lr, such as --lr 0.1" in said
     assert (out / "config.json").exists()
     assert not (out / "result.json").exists()
 
@@ -439,8 +482,10 @@ def test_a_full_disk_stops_the_run_and_the_checkpoint_before_survives(stopped: P
     assert "No space left on device" in said
     assert f"acdc train --resume {stopped}" in said
     assert not list(stopped.rglob("*.tmp"))
-    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
+    keep = ["--set", "run.keep=1", "--set", "run.checkpoint_every=1ep"]
+    assert main(["train", "--resume", str(stopped), "--device", "cpu", *keep]) == 0
     assert (stopped / "result.json").exists()
+    assert len(list((stopped / "checkpoints").iterdir())) == 1
 
 
 def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) -> None:

@@ -72,8 +72,8 @@ def test_a_run_too_short_to_update_says_so(caplog):
     Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(80)), [1, 2])
     (said,) = caplog.messages
     assert said == (
-        "RigL: the first update is due at step 100, and the run of 80 steps has its last at step 60: masks stay as "
-        'they begin. For about ten updates write every="6st"'
+        'every="100st": the first update of RigL is due at step 100, and its last may be at step 60 of 80, so that '
+        'masks would stay as they begin; for about ten updates write every="6st", or train longer'
     )
     caplog.clear()
     Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(134)), [1, 2])
@@ -172,3 +172,10 @@ def test_a_closure_is_refused_in_steps_whose_gradients_it_looks_at():
     assert t.sparsifier.observing
     with pytest.raises(RuntimeError, match=r"rigl looks at gradients before the optimizer's step.*call the closure"):
         t.optimizer.step(lambda: None)
+
+
+@pytest.mark.parametrize("name", [name for name in acdc.methods.names() if name not in ("acdc", "quantised")])
+def test_methods_that_do_not_alternate_refuse_phases_that_do(name):
+    knobs = {} if name in ("str", "sparse_vd", "sr_ste") else {"sparsity": 0.5}
+    with pytest.raises(ValueError, match=r"schedule=.*leave it out and write epochs=100"):
+        acdc.methods.build(name, schedule=acdc.Schedule.imagenet(), **knobs)

@@ -289,7 +289,7 @@ def test_first_and_last_dense() -> None:
 @pytest.mark.parametrize("depth", [1, 2])
 def test_first_and_last_dense_may_leave_nothing(depth: int) -> None:
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(depth)])
-    with pytest.raises(ValueError, match=r"nothing to prune.*first or last layer"):
+    with pytest.raises(ValueError, match=r"first_and_last_dense=True.*nothing is left to prune.*first or last layer"):
         find_prunable(model, first_and_last_dense=True)
 
 

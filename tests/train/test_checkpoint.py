@@ -140,3 +140,21 @@ def test_they_survive_the_trip_through_a_file(tmp_path: Path) -> None:
     expected = random.random(), numpy.random.rand()
     checkpoint.set_rng_state(load(path)["rng"][0])
     assert (random.random(), numpy.random.rand()) == expected
+
+
+def test_a_disk_that_is_full_is_named_in_the_system_s_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's writer says "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"."""
+
+    class Full(io.BytesIO):
+        def write(self, data: bytes) -> int:
+            if self.tell() > 500:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(data)
+
+    save = torch.save
+    monkeypatch.setattr(torch, "save", lambda state, file: save(state, Full()))
+    with pytest.raises(
+        CheckpointError, match=r"could not be written \(No space left on device\); there is none before"
+    ):
+        checkpoint.save(tmp_path, 0, "dense", 1, {"a": torch.zeros(10_000)}, keep=1)
+    assert not list(tmp_path.iterdir())

@@ -84,6 +84,17 @@ def test_a_tree_of_jpegs_trains_and_a_bad_one_is_skipped_by_name(tree: Path, tmp
     assert config["data"] == {"train": 12, "test": 6}
 
 
+def test_accuracy_is_of_the_test_images_that_can_be_read(tree: Path, tmp_path: Path, capsys) -> None:
+    (tree / "val" / "dog" / "1.jpg").write_bytes(b"")
+    assert train(tree, tmp_path / "run") == 0
+    assert "Test accuracy on 5 of 6 images (1 cannot be read); FLOPs" in capsys.readouterr().out
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["unreadable_test_images"] == 1
+    assert {row["test_images"] for row in result["models"]} == {5}
+    assert main(["eval", str(tmp_path / "run"), "--data", str(tree), "--device", "cpu", "--workers", "0"]) == 0
+    assert "test accuracy on 5 of 6 images (1 cannot be read)" in capsys.readouterr().out
+
+
 def test_too_many_bad_ones_stop_the_run(tree: Path, tmp_path: Path, capsys) -> None:
     for path in (tree / "train").rglob("*.jpg"):
         path.write_bytes(b"not an image")
@@ -92,6 +103,22 @@ def test_too_many_bad_ones_stop_the_run(tree: Path, tmp_path: Path, capsys) -> N
     assert "Traceback" not in said
     assert ".jpg" in said
     assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_run_stopped_by_bad_images_goes_on_with_a_higher_limit(tree: Path, tmp_path: Path, capsys) -> None:
+    for number in range(2):
+        (tree / "train" / "cat" / f"{number}.jpg").write_bytes(b"not an image")
+    out = tmp_path / "run"
+    assert train(tree, out, "data.bad_limit=1") == 1
+    said = capsys.readouterr().err
+    assert f"acdc train --resume {out} --set data.bad_limit=4" in said
+    assert "make room" not in said
+    again = ["train", "--resume", str(out), "--device", "cpu", "--workers", "0"]
+    assert main([*again, "--set", "data.bad_limit=4", "--lr", "1"]) == 2
+    assert "only data.bad_limit, run.checkpoint_every, run.keep may be set anew" in capsys.readouterr().err
+    assert main([*again, "--set", "data.bad_limit=-4"]) == 2
+    assert main([*again, "--set", "data.bad_limit=4"]) == 0
+    assert json.loads((out / "config.json").read_text())["recipe"]["data"]["bad_limit"] == 4
 
 
 def test_a_tree_that_is_not_there_or_of_other_classes_is_refused(tree: Path, tmp_path: Path, capsys) -> None:

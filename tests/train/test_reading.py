@@ -147,6 +147,17 @@ def test_a_file_that_contradicts_itself_is_refused(write) -> None:
     assert "lasts 200 epochs" in only(write(WHOLE + 'schedule = "cifar100_20"\n'))
 
 
+def test_a_method_that_does_not_alternate_takes_the_place_of_phases_and_keeps_their_epochs() -> None:
+    for name in ("rigl", "gmp"):
+        recipe = reading.read("imagenet-resnet50", [f"method.name={name}"])
+        assert (recipe.epochs, recipe.method.schedule) == (100, None)
+    assert reading.read("imagenet-resnet50", ["method.name=rigl", "train.epochs=30"]).epochs == 30
+    assert "RigL has phases of its own" in only("imagenet-resnet50", "method.name=rigl", "method.schedule=imagenet")
+    text = only("digits", "method.name=gmp", "method.schedule=imagenet_150")
+    assert text.startswith('method.schedule = "imagenet_150": GMP has phases of its own')
+    assert "(method.schedule=) and set train.epochs = 150" in text
+
+
 # What is refused
 
 
@@ -220,7 +231,7 @@ def test_did_you_mean(setting: str, meant: str) -> None:
         ('rate.milestones=["a"]', "rate.milestones = ['a']: expected a list, each item a number"),
         ("method.schedule=5", "method.schedule = 5: expected text or a table"),
         ("model.name=5", "model.name = 5: expected text"),
-        ("model.classes=5", "model.classes: the data and run.seeds settle it"),
+        ("model.classes=5", "model.classes: the data settle it; leave it out"),
         ("train.ema=1", "train.ema = 1.0: expected between 0 and 1"),
         ("train.clip_norm=0", "train.clip_norm = 0.0: expected a number above 0"),
         ("train.batch_size=0", "train.batch_size = 0: expected 1 or more"),

@@ -94,7 +94,8 @@ def _entries(args: argparse.Namespace, problems: list[str]) -> list[Variant]:
     """Methods as they are, then variants."""
     known = variants.known()
     names = list(dict.fromkeys(name.strip() for name in args.methods.split(",") if name.strip()))
-    problems += [f"--methods {n}: expected some of {', '.join(known)}" for n in names if n not in known]
+    expected = f"expected some of {', '.join(known)}"
+    problems += [f"--methods {n}: {expected}{did_you_mean(n, known)}" for n in names if n not in known]
     if not names and not args.variant:
         problems.append(f'--methods "{args.methods}": expected some of {", ".join(known)}')
     return [*(Variant(name, name) for name in names), *variants.read(args.variant, problems)]

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,6 +48,8 @@ def settings(args: argparse.Namespace) -> list[str]:
     """Everything said on top of the recipe, as `a.b=value`."""
     said = [f"{key}={getattr(args, option)}" for option, key in SHORTCUTS.items() if getattr(args, option) is not None]
     if args.seeds is not None:
+        if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", args.seeds):
+            raise UsageError([f"--seeds {args.seeds}: expected whole numbers with commas between; type --seeds 0,1,2"])
         said.append(f"run.seeds=[{args.seeds}]")
     return [*args.set, *said]
 
@@ -55,12 +58,31 @@ def read_recipe(args: argparse.Namespace) -> Recipe:
     return read(args.recipe, settings(args))
 
 
+def examine(args: argparse.Namespace) -> tuple[Recipe | None, list[str]]:
+    """The recipe with settings on top, and all that is wrong with it; what is not can be looked at further."""
+    problems: list[str] = []
+    try:
+        said = settings(args)
+    except UsageError as error:
+        problems += error.problems
+        said = settings(argparse.Namespace(**{**vars(args), "seeds": None}))
+    try:
+        return reading.read(args.recipe, said), problems
+    except reading.RecipeError as error:
+        return error.recipe, [f"{error.source}:", *error.problems, *problems]
+
+
 def read(name: str, said: Sequence[str]) -> Recipe:
     """A recipe with settings on top; what is wrong with it is the user's to fix."""
     try:
         return reading.read(name, said)
     except reading.RecipeError as error:
         raise UsageError([f"{error.source}:", *error.problems]) from None
+
+
+def data_is_wrong(problems: Sequence[str]) -> bool:
+    """Whether what is wrong with a recipe keeps its data from being looked at."""
+    return any(text.startswith(("data.", "run.seeds", "train.batch_size")) for text in problems)
 
 
 def report_of(run: Path) -> str:
@@ -103,6 +125,13 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
         return
     for line in tabulate.plain(title, header, rows, text=text):
         print(line)
+
+
+def judged(images: int, unreadable: int) -> str:
+    """The test images an accuracy is of."""
+    if not unreadable:
+        return f"{images:,} images"
+    return f"{images - unreadable:,} of {images:,} images ({unreadable:,} cannot be read)"
 
 
 def sparsity_of(method: Base) -> str:

@@ -8,14 +8,14 @@ import datetime
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from acdc.cli import common, pool
+from acdc.cli import common, differences, pool
 from acdc.cli.cells import Cell, by_method, plan
 from acdc.cli.errors import UsageError
-from acdc.cli.train import Place, load
+from acdc.cli.train import Place, fit, load
 from acdc.report import several
 from acdc.report.comparison import cells as compared
 from acdc.report.comparison import rows
@@ -24,6 +24,7 @@ from acdc.report.read import ReportError
 from acdc.report.read import read as read_run
 from acdc.train import folder
 from acdc.train.distributed import World
+from acdc.train.loading import Problem
 from acdc.train.recipe import Recipe
 
 DEFAULT = "acdc,gmp,rigl"
@@ -67,22 +68,68 @@ def run(args: argparse.Namespace) -> int:
     device, why = common.read_device(args.device)
     jobs = pool.read_jobs(args.jobs)
     settings, own = by_method(common.settings(args))
-    base = common.read(args.recipe, [s for s in settings if not s.startswith("method.")])
+    shared = [s for s in settings if not s.startswith("method.") or s.startswith("method.schedule")]
+    base = common.read(args.recipe, shared)  # whose epochs all have
     cells = plan(args, base, settings, own)
     place = Place(
-        device=device, why_device=why, root=args.data, workers=common.read_workers(args.workers), world=World(), log=()
+        device=device,
+        why_device=why,
+        root=args.data,
+        workers=common.read_workers(args.workers),
+        world=World(),
+        log=(),
+        settings=tuple(differences.free(settings)[0]),
     )
-    load(base, place).close()  # data that is missing leaves nothing behind
+    warnings = _fit(cells, place)  # before anything is made, and before the first of them is trained
     out = Path(args.out or f"runs/compare-{base.name}")
     _claim(out, base, cells, _typed(args))
     made = [pool.Job(cell.name, out / cell.name) for cell in cells]
     for cell, job in zip(cells, made, strict=True):
         pool.prepare(cell.recipe, job.folder)
+    for text in warnings:
+        print(f"warning: {text}")
     print(f"{len(cells)} runs, {jobs} at a time, in {out}; each one's output is in its .log", flush=True)
     ended = pool.run_all(made, place, jobs, "the same command")
     if not ended.stopped:
         summarise(out)
+        for text in warnings:
+            print(f"warning: {text}")
     return ended.code
+
+
+def _fit(cells: Sequence[Cell], place: Place) -> list[str]:
+    """Every run looked at as `acdc check` does: what may surprise, or all that is wrong."""
+    problems, warnings = {}, {}  # what is said, and the methods it is said of
+    loaded: dict[str, Problem | UsageError] = {}
+    for cell in {(cell.variant.name, cell.sparsity): cell for cell in cells}.values():
+        recipe, name = cell.recipe, cell.variant.name
+        data = repr((recipe.data, recipe.train.batch_size, recipe.train.precision))
+        try:
+            if data not in loaded:
+                loaded[data] = load(recipe, place)
+        except UsageError as error:
+            loaded[data] = error
+        found = loaded[data]
+        try:
+            if isinstance(found, UsageError):
+                raise found
+            for text in fit(recipe, found, place):
+                warnings.setdefault(text, []).append(name)
+        except UsageError as error:
+            for text in error.problems:
+                text = text.replace(" write method.every=", f" write {cell.variant.method}.every=")
+                problems.setdefault(text, []).append(name)
+    for found in loaded.values():
+        if not isinstance(found, UsageError):
+            found.close()
+    if problems:
+        raise UsageError(_told(problems, {cell.variant.name for cell in cells}))
+    return _told(warnings, {cell.variant.name for cell in cells})
+
+
+def _told(said: Mapping[str, Sequence[str]], names: Set[str]) -> list[str]:
+    """Each thing once, with the methods it is true of, unless it is of all."""
+    return [text if {*of} == names else f"{', '.join(dict.fromkeys(of))}: {text}" for text, of in said.items()]
 
 
 # Where it lies
@@ -103,8 +150,9 @@ def _claim(out: Path, base: Recipe, cells: Sequence[Cell], typed: str) -> None:
         return
     held = folder.read_json(file)
     before = held["runs"]
-    if changed := [name for name in before if name in now["runs"] and before[name] != now["runs"][name]]:
-        raise UsageError([f"--out {out}: {changed[0]} began with other settings there; type another folder"])
+    for name in before.keys() & now["runs"].keys():
+        if changed := differences.first(before[name], now["runs"][name]):
+            raise UsageError([f"--out {out}: {name} began with other settings there ({changed}); type another folder"])
     if (held["recipe"], held["epochs"]) != (base.name, base.epochs):
         there = f"{held['recipe']} over {held['epochs']} epochs is compared there"
         raise UsageError([f"--out {out}: {there}, not {base.name} over {base.epochs}; type another folder"])

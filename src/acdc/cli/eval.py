@@ -62,6 +62,7 @@ class Measured:
     sparsity: float
     flops: int
     dense_flops: int
+    images: int  # that it was judged on
 
 
 def _where(args: argparse.Namespace) -> tuple[Path, list[str]]:
@@ -97,7 +98,8 @@ def _one(where: Path, names: list[str], device: torch.device, root: str | None, 
     finally:
         problem.close()
     if measured:
-        _show(where, measured, problem.loaders.test.samples)
+        samples = problem.loaders.test.samples
+        _show(where, measured, common.judged(samples, samples - min(one.images for one in measured)))
     for text in problems:
         print(f"acdc: {text}", file=sys.stderr)
     return 1 if problems else 0
@@ -132,7 +134,8 @@ def _measure_all(
         counts = nonzeros(layers)
         whole = {weight.name: weight.param.numel() for weight in layers.weights}
         sparsity = 1 - sum(counts.values()) / layers.size
-        yield Measured(name, score.accuracy, score.loss, sparsity, flops_of(counts, uses), flops_of(whole, uses))
+        flops, dense = flops_of(counts, uses), flops_of(whole, uses)
+        yield Measured(name, score.accuracy, score.loss, sparsity, flops, dense, score.samples)
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -165,7 +168,7 @@ def _shape(tensor: torch.Tensor) -> str:
     return " x ".join(map(str, tensor.shape)) or "one number"
 
 
-def _show(where: Path, measured: list[Measured], samples: int) -> None:
+def _show(where: Path, measured: list[Measured], images: str) -> None:
     said, note = _said(where)
     rows = []
     for one in measured:
@@ -186,7 +189,7 @@ def _show(where: Path, measured: list[Measured], samples: int) -> None:
             )
         )
     header = ("file", "accuracy", "loss", "sparsity", "FLOPs", "of dense", "result.json", "difference")
-    common.show_table(f"{where}: test accuracy on {samples:,} images; FLOPs in theory, per image", header, rows)
+    common.show_table(f"{where}: test accuracy on {images}; FLOPs in theory, per image", header, rows)
     if note:
         print(note)
 

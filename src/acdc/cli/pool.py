@@ -92,4 +92,5 @@ def _command(place: "Place", inner: Path) -> list[str]:
         command += ["--data", place.root]
     if place.workers is not None:
         command += ["--workers", str(place.workers)]
+    command += [part for text in place.settings for part in ("--set", text)]
     return command + [part for name in place.log for part in ("--log", name)]

@@ -21,8 +21,8 @@ def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: Callabl
     left = [seed for seed, job in jobs_of.items() if not job.done]
 
     def begin() -> None:
-        if not (out / "config.json").is_file():
-            folder.write_json(out / "config.json", {"command": "train", "recipe": recipe.to_dict()})
+        config = folder.read_json(out / "config.json") if (out / "config.json").is_file() else {"command": "train"}
+        folder.write_json(out / "config.json", {**config, "recipe": recipe.to_dict()})
         for seed in left:
             prepare(recipe.with_seed(seed), jobs_of[seed].folder)
 

@@ -15,8 +15,8 @@ from acdc.cli.facts import STAND_IN, Facts, facts_of
 from acdc.methods.base import Base
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.uses import forward_uses
-from acdc.train import experiment, step
-from acdc.train.recipe import Recipe, in_method
+from acdc.train import experiment, planning, step
+from acdc.train.recipe import Recipe
 
 T = TypeVar("T")
 
@@ -53,15 +53,18 @@ def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
             problems.append(str(error))
         return None
 
-    recipe = attempt(common.read_recipe, args)
+    recipe, wrong = common.examine(args)
+    problems += wrong
     device = attempt(common.read_device, args.device)
     attempt(lambda: common.read_workers(args.workers))
-    facts = attempt(lambda: facts_of(recipe, args.data)) if recipe else None
-    model = attempt(_model, recipe, facts or STAND_IN)
-    uses = attempt(_uses, model, facts)
-    method = recipe.build_method() if recipe else None
-    layers = attempt(_layers, method, model)
-    execution = attempt(_execution, recipe, facts, device)
+    facts = attempt(lambda: facts_of(recipe, args.data)) if recipe and not common.data_is_wrong(wrong) else None
+    if recipe:
+        data = facts or STAND_IN
+        steps = _steps(recipe, data) if facts and not wrong else None
+        fit = planning.fit(recipe, classes=data.classes, shape=data.shape, steps=steps, wrong=wrong)
+        problems += fit.problems + fit.idle
+        warnings += fit.warnings
+    execution = attempt(_execution, recipe, facts, device) if not problems else None
     if recipe and device and recipe.train.precision == "fp16" and device[0].type == "cpu":
         text = 'train.precision = "fp16": acdc train needs a GPU for it; on a CPU type --set train.precision=bf16'
         (problems if args.device == "cpu" else warnings).append(text)
@@ -69,25 +72,19 @@ def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
         raise UsageError(problems)
     assert recipe is not None
     assert facts is not None
-    assert model is not None
-    assert uses is not None
     assert device is not None
     assert execution is not None
     if facts.missing:
-        warnings.append(f"data not found: {facts.missing} (on the command line: --data DIR)")
-    if method is not None:
-        each = _steps(recipe, facts)
-        warnings += method.cautions(method.schedule.total_steps(each), each)
-    late = [f"{milestone:g}" for milestone in recipe.rate.milestones if milestone >= recipe.epochs]
-    if late and recipe.rate.shape == "step":
-        warnings.append(f"rate.milestones: {', '.join(late)} lie past the last epoch, {recipe.epochs - 1}")
+        where = "" if "--data DIR" in facts.missing else " (on the command line: --data DIR)"
+        warnings.append(f"data not found: {facts.missing}{where}")
+    model, method = _model(recipe, facts), recipe.build_method()
     return Subject(
         recipe=recipe,
         facts=facts,
         model=model,
         method=method,
-        layers=layers,
-        uses=uses,
+        layers=method.layers(model) if method else None,
+        uses=forward_uses(model, torch.zeros(1, *facts.shape)),
         device=device[0],
         why_device=device[1],
         execution=execution,
@@ -98,20 +95,6 @@ def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
 def _model(recipe: Recipe, facts: Facts) -> nn.Module:
     said, seed = recipe.model, recipe.run.seeds[0]
     return models.build(said.name, classes=facts.classes, in_channels=facts.shape[0], seed=seed, **said.options)
-
-
-def _layers(method: Base, model: nn.Module) -> Layers:
-    layers = in_method(method.layers, model)
-    in_method(method.budgets, layers)
-    return layers
-
-
-def _uses(model: nn.Module, facts: Facts) -> dict[str, float]:
-    try:
-        return forward_uses(model, torch.zeros(1, *facts.shape))
-    except RuntimeError as error:  # an image too small for a pooling layer, say
-        shape = " x ".join(map(str, facts.shape))
-        raise ValueError(f"model: it cannot take images of {shape} ({error}); choose another model") from None
 
 
 def _execution(recipe: Recipe, facts: Facts, device: tuple[torch.device, str]) -> step.Execution:

@@ -6,16 +6,18 @@ Exit codes: 0 done, 1 failed, 2 refused before it began, 130 and 143 stopped by 
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from acdc.cli import common, pool, seeds
+from acdc.cli import common, differences, pool, seeds
 from acdc.cli.errors import UsageError
+from acdc.cli.facts import STAND_IN
 from acdc.data.images import BadImagesError
-from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, step, stopping
+from acdc.train import checkpoint, distributed, experiment, folder, loading, planning, reading, sinks, step, stopping
 from acdc.train.checkpoint import CheckpointError, Found, NoCheckpointError
 from acdc.train.console import Console, Plan, open_console
 from acdc.train.distributed import World
@@ -54,6 +56,7 @@ class Place:
     workers: int | None
     world: World
     log: tuple[str, ...]
+    settings: tuple[str, ...] = ()  # that runs which have begun go on with; see differences.FREE
 
 
 def run(args: argparse.Namespace) -> int:
@@ -71,15 +74,14 @@ def run(args: argparse.Namespace) -> int:
             workers=common.read_workers(args.workers),
             world=world,
             log=tuple(args.log),
+            settings=tuple(differences.free(common.settings(args))[0]),
         )
         if args.resume is not None:
             recipe, out, root = _recipe_of(args)
             place = replace(place, root=place.root or root)
             problem = load(recipe, place)
         else:
-            recipe = common.read_recipe(args)
-            _check_out(args.out, recipe)
-            problem = load(recipe, place)  # before the folder is made: data that is missing leaves nothing behind
+            recipe, problem = _new(args, place)  # before the folder is made: what is wrong leaves nothing behind
             out = _claim(args.out, recipe, world)
         if len(recipe.run.seeds) == 1:
             if jobs > 1 and world.first:
@@ -94,11 +96,10 @@ def train_one(
 ) -> int:
     """One seed, from the start or from its newest checkpoint. `shown` is the folder a hint names."""
     problem = problem or load(recipe, place)
+    warnings = fit(recipe, problem, place, began=True)
     plan, world = experiment.plan(recipe), place.world
     lock = world.by_first(lambda: _lock(out))  # a number that means something on rank 0
     try:
-        steps = sum(len(planned.kinds) for planned in plan.values()) * problem.loaders.train.steps
-        execution = _execution(recipe, place, steps)
         found = _found(recipe, out, world) if (out / "config.json").is_file() else None
         wanted = place.log if world.first else ()
         with (
@@ -108,7 +109,7 @@ def train_one(
         ):
             setting = Setting(
                 device=place.device,
-                execution=execution,
+                execution=execution(recipe, problem, place),
                 checkpoints=out / "checkpoints",
                 world=world,
                 stop=stop,
@@ -116,8 +117,11 @@ def train_one(
                 sinks=logs,
             )
             _introduce(console, recipe, problem, setting, place, out, found)
+            for text in warnings:
+                console.say(f"warning: {text}")
             root = str(Path(place.root).resolve()) if place.root else None
             said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name, "root": root}
+            said["warnings"] = warnings
             outcomes = experiment.run(recipe, problem, setting, out, console, resume=found, settings=said)
             _show(console, recipe, outcomes, problem, out)
             if world.first:
@@ -139,25 +143,75 @@ def train_one(
 def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path, str | None]:
     """Of a run that was stopped, with its folder and where its data lay."""
     out = Path(args.resume)
-    if args.out or args.recipe != "digits" or common.settings(args):
-        raise UsageError([f"--resume {out}: it goes on with its own recipe and folder; leave the other settings out"])
+    fine, other = differences.free(common.settings(args))
+    if args.out or args.recipe != "digits" or other:
+        raise UsageError(
+            [
+                f"--resume {out}: it goes on with its own recipe and folder; leave the other settings out "
+                f"(only {', '.join(differences.FREE)} may be set anew, as in --set {differences.FREE[0]}=100)"
+            ]
+        )
     if not (out / "config.json").is_file():
         raise UsageError([f"--resume {out}: there is no run (no config.json) in this folder; type the run's folder"])
     if (out / "result.json").is_file():
         raise UsageError([f"--resume {out}: this run is complete; its table is in {out / 'result.json'}"])
     try:
         config = folder.read_json(out / "config.json")
-        return reading.from_dict(config["recipe"]), out, config.get("root")
+        return reading.from_dict(config["recipe"], fine), out, config.get("root")
+    except reading.RecipeError as error:
+        raise UsageError([f"--resume {out}:", *error.problems]) from None
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError([f"--resume {out}: its config.json cannot be read ({error})"]) from None
 
 
-def _check_out(text: str | None, recipe: Recipe) -> None:
+def _new(args: argparse.Namespace, place: Place) -> tuple[Recipe, loading.Problem]:
+    """A recipe with its data, looked at as `acdc check` does; or all that is wrong, at once."""
+    recipe, problems = common.examine(args)
+    wrong, problem = list(problems), None
+    problems += _bad_out(args.out, args.recipe)
+    if recipe is not None:
+        try:
+            problem = load(recipe, place) if not common.data_is_wrong(wrong) else None
+        except UsageError as error:
+            problems += error.problems
+        try:
+            fit(recipe, problem, place, wrong=wrong)
+        except UsageError as error:
+            problems += error.problems
+    if problems or recipe is None or problem is None:
+        if problem is not None:
+            problem.close()
+        raise UsageError(problems)
+    return recipe, problem
+
+
+def fit(
+    recipe: Recipe, problem: loading.Problem | None, place: Place, *, wrong: Sequence[str] = (), began: bool = False
+) -> list[str]:
+    """What may surprise in a recipe that fits its model and data, where there are any; a UsageError where it does not.
+
+    A run whose method will do nothing is not begun; one that has begun is not lost, and warned of.
+    """
+    data = problem or STAND_IN
+    steps = problem.loaders.train.steps if problem else None
+    found = planning.fit(recipe, classes=data.classes, shape=data.shape, steps=steps, wrong=wrong)
+    problems = found.problems if began else found.problems + found.idle
+    if problem and not problems and not wrong:
+        try:
+            execution(recipe, problem, place)
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError(problems)
+    return found.idle + found.warnings
+
+
+def _bad_out(text: str | None, recipe: str) -> list[str]:
     if text is None or not (reason := folder.why_not(Path(text))):
-        return
-    hint = f"type another folder, or leave --out out for the next free runs/{recipe.name}-NNNN"
+        return []
+    hint = f"type another folder, or leave --out out for the next free runs/{Path(recipe).stem}-NNNN"
     resume = f" (to go on with it: acdc train --resume {text})" if (Path(text) / "checkpoints").is_dir() else ""
-    raise UsageError([f"--out {text}: {reason}; {hint}{resume}"])
+    return [f"--out {text}: {reason}; {hint}{resume}"]
 
 
 def _claim(text: str | None, recipe: Recipe, world: World) -> Path:
@@ -187,11 +241,9 @@ def load(recipe: Recipe, place: Place) -> loading.Problem:
         raise UsageError([str(error)]) from None
 
 
-def _execution(recipe: Recipe, place: Place, steps: int) -> step.Execution:
-    try:
-        return step.choose(recipe.train, place.device, steps=steps, world=place.world.size)
-    except ValueError as error:
-        raise UsageError([str(error)]) from None
+def execution(recipe: Recipe, problem: loading.Problem, place: Place) -> step.Execution:
+    steps = sum(len(planned.kinds) for planned in experiment.plan(recipe).values()) * problem.loaders.train.steps
+    return step.choose(recipe.train, place.device, steps=steps, world=place.world.size)
 
 
 def _found(recipe: Recipe, out: Path, world: World) -> Found | None:
@@ -202,7 +254,7 @@ def _found(recipe: Recipe, out: Path, world: World) -> Found | None:
         return None
     found = checkpoint.newest(out / "checkpoints")
     extra = found.state["extra"]
-    if difference := _difference(extra["recipe"], recipe.to_dict()):
+    if difference := differences.first(extra["recipe"], recipe.to_dict()):
         raise UsageError(
             [
                 f"--resume {out}: {found.path.name} is of another recipe ({difference}); put the checkpoints back that "
@@ -226,19 +278,6 @@ def _done(plan: Plan, found: Found | None) -> int:
         return 0
     stages, stage = list(plan.values()), found.state["stage"]
     return sum(len(planned.kinds) for planned in stages[:stage]) + found.state["epoch"] - stages[stage].first
-
-
-def _difference(saved: Any, now: Any, name: str = "") -> str | None:
-    """The first setting that differs, in words."""
-    if isinstance(saved, dict) and isinstance(now, dict):
-        for key in [key for key in now if name or key not in ("paper", "about", "name")]:
-            if found := _difference(saved.get(key), now[key], f"{name}.{key}" if name else key):
-                return found
-        return None
-    same = (
-        list(saved) == list(now) if isinstance(saved, list | tuple) and isinstance(now, list | tuple) else saved == now
-    )
-    return None if same else f"{name} was {saved!r} there and is {now!r} here"
 
 
 # While it runs and after
@@ -299,7 +338,14 @@ def _show(
     if any(paper := [beside(recipe, outcome.file) for outcome in outcomes]):
         header.append("paper")
         rows = [[*row, said or "–"] for row, said in zip(rows, paper, strict=True)]
-    console.table(f"Test accuracy on {problem.loaders.test.samples:,} images; FLOPs in theory, per image", header, rows)
+    judged = common.judged(problem.loaders.test.samples, experiment.unreadable(outcomes, problem))
+    console.table(f"Test accuracy on {judged}; FLOPs in theory, per image", header, rows)
+    for outcome in outcomes:
+        if outcome.mask_sparsity is not None and outcome.mask_sparsity < outcome.sparsity:
+            console.say(
+                f"{outcome.model}: its masks prune {outcome.mask_sparsity:.2%}; some of the weights they keep are 0 as "
+                f"well, as those grown anew start there, which makes {outcome.sparsity:.2%}"
+            )
     for outcome in outcomes:
         if outcome.best and outcome.best["accuracy"] > outcome.test_accuracy and outcome.best["chosen_on"] == "test":
             best = outcome.best
@@ -332,7 +378,13 @@ def _ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: 
         say(f"{error}\nto start over, type the command that began it with another --out")
         return 1
     if isinstance(error, DivergedError):
-        say(f"{error}; type a lower --lr, such as --lr {recipe.optimizer.lr / 10:g}")
+        usual = 0.1 if recipe.optimizer.name == "sgd" else 0.001
+        lower = min(recipe.optimizer.lr / 10, usual)
+        say(f"{error}; to go on would do the same: begin anew with a lower --lr, such as --lr {lower:g}")
+        return 1
+    if isinstance(error, BadImagesError):
+        more = f", or: acdc train --resume {shown} --set data.bad_limit={error.enough}" if error.enough else ""
+        say(f"{error}. What is in {out} is whole; {hint}{more}")
         return 1
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     say(f"{text}; what is in {out} is whole: make room or mend it, then {hint}")

@@ -193,10 +193,13 @@ class ImageFolder:
         log.warning("skipped %s: %s", self.root / self.split / bad.name, bad.reason)
         count, shown = len(self.skipped), ", ".join(self.skipped[:3])
         if count > self.bad_limit or count == self.samples:
+            enough = 2 * count if count < self.samples else None
+            instead = f", or set data.bad_limit={enough} to go on without them" if enough else ""
             raise BadImagesError(
                 f"data.bad_limit={self.bad_limit}: {count} of the {self.samples} images of {self.root / self.split} "
                 f"cannot be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. "
-                f"Copy these files again from their archive, or set data.bad_limit={2 * count} to go on without them"
+                f"Copy these files again from their archive{instead}",
+                enough,
             )
 
     # On the device

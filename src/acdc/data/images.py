@@ -16,7 +16,11 @@ _GPU_VALUES = 1 << 24  # made at a time on a GPU: 64 MB, 5,461 images of 3 x 32 
 
 
 class BadImagesError(RuntimeError):
-    """More image files are unreadable than a run may pass over."""
+    """More image files are unreadable than a run may pass over; `enough` would be a limit to go on with."""
+
+    def __init__(self, text: str, enough: int | None = None) -> None:
+        super().__init__(text)
+        self.enough = enough
 
 
 class Batches(Protocol):

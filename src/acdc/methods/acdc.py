@@ -56,6 +56,7 @@ class ACDC(Scored):
     twin: Literal["last", "best"] = "last"
 
     name: ClassVar[str] = "acdc"
+    alternates: ClassVar[bool] = True
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "reset": ("momentum", "all", "nothing"),
         "twin": ("last", "best"),

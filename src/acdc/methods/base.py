@@ -38,6 +38,7 @@ class Base:
     name: ClassVar[str]
     straight_through: ClassVar[bool] = True  # False where a method pulls gradients back to dense weights behind a view
     needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
+    alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
     decided_by: ClassVar[str] = "training"  # what makes the sparsity where none is asked for
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that take one of a few words
 
@@ -56,6 +57,7 @@ class Base:
             raise TypeError(
                 f"schedule={self.schedule!r}: expected an acdc.Schedule, for example acdc.Schedule.for_epochs(100)"
             )
+        self._check_phases()
         if not callable(getattr(self.pattern, "write_masks", None)):
             raise TypeError(
                 f"pattern={self.pattern!r}: expected acdc.Unstructured(), acdc.NM(2, 4), acdc.Block(4, 4) or "
@@ -66,6 +68,11 @@ class Base:
         for knob, allowed in self.choices.items():
             if getattr(self, knob) not in allowed:
                 raise ValueError(f"{knob}={getattr(self, knob)!r}: expected one of {', '.join(map(repr, allowed))}")
+
+    def _check_phases(self) -> None:
+        kinds = [phase.kind for phase in self.schedule.phases]
+        if not self.alternates and "dense" in kinds[1:]:
+            raise wrong("schedule", kinds, f"{self.title()} does not alternate", "leave it out and write epochs=100")
 
     def _check_sparsity(self) -> None:
         fixed = self.pattern.sparsity
@@ -111,9 +118,11 @@ class Base:
         fit = tuple(w for w in found.weights if w.name not in unfit)
         if not fit:
             name, reason = next(iter(unfit.items()))
+            usual = next(f.default_factory for f in fields(self) if f.name == "pattern")
+            free = usual is Unstructured
             raise ValueError(
                 f"pattern={self.pattern}: fits none of the model's {len(unfit)} prunable layers ({name}: {reason}); "
-                "choose another pattern, or leave it out for unstructured sparsity"
+                f"choose another pattern{', or leave it out for unstructured sparsity' if free else ''}"
             )
         return Layers(fit, {**found.left_dense, **unfit})
 
@@ -136,8 +145,12 @@ class Base:
         """The share of its target sparsity that a sparse epoch, counted from 0, has: all, unless it rises."""
         return 1.0
 
+    def idle(self, total_steps: int, steps_per_epoch: int | None) -> str | None:
+        """Why a run of this length would never do what the method is named for. Recipes that do not are refused."""
+        return None
+
     def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
-        return []
+        return [idle] if (idle := self.idle(total_steps, steps_per_epoch)) else []
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         raise NotImplementedError
@@ -186,15 +199,15 @@ def check_every(value: str) -> None:
         raise wrong("every", value, "updates lie some steps or epochs apart", 'write every="1st" or more')
 
 
-def never_updates(method: Base, every: int, last: int, total: int) -> list[str]:
-    """A caution, where the first update, after `every` steps, lies behind the last step that may have one."""
+def never_updates(method: Any, every: int, last: int, total: int) -> str | None:
+    """Where the first update, after `every` steps, lies behind the last step that may have one."""
     if every <= last:
-        return []
-    instead = f'write every="{max(1, last // 10)}st"' if last else "train longer"
-    return [
-        f"{type(method).title()}: the first update is due at step {every:,}, and the run of {total:,} steps has its "
-        f"last at step {last:,}: masks stay as they begin. For about ten updates {instead}"
-    ]
+        return None
+    instead = f'for about ten updates write every="{max(1, last // 10)}st", or train longer' if last else "train longer"
+    return (
+        f'every="{method.every}": the first update of {type(method).title()} is due at step {every:,}, and its last '
+        f"may be at step {last:,} of {total:,}, so that masks would stay as they begin; {instead}"
+    )
 
 
 def refuse_late(sparsifier: Sparsifier) -> None:

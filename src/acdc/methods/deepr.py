@@ -62,7 +62,7 @@ class DeepR(RandomStart):
     def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
         return step % in_steps(self.every, sparsifier.steps_per_epoch) == 0 and step > 0
 
-    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+    def idle(self, total_steps: int, steps_per_epoch: int | None) -> str | None:
         return never_updates(self, in_steps(self.every, steps_per_epoch), total_steps - 1, total_steps)
 
     @torch.no_grad()

@@ -21,7 +21,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import ClassVar
 
-from acdc.duration import Duration, check_whole, round_half_up
+from acdc.duration import Duration, check_whole, round_half_up, wrong
 from acdc.methods.base import Base
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -50,6 +50,11 @@ def equal_phases(kinds: Sequence[str], epochs: int) -> Schedule:
 
 class Densified(Base):
     """Compresses as AC/DC does and ends with a dense phase, before which the sparse model is kept."""
+
+    def _check_phases(self) -> None:
+        if self.schedule.phases[-1].kind != "dense":
+            kinds = [phase.kind for phase in self.schedule.phases]
+            raise wrong("schedule", kinds, f"{self.title()} ends dense", "leave it out and write epochs=100")
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         if phase.kind == "sparse":

@@ -48,6 +48,8 @@ class LotteryTicket(Base):
         Duration.parse(self.rewind, "rewind", ABSOLUTE)
         super().__post_init__()
         check_free(self, "leave pattern out, or use OneShot")
+
+    def _check_phases(self) -> None:
         kinds = [phase.kind for phase in self.schedule.phases]
         if kinds != ["dense", "sparse"]:
             raise wrong("schedule", kinds, "it is a dense phase and a sparse one", "leave it out and write epochs=100")

@@ -35,6 +35,7 @@ class QuantisedACDC(Learned):
     twin: Literal["last", "best"] = "last"
 
     name: ClassVar[str] = "quantised"
+    alternates: ClassVar[bool] = True
     decided_by: ClassVar[str] = "bits"
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "per": ("channel", "layer"),

@@ -43,7 +43,7 @@ class SNFS(SparseThroughout):
     name: ClassVar[str] = "snfs"
 
     def __post_init__(self) -> None:
-        fraction("beta", self.beta, "0.9")
+        fraction("beta", self.beta, "0.9", "the gradients' running mean")
         super().__post_init__()
 
     def fraction_at(self, step: int, last: int) -> float:

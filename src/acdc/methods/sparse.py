@@ -79,7 +79,7 @@ class SparseThroughout(RandomStart):
     end: float = 0.75
 
     def __post_init__(self) -> None:
-        fraction("drop", self.drop, "0.3")
+        fraction("drop", self.drop, "0.3", "the kept weights")
         fraction("end", self.end, "0.75")
         if not self.end:
             raise wrong("end", self.end, "updates end after they begin", "write end=0.75, or use Static for none")
@@ -93,7 +93,7 @@ class SparseThroughout(RandomStart):
     def last_update(self, sparsifier: Sparsifier) -> int:
         return math.floor(self.end * sparsifier.total_steps)
 
-    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+    def idle(self, total_steps: int, steps_per_epoch: int | None) -> str | None:
         last = min(math.floor(self.end * total_steps), total_steps - 1)
         return never_updates(self, in_steps(self.every, steps_per_epoch), last, total_steps)
 

@@ -17,6 +17,6 @@ def in_steps(length: str, steps_per_epoch: int | None) -> int:
     return max(1, int(duration.value))
 
 
-def fraction(knob: str, value: float, instead: str) -> None:
+def fraction(knob: str, value: float, instead: str, of: str = "the run") -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ValueError(f"{knob}={value!r}: expected a fraction of the run, from 0 to 1; write {knob}={instead}")
+        raise ValueError(f"{knob}={value!r}: expected a fraction of {of}, from 0 to 1; write {knob}={instead}")

@@ -92,7 +92,7 @@ class TopKAST(Base):
         each = sparsifier.steps_per_epoch
         return step % in_steps(self.every, each) == 0 and self.schedule.phase_at(step, each).kind == "sparse"
 
-    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+    def idle(self, total_steps: int, steps_per_epoch: int | None) -> str | None:
         return never_updates(self, in_steps(self.every, steps_per_epoch), total_steps - 1, total_steps)
 
     def update(self, sparsifier: Sparsifier) -> None:

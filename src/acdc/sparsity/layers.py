@@ -99,7 +99,9 @@ def find_prunable(
             left[weight.name] = "first or last layer (first_and_last_dense)"
         kept = kept[1:-1]
     if not kept:
-        raise ValueError(_nothing_prunable(model, left))
+        said = {"include": include, "exclude": exclude, "first_and_last_dense": first_and_last_dense}
+        said["depthwise_dense"] = depthwise_dense
+        raise ValueError(_nothing_prunable(model, left, {knob: value for knob, value in said.items() if value}))
     return Layers(tuple(kept), left)
 
 
@@ -207,13 +209,16 @@ def _refuse_rules_that_match_nothing(candidates: list[list[Weight]], **arguments
             )
 
 
-def _nothing_prunable(model: nn.Module, left: Mapping[str, str]) -> str:
+def _nothing_prunable(model: nn.Module, left: Mapping[str, str], said: Mapping[str, Any]) -> str:
     if left:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in list(left.items())[:5])
-        return (
-            f"nothing to prune: every weight stays dense ({reasons}{'; …' if len(left) > 5 else ''}). "
-            "Loosen include, exclude, first_and_last_dense or depthwise_dense"
+        reasons = f"every weight stays dense ({reasons}{'; …' if len(left) > 5 else ''})"
+        if not said:
+            return f"nothing to prune: {reasons}; change one of these"
+        shown = ", ".join(
+            f"{knob}={list(value) if isinstance(value, tuple) else value!r}" for knob, value in said.items()
         )
+        return f"{shown}: nothing is left to prune, {reasons}; loosen {' or '.join(said)}"
     return (
         f"nothing to prune: {type(model).__name__} has no convolution, linear or attention weight. Name other "
         "parameters in full, for example include=['rnn.weight_hh_l0']; embeddings=True prunes embeddings"

@@ -1,9 +1,11 @@
 """What is wrong with a recipe whose values are each of the right type: names, schedules, numbers out of range."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -16,17 +18,21 @@ from acdc.train.words import did_you_mean, keys_of, no_such, shown
 
 _KNOBS = tuple(inspect.signature(Schedule.alternating).parameters)
 _FOLDER_OPTIONS = ("size", "resize", "classes")
+_KNOB = re.compile(r"method\.(\w+)")  # as an error begins
 
 
 def check(recipe: Recipe) -> list[str]:
     """What single values cannot show: models and data by name, schedules, numbers in range."""
     problems = [*_schedule_knobs(recipe), *_method_options(recipe)]
-    phases = () if problems else (recipe.schedule, lambda: recipe.epochs, recipe.build_method)
-    for attempt in (*phases, *_knobs(recipe), lambda: _check_model(recipe)):
+    phases = () if problems else (recipe.schedule, lambda: recipe.epochs)
+    for attempt in (*phases, *_knobs(recipe)):
         try:
             attempt()
         except (ValueError, TypeError) as error:
             problems.append(str(error))
+    if phases:
+        problems += _built(recipe)
+    problems += _model(recipe)
     problems += _data(recipe)
     problems += _ranges(recipe)
     try:
@@ -40,8 +46,13 @@ def check(recipe: Recipe) -> list[str]:
 
 
 def _schedule_knobs(recipe: Recipe) -> list[str]:
-    said = recipe.method.schedule
-    if not isinstance(said, Mapping) or recipe.method.name == "dense":
+    said, name = recipe.method.schedule, recipe.method.name
+    if said is not None and name in methods.names() and not (kind := methods.find(name)).alternates:
+        return [
+            f"method.schedule = {shown(said)}: {kind.title()} has phases of its own, and these alternate; leave "
+            f"it out (method.schedule=) and set train.epochs = {recipe.train.epochs or _epochs(said)}"
+        ]
+    if not isinstance(said, Mapping) or name == "dense":
         return []
     optional = ("last_dense", "shape", *(("total",) if recipe.train.epochs else ()))
     needed = [knob for knob in _KNOBS if knob not in optional]
@@ -50,6 +61,17 @@ def _schedule_knobs(recipe: Recipe) -> list[str]:
     if missing:
         problems.append(f'method.schedule: {", ".join(missing)} not set; write for example {missing[0]} = "10ep"')
     return problems
+
+
+def _epochs(schedule: str | Mapping[str, Any]) -> int:
+    """Of phases that are given up; 100 where nothing says how many."""
+    named = Schedule.named()
+    if isinstance(schedule, str):
+        return named[schedule]().total_steps(1) if schedule in named else 100
+    try:
+        return int(Duration.parse(schedule.get("total", "100ep")).value)
+    except (ValueError, TypeError):
+        return 100
 
 
 def _method_options(recipe: Recipe) -> list[str]:
@@ -75,15 +97,61 @@ def _knobs(recipe: Recipe) -> Iterator[Callable[[], object]]:
             yield lambda: in_method(check_sparsity, "sparsity", said.sparsity)
 
 
-def _check_model(recipe: Recipe) -> None:
-    for key in ("classes", "in_channels", "seed"):
-        if key in recipe.model.options:
-            raise ValueError(f"model.{key}: the data and run.seeds settle it; leave it out")
+def _built(recipe: Recipe) -> list[str]:
+    """What building the method refuses, knob after knob: one that is wrong is named, another value takes its place, and
+    it is built again. What is said of a knob because of one named already is left out."""
+    problems: list[str] = []
+    named: set[str] = set()
+    while True:
+        try:
+            recipe.build_method()
+            return problems
+        except (ValueError, TypeError) as error:
+            text = str(error)
+        found = _KNOB.match(text)
+        if found is None or not any(f"{knob}=" in text or knob == found[1] for knob in named):
+            problems.append(text)
+        if found is None or found[1] in named:
+            return problems
+        named.add(found[1])
+        recipe = _without(recipe, found[1])
+
+
+def _without(recipe: Recipe, knob: str) -> Recipe:
+    """The recipe with some value that is not wrong in place of one that is."""
+    said, train = recipe.method, recipe.train
+    if knob == "schedule":
+        train = replace(train, epochs=train.epochs or 100)
+    if knob in keys_of(type(said)):
+        unset = next(f.default for f in fields(said) if f.name == knob)
+        if knob == "sparsity" and methods.find(said.name).needs_sparsity and not _fixes_sparsity(said.pattern):
+            unset = 0.5
+        return replace(recipe, train=train, method=replace(said, **{knob: unset}))
+    kept = {key: value for key, value in said.options.items() if key != knob}
+    return replace(recipe, method=replace(said, options=kept))
+
+
+def _fixes_sparsity(pattern: str | None) -> bool:
     try:
-        with torch.device("meta"):
-            models.build(recipe.model.name, classes=10, **recipe.model.options)
-    except ValueError as error:
-        raise ValueError(f"model.{error}") from None
+        return pattern is not None and read_pattern(pattern).sparsity is not None
+    except ValueError:
+        return False
+
+
+def _model(recipe: Recipe) -> list[str]:
+    """Its name, and its options one by one."""
+    said, problems = recipe.model, []
+    settled = {"classes": "the data settle it", "in_channels": "the data settle it", "seed": "run.seeds settles it"}
+    problems = [f"model.{key}: {why}; leave it out" for key, why in settled.items() if key in said.options]
+    for option in ({}, *({key: value} for key, value in said.options.items() if key not in settled)):
+        try:
+            with torch.device("meta"):
+                models.build(said.name, classes=10, **option)
+        except ValueError as error:
+            problems.append(f"model.{error}")
+            if not option:  # the name
+                break
+    return problems
 
 
 def _data(recipe: Recipe) -> list[str]:
@@ -144,6 +212,17 @@ def _ranges(recipe: Recipe) -> list[str]:
     ]
     if t.distill and recipe.method.name == "dense":
         problems.append('train.distill: method.name = "dense" has no twin to learn from; leave it out')
+    elif t.distill and not problems and not _gives_twin(recipe):
+        title = methods.find(recipe.method.name).title()
+        problems.append(f"train.distill = {t.distill:g}: {title} keeps no dense twin to learn from; leave it out")
     if recipe.method.name == "dense" and (r.baseline or r.finetune):
         problems.append('run.baseline, run.finetune: method.name = "dense" has neither; leave them false')
     return problems
+
+
+def _gives_twin(recipe: Recipe) -> bool:
+    try:
+        method = recipe.build_method()
+    except (ValueError, TypeError):  # named elsewhere
+        return True
+    return method is None or method.gives_twin()

@@ -90,7 +90,7 @@ def load(path: Path) -> dict[str, Any]:
     except CheckpointError:
         raise
     except Exception as error:  # zipfile, pickle and torch each have their own for a file cut short
-        raise CheckpointError(f"{path}: cut short or not a checkpoint ({_reason(error)})") from error
+        raise CheckpointError(f"{path}: cut short or not a checkpoint ({_why_unreadable(error)})") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise CheckpointError(f"{path}: format {found!r}, and this version of acdc reads format {FORMAT}")
@@ -135,6 +135,18 @@ def _sync(folder: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
+    """In words: of what torch's writer and reader say, the system's own error where there is one behind it."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, OSError) and behind.strerror:
+            return behind.strerror
+        behind = behind.__cause__ or behind.__context__
+    if "inline_container" in str(error):
+        return "only part of it was written: the disk may be full"
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _why_unreadable(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).partition("\n")[0] or type(error).__name__

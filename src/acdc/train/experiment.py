@@ -8,7 +8,7 @@ finetune   the dense twin, trained on over the epochs of the final compressed ph
 import contextlib
 import datetime
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -50,6 +50,8 @@ class Outcome:
     flops: int
     dense_flops: int
     flops_ratio: float
+    test_images: int | None = None  # that were judged: those that can be read
+    mask_sparsity: float | None = None  # pruned by masks / prunable weights: kept weights may be 0 as well
     best: dict[str, Any] | None = None  # the best epoch of the final phase, and the images that chose it
 
 
@@ -92,8 +94,16 @@ def run(
         for outcome in _stages(recipe, problem, setting, out, console, resume, outcomes, start - before):
             outcomes.append(outcome)
     rows, seconds = [asdict(outcome) for outcome in outcomes], time.perf_counter() - start + before
-    by_first(lambda: folder.write_json(out / "result.json", {"models": rows, "seconds": seconds}))
+    unread = unreadable(outcomes, problem)
+    told = {"models": rows, "seconds": seconds} | ({"unreadable_test_images": unread} if unread else {})
+    by_first(lambda: folder.write_json(out / "result.json", told))
     return outcomes
+
+
+def unreadable(outcomes: Sequence[Outcome], problem: Problem) -> int:
+    """Test images that no model could be judged on."""
+    judged = [outcome.test_images for outcome in outcomes if outcome.test_images is not None]
+    return problem.loaders.test.samples - min(judged) if judged else 0
 
 
 def _stages(
@@ -133,7 +143,8 @@ def _stages(
             by_first(partial(_tell, row, stage, setting, out, console))
         result = _finish(stage)
         for title, file, weights in _recalibrated(_models(stage, result), stage, problem, setting):
-            outcome, said = _measured(title, file, weights, stage, problem, setting, uses)
+            masks = result.masks if result and file == "sparse.safetensors" else {}
+            outcome, said = _measured(title, file, weights, stage, problem, setting, uses, masks)
             by_first(partial(_keep, out, file, weights, said))
             yield outcome
         if result:
@@ -217,6 +228,7 @@ def _measured(
     problem: Problem,
     setting: Setting,
     uses: Mapping[str, float],
+    masks: Mapping[str, torch.Tensor],
 ) -> tuple[Outcome, torch.Tensor | None]:
     """Of the weights as they are saved, in a plain new model; and its logits on the test images, if they are few."""
     model = problem.new_model(stage.recipe).to(setting.device)
@@ -240,6 +252,8 @@ def _measured(
         flops=actual,
         dense_flops=dense,
         flops_ratio=actual / dense,
+        test_images=score.samples,
+        mask_sparsity=sum(int((~mask).sum()) for mask in masks.values()) / layers.size if masks else None,
         best=stage.best if final else None,
     )
     return outcome, torch.cat(logits).cpu() if logits else None
@@ -261,6 +275,7 @@ def _begin(
     where = environment.describe(setting.device)
     if resume:
         config = folder.read_json(out / "config.json")
+        config["recipe"] = recipe.to_dict()  # what may change, such as data.bad_limit, holds from here on
         config.setdefault("resumed", []).append({"at": now, "from": resume.path.name, **where})
     else:
         loaders, method = problem.loaders, recipe.build_method()

@@ -10,6 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from acdc import methods
+from acdc.schedule import Schedule
 from acdc.train.checking import check
 from acdc.train.recipe import PaperRow, Recipe, read_pattern
 from acdc.train.words import did_you_mean, elsewhere, keys_of, no_such, parts_of_a_recipe, shown
@@ -19,10 +21,10 @@ _NEEDED = {"model.name": "resnet20", "data.name": "cifar10"}
 
 
 class RecipeError(ValueError):
-    """All that is wrong with a recipe."""
+    """All that is wrong with a recipe; and the recipe without that, if so much of it can be read."""
 
-    def __init__(self, source: str, problems: Iterable[str]) -> None:
-        self.source, self.problems = source, tuple(problems)
+    def __init__(self, source: str, problems: Iterable[str], recipe: Recipe | None = None) -> None:
+        self.source, self.problems, self.recipe = source, tuple(problems), recipe
         super().__init__("\n  ".join((f"{source}:", *self.problems)))
 
 
@@ -69,17 +71,17 @@ def from_tables(name: str, tables: Mapping[str, Any], settings: Iterable[str] = 
     if recipe is not None:  # what follows from a mistake already named is left out
         problems += [problem for problem in check(recipe) if not any(key in problem for key in bad)]
     if problems or recipe is None:
-        raise RecipeError(source or name, dict.fromkeys(problems))
+        raise RecipeError(source or name, dict.fromkeys(problems), recipe)
     return recipe
 
 
-def from_dict(state: Mapping[str, Any]) -> Recipe:
-    """What Recipe.to_dict gave, after a trip through JSON."""
+def from_dict(state: Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
+    """What Recipe.to_dict gave, after a trip through JSON, with settings on top."""
     tables: dict[str, Any] = {key: dict(v) if isinstance(v, Mapping) else v for key, v in state.items()}
     for free in _FREE:
         options = tables[free].pop("options", {})
         tables[free] |= options
-    return from_tables(tables.pop("name"), {key: _without_none(value) for key, value in tables.items()})
+    return from_tables(tables.pop("name"), {key: _without_none(value) for key, value in tables.items()}, settings)
 
 
 def parse_value(text: str) -> Any:
@@ -120,11 +122,18 @@ def _set(tables: dict[str, Any], setting: str, problems: list[str]) -> str | Non
 def _give_way(tables: dict[str, Any], said: set[str]) -> None:
     """What a file says gives way to a setting that settles the same thing.
 
-    A number of epochs takes the place of a schedule of fixed length, a schedule that of the number of epochs, and a
-    pattern such as 2:4, which fixes the sparsity, that of the sparsity and its distribution.
+    A number of epochs takes the place of a schedule of fixed length, a schedule that of the number of epochs, a pattern
+    such as 2:4, which fixes the sparsity, that of the sparsity and its distribution, and a method that does not
+    alternate that of phases, whose number of epochs it keeps.
     """
     method, train = (tables[key] if isinstance(tables.get(key), dict) else {} for key in ("method", "train"))
-    schedule = method.get("schedule")
+    name, schedule = method.get("name"), method.get("schedule")
+    own = name == "dense" or (name in methods.names() and not methods.find(name).alternates)
+    if own and "method.name" in said and "method.schedule" not in said and schedule is not None:
+        del method["schedule"]
+        if isinstance(schedule, str) and schedule in Schedule.named() and "epochs" not in train:
+            tables.setdefault("train", train)["epochs"] = Schedule.named()[schedule]().total_steps(1)
+        schedule = None
     fixed_length = isinstance(schedule, str) or (isinstance(schedule, Mapping) and "total" in schedule)
     if fixed_length and "train.epochs" in said and "method.schedule" not in said:
         del method["schedule"]

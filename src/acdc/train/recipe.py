@@ -14,6 +14,7 @@ from acdc.schedule import Schedule
 from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
 
 T = TypeVar("T")
+_KNOB = re.compile(r"\w+(=|\[|\.| is not set| gives )")  # as an error begins that is about a knob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,8 +230,11 @@ def in_method(make: Callable[..., T], *args: Any, **knobs: Any) -> T:
     try:
         return make(*args, **knobs)
     except (ValueError, TypeError) as error:
-        table = "train" if str(error).startswith("epochs=") else "method"
-        raise ValueError(f"{table}.{error}") from None
+        text = str(error)
+        if text.startswith(("phases[", "total=", "steps_per_epoch=")):  # words of Schedule
+            raise ValueError(f"method.schedule: {text}") from None
+        table = "train" if text.startswith("epochs=") else "method"
+        raise ValueError(f"{table}{'.' if _KNOB.match(text) else ': '}{text}") from None
 
 
 def read_pattern(text: str) -> Pattern:

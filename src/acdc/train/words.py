@@ -10,7 +10,7 @@ from acdc.train.recipe import Recipe
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     folded = {fold(word): word for word in known}
-    close = difflib.get_close_matches(fold(name), folded, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(fold(name), folded, n=1, cutoff=0.6)
     return f'; did you mean "{folded[close[0]]}"?' if close else ""
 
 

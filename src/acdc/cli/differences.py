@@ -1,0 +1,26 @@
+"""What differs between the settings a run began with and those of now."""
+
+from collections.abc import Sequence
+from typing import Any
+
+FREE = ("data.bad_limit", "run.checkpoint_every", "run.keep")  # no number depends on these: a run may go on with others
+
+
+def first(saved: Any, now: Any, name: str = "") -> str | None:
+    """The first setting of two recipes, as dictionaries, that differs, in words."""
+    if name in FREE:
+        return None
+    if isinstance(saved, dict) and isinstance(now, dict):
+        for key in [key for key in now if name or key not in ("paper", "about", "name")]:
+            if found := first(saved.get(key), now[key], f"{name}.{key}" if name else key):
+                return found
+        return None
+    both = isinstance(saved, list | tuple) and isinstance(now, list | tuple)
+    same = list(saved) == list(now) if both else saved == now
+    return None if same else f"{name.replace('.options.', '.')} was {saved!r} there and is {now!r} here"
+
+
+def free(settings: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Of `a.b=value` settings those that a run may go on with, and the others."""
+    fine = [text for text in settings if text.partition("=")[0].strip() in FREE]
+    return fine, [text for text in settings if text not in fine]
