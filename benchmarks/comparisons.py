@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from acdc import methods
 from acdc.report import several, write
 from acdc.report.comparison import cells, rows
 from acdc.report.read import ReportError, read
@@ -104,13 +105,21 @@ def comparison_table(name: str, kept: Comparison) -> Table:
 
 def note(kept: Comparison) -> str:
     """Where it was measured, by what, and what is not there yet."""
-    left = f" Not trained yet: {', '.join(groups(kept['missing']))}." if kept["missing"] else ""
+    left = f" Not trained yet: {_left(kept['missing'])}." if kept["missing"] else ""
     what = "Last epoch, mean ± std over seeds; costs as fractions of dense."
     return f"{keeping.place(kept)} {what}{left}"
 
 
-def groups(names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(name.rpartition("-seed")[0] for name in names))
+def _left(names: Sequence[str]) -> str:
+    """Runs that are missing, methods by their titles: "at 90 % GMP, RigL; STR-4e-4"."""
+    by_share: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name.rpartition("-seed")[0] for name in names):
+        method, _, share = name.rpartition("-")
+        if method in methods.names():
+            by_share.setdefault(f"at {share} % ", []).append(methods.find(method).title())
+        else:  # dense training, a variant
+            by_share.setdefault("", []).append(name)
+    return "; ".join(f"{share}{', '.join(titles)}" for share, titles in by_share.items())
 
 
 def percent(values: Sequence[float]) -> str:

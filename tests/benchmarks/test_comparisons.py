@@ -62,7 +62,7 @@ def test_a_kept_comparison_may_grow_and_not_shrink(compared: Path, tmp_path: Pat
     (less / "static-90-seed1" / "result.json").unlink()
     target = comparisons.keep(less, "small", tmp_path)
     assert json.loads((target / "result.json").read_text())["missing"] == ["static-90-seed1"]
-    assert "Not trained yet: static-90." in comparisons.note(comparisons.read_all(tmp_path)["small"])
+    assert "Not trained yet: at 90 % Static." in comparisons.note(comparisons.read_all(tmp_path)["small"])
     comparisons.keep(compared, "small", tmp_path)
     with pytest.raises(FileExistsError, match=r"holds static-90-seed1, which .* does not"):
         comparisons.keep(less, "small", tmp_path)
@@ -98,3 +98,8 @@ def test_what_is_kept_names_no_machine_s_places() -> None:
                 text = content.read()
                 assert b"/tmp/" not in text, entry.name
                 assert b"/root" not in text, entry.name
+
+
+def test_what_is_missing_is_told_by_title_and_sparsity() -> None:
+    names = ["one_shot-90-seed0", "one_shot-90-seed1", "STR-4e-4-seed0", "rigl-90-seed2", "rigl-95-seed0", "dense-seed1"]
+    assert comparisons._left(names) == "at 90 % one-shot, RigL; STR-4e-4, dense; at 95 % RigL"
