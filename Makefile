@@ -47,8 +47,11 @@ bench: $(STAMP)
 matrix: $(STAMP)
 	$(PY) -m pytest tests/conformance/test_optimizers.py --numprocesses 2 --matrix docs/compatibility.md
 
+WRN = results/runs/cifar100-wrn28-10-cifar100_20-90-seed0
+
 figure: $(STAMP)
-	$(PY) docs/draw_run.py results/runs/cifar100-wrn28-10-cifar100_20-90-seed0 docs/wrn.svg
+	$(PY) docs/draw_run.py $(WRN) docs/wrn.svg
+	for name in mask-change inactive; do $(PY) -m acdc report $(WRN) --figure $$name --out docs/wrn-$$name.svg; done
 
 browser-test: $(STAMP)
 	$(PY) -m pytest tests/report/browser
