@@ -67,12 +67,12 @@ class Result:
         write_safetensors({folder / f"{name}.safetensors": named[name] for name in named if named[name] is not None})
 
 
-def write_safetensors(files: Mapping[Path, Any]) -> None:
+def write_safetensors(files: Mapping[Path, Any], metadata: Mapping[str, str] | None = None) -> None:
     """All of these state dicts or none: each under a temporary name first, renamed when the last is complete."""
     temporaries = {path: path.with_name(f".{path.name}.tmp") for path in files}
     try:
         for path, tensors in files.items():
-            _write(temporaries[path], path.name, tensors)
+            _write(temporaries[path], path.name, tensors, metadata)
         for path, temporary in temporaries.items():
             temporary.replace(path)
     finally:
@@ -80,11 +80,12 @@ def write_safetensors(files: Mapping[Path, Any]) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _write(path: Path, name: str, tensors: Mapping[str, Any]) -> None:
+def _write(path: Path, name: str, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None) -> None:
     other = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
     if other:
         raise TypeError(f"{name} cannot hold {', '.join(other)}: safetensors keeps tensors only; use torch.save")
-    save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+    plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    save_file(plain, path, dict(metadata) if metadata else None)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
     path.chmod(0o666 & ~_umask())  # safetensors makes files that only their owner can read
