@@ -74,6 +74,24 @@ def test_summary_counts_layers_phases_and_flops():
     assert run.sparsifier.summary().flops is None
 
 
+def test_summary_names_what_flops_leave_out():
+    class Fourier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.mix = nn.Linear(4, 4), nn.Parameter(torch.ones(4, 4))
+
+        def forward(self, x):
+            return torch.fft.fft(self.fc(x) @ self.mix).real
+
+    model = Fourier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.5, epochs=4), steps_per_epoch=2)
+    said = str(sparsifier.summary(torch.zeros(1, 4)))
+    assert "FLOPs per sample: at least 32 of 32 dense (1.00x)" in said
+    assert "lower bound: of no known layer, counted as 0: mix (Fourier), fft_fft in Fourier" in said
+    sparsifier.detach()
+
+
 def test_two_runs_with_one_seed_give_the_same_bits():
     assert_same_bits(train(Run.make(SGD)).bits(), train(Run.make(SGD)).bits())
 

@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from acdc.measure.work import Work
 from acdc.sparsity.layers import all_weights
 from acdc.sparsity.uses import batch_of, forward_uses
 
@@ -49,8 +50,8 @@ _VIEWS = ("T", "mT", "H", "mH", "data")
 class Flops:
     """FLOPs per sample: of weights, all of them (`dense`) and the non-zero ones (`actual`); and of what stands beside.
 
-    `uncounted` names parameters of unknown layers that the forward pass used: they count 0, and the rest is a lower
-    bound.
+    `uncounted` names parameters of unknown layers that the forward pass used, and operations of many multiplications
+    that no layer accounts for: they count 0, and the rest is a lower bound.
     """
 
     dense: int
@@ -81,11 +82,14 @@ class Flops:
         said = f"{self.actual:,} FLOPs per sample of {self.dense:,} dense ({self.ratio:.2f}x)"
         if self.attention:
             said += f", and {self.attention:,} of products between activations"
+        return f"at least {said}; {self.doubt}" if self.uncounted else said
+
+    @property
+    def doubt(self) -> str:
+        """Why it is a lower bound; empty where it is not."""
         if not self.uncounted:
-            return said
-        return (
-            f"at least {said}; a lower bound, as these are of no known layer and count 0: {', '.join(self.uncounted)}"
-        )
+            return ""
+        return f"a lower bound, as these are of no known layer and count 0: {', '.join(self.uncounted)}"
 
 
 def inference_flops(model: nn.Module, example: Any) -> Flops:
@@ -93,28 +97,36 @@ def inference_flops(model: nn.Module, example: Any) -> Flops:
 
     Weights on the meta device have no values and count as non-zero.
     """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    rest = _Rest(model)
-    dense = actual = 0.0
-    for name, uses in forward_uses(model, example, around=rest).items():
-        param = parameters[name]
-        dense += 2 * uses * param.numel()
-        actual += 2 * uses * (param.numel() if param.is_meta else int(param.count_nonzero()))
-    if not dense:
-        unknown = f" (of no known layer: {', '.join(rest.uncounted)})" if rest.uncounted else ""
+    flops, _ = count(model, example)
+    if not flops.dense:
+        unknown = f" (of no known layer: {', '.join(flops.uncounted)})" if flops.uncounted else ""
         raise ValueError(
             f"{type(model).__name__} used no convolution, linear or attention weight in its forward pass{unknown}: "
             "there are no FLOPs to count. Pass the model and an example of its input"
         )
+    return flops
+
+
+def count(model: nn.Module, example: Any) -> tuple[Flops, dict[str, float]]:
+    """FLOPs of one sample, which may be 0, and the uses of each weight, in one forward pass."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    rest = _Rest(model)
+    dense = actual = 0.0
+    uses = forward_uses(model, example, around=rest)
+    for name, times in uses.items():
+        param = parameters[name]
+        dense += 2 * times * param.numel()
+        actual += 2 * times * (param.numel() if param.is_meta else int(param.count_nonzero()))
     batch = batch_of(example)
-    return Flops(
+    flops = Flops(
         dense=round(dense),
         actual=round(actual),
         attention=round(2 * rest.products / batch),
         biases=round(rest.biases / batch),
         elementwise=round(rest.elementwise / batch),
-        uncounted=tuple(rest.uncounted),
+        uncounted=(*rest.uncounted, *rest.work.found),
     )
+    return flops, uses
 
 
 SparseRule = Callable[[float, float], float]
@@ -163,20 +175,47 @@ class _Rest(TorchFunctionMode):
         super().__init__()
         self.products = self.biases = self.elementwise = 0.0
         self.uncounted: dict[str, None] = {}  # in the order of their use
+        self.work = Work(model)
+        self._known = {id(weight.param) for weight in all_weights(model)}
         self._unknown = _unknown_parameters(model)
         self._weights = {_storage(param) for param in model.parameters()} - {None}
+        named = (param for param in model.parameters() if id(param) in self._unknown)
+        self._named = {_storage(param) for param in named} - {None}
+
+    def __enter__(self) -> "_Rest":
+        self.work.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        self.work.__exit__(*raised)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "__get__" and func.__self__.__name__ in _VIEWS:
             name = func.__self__.__name__
-        output = func(*args, **kwargs)
+        self.work.function, self.work.accounted = name or None, self._accounts(name, args, kwargs)
+        try:
+            output = func(*args, **kwargs)
+        finally:
+            self.work.function, self.work.accounted = None, False
         if self._unknown and name not in _HARMLESS:
             found = (self._unknown.get(id(tensor)) for tensor in _tensors((args, kwargs)))
             self.uncounted.update(dict.fromkeys(filter(None, found)))
         self._count(name, args, kwargs, output)
         return output
+
+    def _accounts(self, name: str, args: tuple, kwargs: dict) -> bool:
+        """Whether this call is counted, or a parameter in it named."""
+        tensors = list(_tensors((args, kwargs)))
+        if any(_storage(tensor) in self._named for tensor in tensors):
+            return True
+        if name in _WITH_BIAS:  # forward_uses counts the known weights
+            return id(args[1] if len(args) > 1 else kwargs.get("weight")) in self._known
+        if name in _PRODUCTS:
+            return not {_storage(tensor) for tensor in tensors[:2]} & self._weights
+        return name in ("scaled_dot_product_attention", "multi_head_attention_forward")
 
     def _count(self, name: str, args: tuple, kwargs: dict, output: Any) -> None:
         def given(place: int, key: str) -> Any:
