@@ -130,6 +130,7 @@ def accuracy_scale(axes: Axes, rows: Iterable[Record], images: int | None) -> Ca
             entitle(axes, f"{axes.get_title('left')}, some of the first epochs below the axis")
         return lambda accuracy: 100 * accuracy
     axes.set_yscale("log")
+    entitle(axes, f"{axes.get_title('left')}, log scale of the error")
     axes.set_ylim(bottom, top)
     axes.set_yticks(ticks, [f"{100 - tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)

@@ -66,6 +66,11 @@ class Run:
         return seeds[0]
 
     @property
+    def images(self) -> int | None:
+        """Of the test set."""
+        return self.config.get("data", {}).get("test")
+
+    @property
     def main(self) -> str:
         """The stage that the run is about: the method's, or dense training where there is nothing else."""
         stages = list(dict.fromkeys(row["run"] for row in self.rows))
