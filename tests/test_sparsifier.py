@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,6 +73,24 @@ def test_summary_counts_layers_phases_and_flops():
     assert "conv1.weight: excluded" in text
     assert "step        4: compressed" in text
     assert run.sparsifier.summary().flops is None
+
+
+def test_a_result_says_what_it_holds_and_what_to_do_next():
+    run = train(Run.make(SGD))
+    result = run.sparsifier.finish()
+    said = str(result)
+    assert said.splitlines()[0] == f"result of {TOTAL} steps: 80.03% of 1,232 weights pruned, in 3 layers"
+    for line in (
+        "model.load_state_dict(result.sparse)",
+        "acdc.finetune_dense(result, model, optimizer)",
+        "result.save",
+    ):
+        assert line in said
+    assert f"before step {result.dense_step}\n" in said
+    assert repr(result).startswith(f"<Result after {TOTAL} steps: 80.03% of 1,232 weights pruned, in 3 layers; dense t")
+    alone = replace(result, dense=None, dense_step=None, twin=None)
+    assert "twin" not in str(alone)
+    assert repr(alone).endswith("; no dense twin>")
 
 
 def test_summary_names_what_flops_leave_out():
