@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from acdc.measure.flops import Flops, count
+from acdc.sparsity.flops import Flops, count
 
 if TYPE_CHECKING:
     from acdc.sparsifier import Sparsifier
