@@ -28,7 +28,6 @@ _BATCH = 1000  # of predictions that were kept
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "compare",
-        help="see how far two models agree",
         description="Compare the answers of two models on the test images: top-1 agreement, cross-entropy both ways, "
         "which is right. With one run, its sparse model and each of its dense ones.",
         allow_abbrev=False,

@@ -32,7 +32,6 @@ _OTHERS = ("masks.safetensors", "predictions.safetensors")
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "eval",
-        help="measure the models of a run on the test images",
         description="Measure the models of a run folder, or one of its files, on the test images, and compare with "
         "what the run wrote.",
         allow_abbrev=False,

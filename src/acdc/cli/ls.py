@@ -1,7 +1,8 @@
 """acdc ls: what there is to name in a command or a recipe."""
 
 import argparse
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from inspect import getdoc
 from typing import Any
 
@@ -9,13 +10,12 @@ from acdc import data, methods, models
 from acdc.cli import common
 from acdc.cli.errors import UsageError
 from acdc.schedule import Schedule
-from acdc.train import reading
+from acdc.train import shelf
 
 
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "ls",
-        help="list recipes, models, data sets, schedules or methods",
         description="List what can be named: recipes for acdc train, and models, data sets, schedules and methods for "
         "a recipe.",
         allow_abbrev=False,
@@ -40,11 +40,23 @@ def run(args: argparse.Namespace) -> int:
 
 def _recipes() -> None:
     rows = []
-    for name in reading.shipped():
-        read = reading.read(name)
-        rows.append((name, read.model.name, read.data.name, str(read.epochs), read.about))
+    for name, path in shelf.shipped().items():
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        rows.append((name, said["model"]["name"], said["data"]["name"], str(_epochs(name, said)), said["about"]))
     common.show_table("Recipes, for acdc train NAME", ("name", "model", "data", "epochs", "about"), rows, text=5)
     print("\nacdc show NAME shows one, acdc check NAME what it will cost, acdc cp NAME FILE copies it to change")
+
+
+def _epochs(name: str, said: Mapping[str, Any]) -> int:
+    """As reading the recipe would give; reading it takes torch, and a list should be there at once."""
+    epochs, schedule = said.get("train", {}).get("epochs"), said.get("method", {}).get("schedule")
+    if epochs is None and isinstance(schedule, str):
+        return Schedule.named()[schedule]().total_steps(1)
+    if epochs is None:
+        from acdc.train import reading
+
+        return reading.read(name).epochs
+    return epochs
 
 
 def _models() -> None:
