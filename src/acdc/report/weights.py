@@ -100,10 +100,13 @@ def layers(run: Run) -> Chart | None:
         alphas = [share for _, _, share in filled]
         if boxes:  # no weight at all may be zero, where training decides
             axes.add_collection(PatchCollection(boxes, facecolor=LIGHT["sparse"], alpha=alphas, linewidth=0))
-        for column, row, share in cells if not beside else ():
-            colour = LIGHT["page" if share > 0.85 else "on-mid" if share > 0.6 else "ink" if share else "muted"]
-            text, size = words.mark(100 * share) if share else "·", 8.5 if narrow else SMALL
+        for column, row, share in filled if not beside else ():
+            colour = LIGHT["page" if share > 0.85 else "on-mid" if share > 0.6 else "ink"]
+            text, size = words.mark(100 * share), 8.5 if narrow else SMALL
             axes.text(column + 0.5, row + 0.54, text, ha="center", va="center", fontsize=size, color=colour)
+        whole = [(column + 0.5, row + 0.5) for column, row, share in cells if not share]
+        places = [x for x, _ in whole], [y for _, y in whole]
+        axes.plot(*places, ".", color=LIGHT["muted"], markersize=2, markeredgewidth=0)  # one artist: text takes time
         for row, name in enumerate(names) if beside else ():
             text = words.mark(100 * zeros[name])
             axes.text(len(phases) + 0.2, row + 0.54, text, va="center", fontsize=8.5, color=LIGHT["ink"])
@@ -112,7 +115,11 @@ def layers(run: Run) -> Chart | None:
                 size = words.si(final["size"][name], digits=2)
                 axes.text(len(phases) + 0.08, row + 0.54, size, va="center", fontsize=SMALL, color=LIGHT["muted"])
             axes.text(len(phases) + 0.08, -0.9, "weights", va="center", fontsize=SMALL, color=LIGHT["muted"])
-        axes.set_yticks([row + 0.5 for row in range(len(names))], [words.clip(_plain(name), letters) for name in names])
+        axes.set_yticks([])
+        beyond = -6 / (axes.bbox.width / len(phases))
+        for row, name in enumerate(names):  # not as ticks, which take five times as long
+            text, style = words.clip(_plain(name), letters), {"fontsize": SMALL, "color": LIGHT["muted"]}
+            axes.text(beyond, row + 0.54, text, ha="right", va="center", parse_math=False, **style)
         room = axes.bbox.width / len(phases)
         every = max(1, round(24 / room)) if room < 24 else 1
         marks = list(enumerate(phases))[::every]
@@ -182,7 +189,7 @@ def magnitudes(run: Run) -> Chart | None:
             axes.text(place[0], 1.22 * highest, f"cut {cut:.2g}", fontsize=10, va="center", ha=place[1])
         axes.set_xscale("log")
         axes.set_xlim(edges[0], edges[-1])
-        axes.minorticks_off()
+        plot.powers_of_ten(axes)
         axes.set_xlabel("magnitude |w| of the weight (no unit)")
         for y, text, colour in (
             (0.95, "before: end of the last dense phase", "dense"),
