@@ -54,11 +54,28 @@ def run(code: str) -> str:
 
 
 def test_import_loads_no_optional_package_and_no_outer_part() -> None:
-    loaded = run("import sys, acdc; print(*sys.modules)").split()
+    assert "torch" not in run("import sys, acdc; print(*sys.modules)").split()
+    loaded = run("import sys, acdc; acdc.attach, acdc.ACDC; print(*sys.modules)").split()
     assert "acdc.sparsifier" in loaded
     assert not {name for name in loaded if name.split(".")[0] in OPTIONAL}
     assert not {name for name in loaded if name.startswith(tuple(f"acdc.{part}" for part in OUTER))}
     assert "torch._dynamo" not in loaded, "importing the compiler takes seconds"
+
+
+@pytest.mark.parametrize("typed", [[], ["--version"], ["--help"], ["ls"], ["ls", "schedules"], ["ls", "data"]])
+def test_what_needs_no_torch_does_not_wait_for_it(typed: list[str]) -> None:
+    code = f"import sys\nfrom acdc.cli import main\ntry: main({typed})\nexcept SystemExit: pass\nprint(*sys.modules)"
+    loaded = run(code).splitlines()[-1].split()
+    assert "acdc.cli" in loaded
+    assert not {"torch", "numpy", "rich"} & {*loaded}
+
+
+def test_parts_are_there_after_importing_the_package_alone() -> None:
+    assert run("import acdc; print(acdc.methods.names()[0], acdc.models.names() != ())").split() == ["acdc", "True"]
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    assert run("import acdc; print(hasattr(acdc, 'RigLL'), 'attach' in dir(acdc))").split() == ["False", "True"]
 
 
 def test_import_touches_no_gpu() -> None:
@@ -68,13 +85,14 @@ def test_import_touches_no_gpu() -> None:
         "def refuse(): raise SystemExit('CUDA was initialised')\n"
         "torch.cuda._lazy_init = refuse\n"
         "import acdc\n"
+        "acdc.attach, acdc.ACDC\n"
         "assert not torch.cuda.is_initialized()"
     )
 
 
 def test_import_prints_and_warns_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:acdc", "-c", "import acdc"],
+        [sys.executable, "-W", "error::DeprecationWarning:acdc", "-c", "import acdc; acdc.attach"],
         capture_output=True,
         text=True,
         check=False,
@@ -87,6 +105,7 @@ def test_import_draws_no_random_number_and_sets_no_default() -> None:
         "import torch\n"
         "before = torch.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()\n"
         "import acdc\n"
+        "acdc.attach, acdc.ACDC\n"
         "after = torch.get_rng_state(), torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()\n"
         "assert torch.equal(before[0], after[0]) and before[1:] == after[1:]"
     )

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -72,6 +73,42 @@ def test_summary_counts_layers_phases_and_flops():
     assert "conv1.weight: excluded" in text
     assert "step        4: compressed" in text
     assert run.sparsifier.summary().flops is None
+
+
+def test_a_result_says_what_it_holds_and_what_to_do_next():
+    run = train(Run.make(SGD))
+    result = run.sparsifier.finish()
+    said = str(result)
+    assert said.splitlines()[0] == f"result of {TOTAL} steps: 80.03% of 1,232 weights pruned, in 3 layers"
+    for line in (
+        "model.load_state_dict(result.sparse)",
+        "acdc.finetune_dense(result, model, optimizer)",
+        "result.save",
+    ):
+        assert line in said
+    assert f"before step {result.dense_step}\n" in said
+    assert repr(result).startswith(f"<Result after {TOTAL} steps: 80.03% of 1,232 weights pruned, in 3 layers; dense t")
+    alone = replace(result, dense=None, dense_step=None, twin=None)
+    assert "twin" not in str(alone)
+    assert repr(alone).endswith("; no dense twin>")
+
+
+def test_summary_names_what_flops_leave_out():
+    class Fourier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.mix = nn.Linear(4, 4), nn.Parameter(torch.ones(4, 4))
+
+        def forward(self, x):
+            return torch.fft.fft(self.fc(x) @ self.mix).real
+
+    model = Fourier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.5, epochs=4), steps_per_epoch=2)
+    said = str(sparsifier.summary(torch.zeros(1, 4)))
+    assert "FLOPs per sample: at least 32 of 32 dense (1.00x)" in said
+    assert "lower bound: of no known layer, counted as 0: mix (Fourier), fft_fft in Fourier" in said
+    sparsifier.detach()
 
 
 def test_two_runs_with_one_seed_give_the_same_bits():

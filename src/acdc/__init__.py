@@ -1,12 +1,20 @@
-"""Sparse training for PyTorch: train once, keep an accurate sparse model and its dense twin."""
+"""Sparse training for PyTorch: train once, keep an accurate sparse model and its dense twin.
+
+Names are imported when they are asked for: torch takes seconds, and `acdc ls` needs none of it.
+"""
+
+import importlib
+import typing
 
 from acdc._version import __version__
-from acdc.methods.acdc import ACDC
-from acdc.schedule import Duration, Phase, Schedule
-from acdc.sparsifier import Sparsifier, attach
-from acdc.sparsity.layers import find_prunable
-from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
-from acdc.twin import Result, finetune_dense
+
+if typing.TYPE_CHECKING:
+    from acdc.methods.acdc import ACDC
+    from acdc.schedule import Duration, Phase, Schedule
+    from acdc.sparsifier import Sparsifier, attach
+    from acdc.sparsity.layers import find_prunable
+    from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
+    from acdc.twin import Result, finetune_dense
 
 __all__ = [
     "ACDC",
@@ -24,3 +32,35 @@ __all__ = [
     "find_prunable",
     "finetune_dense",
 ]
+
+# Where each name is.
+_PLACES = {
+    "ACDC": "methods.acdc",
+    "Duration": "schedule",
+    "Phase": "schedule",
+    "Schedule": "schedule",
+    "Sparsifier": "sparsifier",
+    "attach": "sparsifier",
+    "find_prunable": "sparsity.layers",
+    "NM": "sparsity.patterns",
+    "Block": "sparsity.patterns",
+    "Channel": "sparsity.patterns",
+    "Unstructured": "sparsity.patterns",
+    "Result": "twin",
+    "finetune_dense": "twin",
+}
+_PARTS = ("criteria", "data", "measure", "methods", "models", "schedule", "sparsifier", "sparsity", "train", "twin")
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name in _PLACES:
+        value = getattr(importlib.import_module(f"acdc.{_PLACES[name]}"), name)
+        globals()[name] = value
+        return value
+    if name in _PARTS:  # acdc.methods.build(...) after `import acdc` alone
+        return importlib.import_module(f"acdc.{name}")
+    raise AttributeError(f"module 'acdc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PARTS})

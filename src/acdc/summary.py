@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from acdc.sparsity.uses import forward_uses
+from acdc.sparsity.flops import Flops, count
 
 if TYPE_CHECKING:
     from acdc.sparsifier import Sparsifier
@@ -32,10 +32,11 @@ class Summary:
     phases: tuple[dict[str, Any], ...]
     dense_flops: float | None
     flops: float | None
+    uncounted: tuple[str, ...] = ()  # what no count knows: where there is any, FLOPs are a lower bound
 
     @classmethod
     def of(cls, sparsifier: "Sparsifier", example: Any | None) -> "Summary":
-        uses = forward_uses(sparsifier.model, example) if example is not None else {}
+        flops, uses = count(sparsifier.model, example) if example is not None else (Flops(0, 0), {})
         parameters = dict(sparsifier.model.named_parameters(remove_duplicate=False))
         zeros = {name: p.numel() - int(p.count_nonzero()) for name, p in parameters.items()}
         rows = tuple(
@@ -47,8 +48,9 @@ class Summary:
             layers=rows,
             left_dense=dict(sparsifier.layers.left_dense),
             phases=tuple(sparsifier.history),
-            dense_flops=sum(2 * parameters[n].numel() * u for n, u in uses.items()) if uses else None,
-            flops=sum(2 * (parameters[n].numel() - zeros[n]) * u for n, u in uses.items()) if uses else None,
+            dense_flops=flops.dense or None,
+            flops=flops.actual if flops.dense else None,
+            uncounted=flops.uncounted,
         )
 
     @property
@@ -64,8 +66,10 @@ class Summary:
         total = sum(row.size for row in self.layers)
         lines.append(f"{'all prunable':<{width}}  {'':>18}  {total:>12,}  {self.sparsity:>7.2%}")
         if self.dense_flops and self.flops is not None:
-            share = self.flops / self.dense_flops
-            lines.append(f"FLOPs per sample: {_si(self.flops)} of {_si(self.dense_flops)} dense ({share:.2f}x)")
+            share, least = self.flops / self.dense_flops, "at least " if self.uncounted else ""
+            lines.append(f"FLOPs per sample: {least}{_si(self.flops)} of {_si(self.dense_flops)} dense ({share:.2f}x)")
+        if self.uncounted:
+            lines.append(f"FLOPs are a lower bound: of no known layer, counted as 0: {', '.join(self.uncounted)}")
         lines += [f"left dense: {name}: {reason}" for name, reason in self.left_dense.items()]
         lines += [f"step {p['step']:>8,}: {p['phase']} ({p['sparsity']:.2%} pruned)" for p in self.phases]
         return "\n".join(lines)
@@ -75,4 +79,4 @@ def _si(value: float) -> str:
     for factor, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return f"{value / factor:.3g} {unit}"
-    return f"{value:.3g} "
+    return f"{value:.3g}"

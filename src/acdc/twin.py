@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +36,44 @@ class Twin:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
-    """What one run gives: two plain state dicts, each loadable into the plain model.
+    """What one run gives: two plain state dicts, each loadable into the plain model. `print` it for what to do next.
 
     `dense` is the twin as it was before step `dense_step`, in the middle of the learning-rate schedule: fine-tuning it
     (`finetune_dense`) is what the paper does. It is None where the method has no dense phase. `masks` are boolean,
     True where a weight was kept.
     """
 
-    sparse: StateDict = field(repr=False)
-    dense: StateDict | None = field(repr=False)
+    sparse: StateDict
+    dense: StateDict | None
     dense_step: int | None
-    masks: dict[str, Tensor] = field(repr=False)
+    masks: dict[str, Tensor]
     total_steps: int
-    twin: Twin | None = field(repr=False)
+    twin: Twin | None
+
+    def __repr__(self) -> str:
+        twin = f"dense twin of step {self.dense_step:,}" if self.dense_step is not None else "no dense twin"
+        return f"<Result after {self.total_steps:,} steps: {self._zeros()}; {twin}>"
+
+    def __str__(self) -> str:
+        lines = [
+            f"result of {self.total_steps:,} steps: {self._zeros()}",
+            "  result.sparse  the sparse model: model.load_state_dict(result.sparse)",
+        ]
+        if self.dense is not None:
+            lines.append(f"  result.dense   its dense twin, as it was before step {self.dense_step:,}")
+            lines.append("                 to train it on: acdc.finetune_dense(result, model, optimizer)")
+        lines.append("  result.masks   True where a weight was kept")
+        lines.append('  result.save("FOLDER") writes them as safetensors')
+        return "\n".join(lines)
+
+    def _zeros(self) -> str:
+        size = sum(mask.numel() for mask in self.masks.values())
+        if not size:
+            return "nothing is masked"
+        layers = f"{len(self.masks):,} layer{'s' if len(self.masks) > 1 else ''}"
+        return f"{self.sparsity:.2%} of {size:,} weights pruned, in {layers}"
 
     @property
     def sparsity(self) -> float:
@@ -68,12 +91,12 @@ class Result:
         write_safetensors({folder / f"{name}.safetensors": named[name] for name in named if named[name] is not None})
 
 
-def write_safetensors(files: Mapping[Path, Any]) -> None:
+def write_safetensors(files: Mapping[Path, Any], metadata: Mapping[str, str] | None = None) -> None:
     """All of these state dicts or none: each under a temporary name first, renamed when the last is complete."""
     temporaries = {path: path.with_name(f".{path.name}.tmp") for path in files}
     try:
         for path, tensors in files.items():
-            _write(temporaries[path], path.name, tensors)
+            _write(temporaries[path], path.name, tensors, metadata)
         for path, temporary in temporaries.items():
             temporary.replace(path)
     finally:
@@ -81,11 +104,12 @@ def write_safetensors(files: Mapping[Path, Any]) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def _write(path: Path, name: str, tensors: Mapping[str, Any]) -> None:
+def _write(path: Path, name: str, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None) -> None:
     other = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
     if other:
         raise TypeError(f"{name} cannot hold {', '.join(other)}: safetensors keeps tensors only; use torch.save")
-    save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+    plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    save_file(plain, path, dict(metadata) if metadata else None)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
     path.chmod(0o666 & ~_umask())  # safetensors makes files that only their owner can read

@@ -25,11 +25,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
     """A copy to spoil."""
-    return copy(trained, tmp_path / "run")
+    return copy(trained, tmp_path / "run", "checkpoints")
 
 
-def copy(run: Path, to: Path) -> Path:
-    shutil.copytree(run, to, ignore=shutil.ignore_patterns("checkpoints"))
+def copy(run: Path, to: Path, *leave_out: str) -> Path:
+    shutil.copytree(run, to, ignore=shutil.ignore_patterns(*leave_out))
     return to
 
 
@@ -85,6 +85,8 @@ def test_one_run_is_its_sparse_model_beside_its_dense_ones(
     assert f"{trained}: answers on 400 test images (kept predictions)" in out
     assert "A to B: cross-entropy −Σ softmax(A) · log softmax(B), in nats" in out
     assert "sparse and dense differ most in class" in out
+    assert "(0 images)" not in out
+    assert "(1 images)" not in out
 
 
 def test_models_run_again_answer_as_they_did(trained: Path, run: Path, tmp_path: Path) -> None:
@@ -112,6 +114,102 @@ def test_two_runs_are_their_sparse_models(trained: Path, run: Path, capsys: pyte
     assert "made/sparse" in out
     assert "run/sparse" in out
     assert "100.00%" in out
+    assert out.lstrip().startswith(f"{trained}, {run}: answers")  # in the order they were typed
+    assert "made/sparse and run/sparse name the same class for every image" in out
+    assert "differ" not in out
+    assert compared(run, trained) == 0
+    assert capsys.readouterr().out.lstrip().startswith(f"{run}, {trained}: answers")
+
+
+def test_runs_of_the_same_name_are_told_apart_by_their_place(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = copy(trained, tmp_path / "elsewhere" / "made", "checkpoints")
+    assert compared(trained / "sparse.safetensors", other / "dense.safetensors") == 0
+    assert f"{trained}/sparse and {other}/dense differ most in class" in capsys.readouterr().out
+
+
+def test_classes_are_counted_in_words() -> None:
+    assert compare._most({0: 0, 1: 1, 2: 1200, 3: 0}) == "2 (1,200 images), 1 (1 image)"
+
+
+def test_models_that_learned_from_other_labels_are_compared_and_it_is_said(
+    trained: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "they did not learn from the same images and labels: data.corrupt is 0 and 100"
+    change_config(run, corrupt=100)
+    assert compared(trained, run) == 0
+    assert said in capsys.readouterr().out.splitlines()
+    as_json(tmp_path, trained, run)
+    assert json.loads((tmp_path / "facts.json").read_text())["notes"] == [said]
+
+
+# Predictions and the file they were made from
+
+
+def test_a_file_cut_short_is_noticed_though_its_predictions_were_kept(run: Path) -> None:
+    content = (run / "sparse.safetensors").read_bytes()
+    (run / "sparse.safetensors").write_bytes(content[:3000])
+    said = f"{run / 'sparse.safetensors'}: cut short, or not a safetensors file"
+    assert said in refused(run)
+    kept = load_file(run / "predictions.safetensors")
+    save_file(kept, run / "predictions.safetensors")  # as older versions wrote it
+    assert said in refused(run)
+
+
+def test_another_file_than_the_predictions_were_made_from_is_run_again(
+    trained: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(run / "baseline.safetensors", run / "sparse.safetensors")
+    (row,) = as_json(tmp_path, run / "sparse.safetensors", trained / "baseline.safetensors")
+    assert (row["top1"], row["source"]) == (1, "kept predictions and run again")
+    said = "sparse.safetensors is not the file its kept predictions were made from: it is run again instead of using"
+    assert said in capsys.readouterr().out
+
+
+def test_predictions_of_older_runs_are_used_and_it_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = load_file(run / "predictions.safetensors")
+    save_file(kept, run / "predictions.safetensors")
+    assert compared(run / "sparse.safetensors", run / "dense.safetensors") == 0
+    out = capsys.readouterr().out
+    assert "(kept predictions)" in out
+    assert f"{run / 'dense.safetensors'}: its kept predictions are of an older acdc, which tied them to no file" in out
+
+
+# Checkpoints
+
+
+def test_a_checkpoint_is_a_model_of_its_run(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = sorted((trained / "checkpoints").glob("*.pt"))[-1]
+    assert "finetune" in newest.name
+    (row,) = as_json(tmp_path, newest, trained / "finetuned.safetensors")  # its last epoch is the fine-tuned twin
+    assert (row["top1"], row["source"]) == (1, "kept predictions and run again")
+    assert row["a"] == {"run": "made", "model": newest.stem}
+    (row,) = as_json(tmp_path, trained, newest)
+    assert row["b"]["model"] == newest.stem
+    assert f"sparse and {newest.stem} differ most in class" in capsys.readouterr().out
+    monkeypatch.chdir(newest.parent)
+    assert compared(newest.name, "../sparse.safetensors") == 0
+
+
+def test_checkpoints_that_cannot_be_compared(trained: Path, tmp_path: Path) -> None:
+    whole = sorted((trained / "checkpoints").glob("*.pt"))[-1]
+    run = copy(trained, tmp_path / "run")
+    cut = run / "checkpoints" / whole.name
+    cut.write_bytes(whole.read_bytes()[:5000])
+    assert f"{cut}: cut short or not a checkpoint" in refused(cut, trained)
+    gone = run / "checkpoints" / "9-none-00000001.pt"
+    assert f"{gone}: there is no such checkpoint; type a checkpoint, such as {cut}" in refused(gone, trained)
+    alone = shutil.copy(whole, tmp_path / "alone.pt")
+    said = refused(alone, trained)
+    assert said.count("alone.pt") == 1
+    assert "type RUN/checkpoints/NAME.pt" in said
+    assert "is one model, and B is missing" in refused(whole)
+    for path in run.glob("*.safetensors"):
+        path.unlink()
+    assert f"its models are none yet; type a checkpoint, such as {cut}" in refused(run)
 
 
 def test_without_the_data_there_are_no_labels(
@@ -182,7 +280,7 @@ def test_a_damaged_file_of_predictions_is_refused(run: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere holds no run (no config.json); type a folder of acdc train"),
+        (["nowhere"], "nowhere: holds no run (no config.json); type a folder of acdc train"),
         (["made", "made"], "are the same model; type two different ones"),
         (["made/sparse.safetensors"], "is one model, and B is missing"),
         (["made/best.safetensors", "made"], "there is no such model in"),

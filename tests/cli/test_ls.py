@@ -24,6 +24,10 @@ def test_recipes_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["cifar100-wrn28-10"].split()[1:4] == ["wrn28_10", "cifar100", "200"]
     assert "AC/DC-20" in rows["cifar100-wrn28-10"]
     assert listed(capsys, "recipes") == rows
+    for name, row in rows.items():  # as they are read to be trained
+        recipe = reading.read(name)
+        assert row.split()[1:4] == [recipe.model.name, recipe.data.name, str(recipe.epochs)]
+        assert row.endswith(recipe.about)
 
 
 @pytest.mark.parametrize(

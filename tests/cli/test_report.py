@@ -66,3 +66,24 @@ def test_several_runs_lie_where_the_command_was_typed(
     monkeypatch.chdir(tmp_path)
     assert main(["report", str(run), str(other)]) == 0
     assert (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "its config.json is gone, which says what was run; put it back"),
+        ("{", "config.json: it cannot be read"),
+    ],
+)
+def test_a_run_that_lost_its_config_is_told_so_though_it_has_a_report(
+    run: Path, content: str | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(run)]) == 0
+    if content is None:
+        (run / "config.json").unlink()
+    else:
+        (run / "config.json").write_text(content)
+    assert main(["report", str(run)]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "other runs" not in err

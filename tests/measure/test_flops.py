@@ -1,5 +1,7 @@
 """Theoretical FLOPs: layers and whole models by hand, by torch's own counter, and what is not known."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -323,7 +325,76 @@ class Masked(nn.Module):
 
 
 def test_a_weight_made_from_an_unknown_parameter_is_seen() -> None:
-    assert inference_flops(Masked(), torch.zeros(2, 4)).uncounted == ("weight (Masked)",)
+    assert inference_flops(Masked(), torch.zeros(2, 4)).uncounted == ("weight (Masked)", "linear in Masked")
+
+
+class Does(nn.Module):
+    """A known layer, and after it something without a parameter."""
+
+    def __init__(self, what: Callable[["Does", Tensor], Tensor]) -> None:
+        super().__init__()
+        self.fc, self.what = nn.Linear(4, 4), what
+        self.register_buffer("fixed", torch.ones(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.what(self, self.fc(x))
+
+
+torch.library.define("acdc_tests::twice", "(Tensor x) -> Tensor")
+
+
+@torch.library.impl("acdc_tests::twice", "CompositeExplicitAutograd")
+def twice(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        (lambda m, x: torch.fft.rfft(x).abs(), "fft_rfft"),
+        (lambda m, x: torch.fft.fft2(x).real, "fft_fft2"),
+        (lambda m, x: torch.einsum("ni,mi->nm", x, x), "einsum"),
+        (lambda m, x: F.linear(x, m.fixed), "linear"),
+        (lambda m, x: F.conv1d(x[:, None], m.fixed[:1, None]), "conv1d"),
+        (lambda m, x: torch.addmm(x, x, m.fixed), "addmm"),
+        (lambda m, x: torch.cdist(x, x), "cdist"),
+        (lambda m, x: torch.linalg.svd(x)[0], "linalg_svd"),
+        (lambda m, x: x @ m.fc.weight.T, "matmul"),  # a known weight, and not as its layer uses it
+        (lambda m, x: torch.ops.acdc_tests.twice(x), "twice"),
+    ],
+    ids=["rfft", "fft2", "einsum", "linear", "conv1d", "addmm", "cdist", "svd", "matmul", "custom"],
+)
+def test_an_operation_no_layer_accounts_for_is_named_with_its_place(what, name: str) -> None:
+    flops = inference_flops(nn.Sequential(Does(what)), torch.randn(6, 4))
+    assert (flops.dense, flops.attention, flops.lower_bound) == (2 * 16, 0, True)
+    (said,) = flops.uncounted
+    assert said.endswith(f"{name} in 0 (Does)")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda m, x: F.gelu(x * m.fixed[0] + 1).softmax(-1).cumsum(0).sort().values,
+        lambda m, x: F.normalize(F.layer_norm(x, (4,))) / x.norm(dim=1, keepdim=True).clamp(min=1),
+        lambda m, x: F.interpolate(F.avg_pool1d(x[:, None], 2), scale_factor=2).flatten(1).t().contiguous().t(),
+        lambda m, x: torch.fft.fftshift(x)[:, torch.arange(4)].outer(x[0]) if x.ndim == 1 else torch.fft.fftshift(x),
+        lambda m, x: (x @ x.T) @ x,  # counted, as a product between activations
+        lambda m, x: m.fc(x).roll(1).var(0, keepdim=True).expand(6, 4).where(x > 0, x.exp()),
+    ],
+)
+def test_cheap_operations_are_not_named(what) -> None:
+    assert not inference_flops(nn.Sequential(Does(what)), torch.randn(6, 4)).lower_bound
+
+
+@pytest.mark.parametrize("make", [resnet20, wrn28_10, mobilenet_v1, resnet50])
+def test_the_paper_s_models_are_known_whole(make) -> None:
+    assert on_paper(make, 32).uncounted == ()
+
+
+def test_a_compiled_model_is_counted_too() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    compiled = torch.compile(model, backend="eager")
+    assert inference_flops(compiled, torch.zeros(2, 4)) == inference_flops(model, torch.zeros(2, 4))  # pyright: ignore[reportArgumentType]
 
 
 def test_norms_of_several_axes_are_known() -> None:

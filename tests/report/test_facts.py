@@ -1,5 +1,6 @@
 """Numbers of a report, against those worked out by hand."""
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -111,13 +112,49 @@ def test_a_recipe_of_one_s_own_is_named_by_its_file(run: Path) -> None:
     ("value", "other", "said"),
     [
         (0.7812, 0.7834, "0.2 points below it"),
-        (0.9625, 0.98, "1.8 points below it"),
+        (0.9625, 0.98, "1.7 points below it"),
         (0.981, 0.98, "0.1 points above it"),
         (0.98, 0.9803, "level with it"),
     ],
 )
 def test_a_gap_is_that_of_the_numbers_shown(value: float, other: float, said: str) -> None:
     assert words.gap(value, other, "it") == said
+
+
+@pytest.mark.parametrize(
+    ("values", "others", "images", "level"),
+    [
+        ([0.9925], [0.99], 400, True),  # one image
+        ([0.96], [0.985], 400, False),
+        ([0.7812], [0.7834], 10_000, True),
+        ([0.7812], [0.7934], 10_000, False),
+        ([0.7812], [0.7834], None, False),  # nobody said how many images
+        ([0.98, 0.99], [0.975, 0.985], 400, True),  # one deviation apart at most
+        ([0.980, 0.981], [0.975, 0.976], 400, False),
+        ([0.980, 0.981], [0.975], 400, True),  # of the one there is only one seed
+    ],
+)
+def test_accuracies_are_level_where_seeds_or_images_tell_no_more(
+    values: list[float], others: list[float], images: int | None, level: bool
+) -> None:
+    assert words.alike(values, others, images) == level
+    doubt = words.doubt(values, others, images)
+    said = words.gap(statistics.fmean(values), statistics.fmean(others), "it", doubt=doubt, tell="so little")
+    assert (said == "level with it, as far as so little can tell") == level
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "said"),
+    [(99.25, 1, "99.3"), (98.75, 1, "98.8"), (100 * 0.9925, 1, "99.3"), (0.5, 0, "1"), (99.949, 1, "99.9")],
+)
+def test_halves_are_rounded_up(value: float, digits: int, said: str) -> None:
+    assert words.fixed(value, digits) == said
+
+
+@pytest.mark.parametrize(("value", "said"), [(0, "0"), (0.02, "<0.1"), (0.13, "0.1"), (0.96, "1"), (24.5, "25")])
+def test_a_small_bar_is_not_said_to_be_0(value: float, said: str) -> None:
+    assert words.mark(value) == said
+    assert words.share(0.0002) == "<0.1 %"
 
 
 @pytest.mark.parametrize(

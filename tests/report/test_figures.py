@@ -40,7 +40,9 @@ def test_without_a_baseline_the_twin_is_what_sparse_is_set_against(tmp_path: Pat
     write_lines(run / "metrics.jsonl", [row for row in read_lines(run / "metrics.jsonl") if row["run"] != "dense"])
     text = (run / "result.json").read_text()
     (run / "result.json").write_text(text.replace("baseline.safetensors", "baseline-ema.safetensors"))
-    assert titles(run)["signature"] == "90 % sparse ends 0.1 points above its dense twin: 98.1 % against 98.0 %"
+    assert titles(run)["signature"] == (
+        "90 % sparse ends level with its dense twin, as far as one seed and 400 images can tell: 98.1 % against 98.0 %"
+    )
 
 
 def test_a_run_under_way_stands_and_does_not_end(run: Path) -> None:
@@ -77,7 +79,47 @@ def test_weights_that_all_come_back_are_said_so(run: Path) -> None:
     for end in ends:
         end["dead_filters"] = dict.fromkeys(end["size"], 0)
     write_lines(run / "phases.jsonl", ends)
-    assert titles(run)["inactive"] == "Every weight comes back to life in the last dense phase; no filter is dead"
+    report = compose([read(run)])
+    assert "inactive" not in {chart.name for chart in report.charts}  # an empty axis shows nothing
+    (phases,) = (table for table in report.tables if table.name == "phases")
+    assert "Every weight came back to life in the dense phases after the first, and no filter died." in phases.note
+    ends[2]["dead_filters"] = dict.fromkeys(ends[2]["size"], 1)
+    write_lines(run / "phases.jsonl", ends)
+    assert titles(run)["inactive"].startswith("Every weight comes back to life in the last dense phase; ")
+
+
+def test_an_axis_of_few_dead_weights_fits_them(run: Path) -> None:
+    rows, ends = read_lines(run / "metrics.jsonl"), read_lines(run / "phases.jsonl")
+    for row in rows:
+        row["sparsity"] = 0.0004 if row["kind"] == "dense" else row["sparsity"]
+    for end in ends:
+        end["dead_filters"] = dict.fromkeys(end["size"], 0)
+    write_lines(run / "metrics.jsonl", rows)
+    write_lines(run / "phases.jsonl", ends)
+    chart = curves.inactive(read(run))
+    assert chart is not None
+    assert chart.draw(False).axes[0].get_ylim()[1] < 0.1
+
+
+def test_an_accuracy_axis_over_the_error_s_logarithm_says_so(run: Path) -> None:
+    above = curves.signature(read(run)).draw(False).axes[0]
+    said = above.get_title("left")
+    assert (above.get_yscale() == "log") == said.endswith(", log scale of the error")
+    rows = read_lines(run / "metrics.jsonl")
+    for number, row in enumerate(rows):
+        row["test_accuracy"] = 0.91 + 0.08 * number / len(rows)
+    write_lines(run / "metrics.jsonl", rows)
+    above = curves.signature(read(run)).draw(False).axes[0]
+    assert above.get_yscale() == "log"
+    assert above.get_title("left") == "test accuracy (%), log scale of the error"
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_heat_map_has_its_numbers_on_a_phone_too(run: Path, narrow: bool) -> None:
+    chart = weights.layers(read(run))
+    assert chart is not None
+    said = [text.get_text() for text in chart.draw(narrow).axes[0].texts]
+    assert "90" in said
 
 
 def test_no_single_cut_is_claimed_where_layers_have_their_own(run: Path) -> None:

@@ -89,10 +89,11 @@ def test_both_themes_and_print_are_there(run: Path) -> None:
 def test_a_real_run_of_200_epochs_is_small_and_quick(tmp_path: Path) -> None:
     start = time.process_time()  # whatever else the machine is doing
     path, _ = make([KEPT], tmp_path / "report.html")
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 6
     assert path.stat().st_size < 2_000_000
     text = path.read_text(encoding="utf-8")
-    assert "90\u00a0% sparse ends 0.2\u00a0points below its dense twin: 78.1\u00a0% against 78.3\u00a0%" in text
+    said = "90\u00a0% sparse ends level with its dense twin, as far as one seed and 10,000 images can tell: 78.1\u00a0%"
+    assert said in text
     Page(text)
 
 

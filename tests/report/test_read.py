@@ -100,7 +100,7 @@ def test_settings_of_another_acdc_are_no_reason_to_stop(run: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda run: (run / "config.json").unlink(), "there is no run (no config.json)"),
+        (lambda run: (run / "config.json").unlink(), "its config.json is gone, which says what was run; put it back"),
         (lambda run: (run / "config.json").write_text("{"), "cannot be read"),
         (lambda run: (run / "config.json").write_text("[]"), "expected a table"),
         (lambda run: (run / "metrics.jsonl").write_text(""), "no epoch has ended yet"),

@@ -1,4 +1,7 @@
-"""The command line: one module for each verb. Exit codes: 0 done, 1 failed, 2 refused before it began, 130 Ctrl-C."""
+"""The command line: one module for each verb. Exit codes: 0 done, 1 failed, 2 refused before it began, 130 Ctrl-C.
+
+Only the module of the verb that was typed is imported: torch takes seconds, and not every verb needs it.
+"""
 
 import argparse
 import contextlib
@@ -6,10 +9,24 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 
 from acdc._version import __version__
-from acdc.cli import check, compare, compare_methods, cp, doctor, eval, ls, report, show, train
 from acdc.cli.errors import UsageError
+
+# In the order of the help, and what it says.
+_VERBS = {
+    "train": "train a recipe, or take a run up where it stopped",
+    "check": "check a recipe and predict its cost, without training",
+    "eval": "measure the models of a run on the test images",
+    "compare": "see how far two models agree",
+    "compare-methods": "train several methods on one recipe and compare them",
+    "report": "show runs on one page: figures, tables, settings",
+    "ls": "list recipes, models, data sets, schedules, methods or criteria",
+    "show": "show a recipe: its settings, timeline, and the paper's results",
+    "cp": "copy a recipe to a file, to change it",
+    "doctor": "look at this machine: versions, device, packages, data",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,8 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"acdc {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
-    for verb in (train, check, eval, compare, compare_methods, report, ls, show, cp, doctor):
-        verb.add_to(verbs)
+    typed = (sys.argv[1:] if argv is None else argv)[:1]
+    for name, said in _VERBS.items():
+        if name in typed:
+            import_module(f"acdc.cli.{name.replace('-', '_')}").add_to(verbs)
+        else:
+            verbs.add_parser(name, help=said)
     with _said_once():
         args = parser.parse_args(argv)
     if "verb" not in args:

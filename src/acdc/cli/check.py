@@ -18,7 +18,6 @@ from acdc.train.recipe import Recipe
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "check",
-        help="check a recipe and predict its cost, without training",
         description="Name everything that is wrong with a recipe; or show its timeline, which layers it prunes, its "
         "FLOPs by the paper's count, and how long it will take here.",
         allow_abbrev=False,

@@ -6,15 +6,16 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
-from rich.console import Console as Terminal
+from typing import TYPE_CHECKING, Any
 
 from acdc.cli.errors import UsageError
-from acdc.methods.base import Base
-from acdc.train import reading, tabulate
-from acdc.train.recipe import Recipe
+from acdc.train import tabulate
+
+if TYPE_CHECKING:
+    import torch
+
+    from acdc.methods.base import Base
+    from acdc.train.recipe import Recipe
 
 DEVICES = ("auto", "cpu", "cuda")
 # Options that are short for a setting.
@@ -54,12 +55,14 @@ def settings(args: argparse.Namespace) -> list[str]:
     return [*args.set, *said]
 
 
-def read_recipe(args: argparse.Namespace) -> Recipe:
+def read_recipe(args: argparse.Namespace) -> "Recipe":
     return read(args.recipe, settings(args))
 
 
-def examine(args: argparse.Namespace) -> tuple[Recipe | None, list[str]]:
+def examine(args: argparse.Namespace) -> tuple["Recipe | None", list[str]]:
     """The recipe with settings on top, and all that is wrong with it; what is not can be looked at further."""
+    from acdc.train import reading
+
     problems: list[str] = []
     try:
         said = settings(args)
@@ -72,8 +75,10 @@ def examine(args: argparse.Namespace) -> tuple[Recipe | None, list[str]]:
         return error.recipe, [f"{error.source}:", *error.problems, *problems]
 
 
-def read(name: str, said: Sequence[str]) -> Recipe:
+def read(name: str, said: Sequence[str]) -> "Recipe":
     """A recipe with settings on top; what is wrong with it is the user's to fix."""
+    from acdc.train import reading
+
     try:
         return reading.read(name, said)
     except reading.RecipeError as error:
@@ -98,10 +103,12 @@ def report_of(run: Path) -> str:
         return f"no report: it could not be drawn ({type(error).__name__}: {error}); acdc report {run} says where"
 
 
-def read_device(text: str) -> tuple[torch.device, str]:
+def read_device(text: str) -> "tuple[torch.device, str]":
     """The device, and why this one."""
     if text not in DEVICES:
         raise UsageError([f"--device {text}: expected one of {', '.join(DEVICES)}; type --device auto"])
+    import torch
+
     available = torch.cuda.is_available()
     if text == "cuda" and not available:
         raise UsageError(["--device cuda: expected a GPU that torch can use, and it sees none; type --device cpu"])
@@ -119,10 +126,13 @@ def read_workers(text: str | None) -> int | None:
 
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> None:
     """The first `text` columns are words, the others numbers. Lines and no colour where stdout is no terminal."""
-    terminal = Terminal()
-    if sys.stdout.isatty() and not terminal.is_dumb_terminal and not os.environ.get("NO_COLOR"):
-        tabulate.show(terminal, title, header, rows, text=text)
-        return
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        from rich.console import Console as Terminal
+
+        terminal = Terminal()
+        if not terminal.is_dumb_terminal:
+            tabulate.show(terminal, title, header, rows, text=text)
+            return
     for line in tabulate.plain(title, header, rows, text=text):
         print(line)
 
@@ -134,7 +144,7 @@ def judged(images: int, unreadable: int) -> str:
     return f"{images - unreadable:,} of {images:,} images ({unreadable:,} cannot be read)"
 
 
-def sparsity_of(method: Base) -> str:
+def sparsity_of(method: "Base") -> str:
     """As a run's introduction says it."""
     if method.sparsity is not None:
         return f"{method.sparsity:.4g}"
@@ -149,5 +159,7 @@ def si(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}"
 
 
-def _device(kind: str) -> torch.device:
+def _device(kind: str) -> "torch.device":
+    import torch
+
     return torch.device(kind, int(os.environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from acdc.cli import common, pairs
 from acdc.cli.errors import UsageError
-from acdc.cli.eval import load_weights
+from acdc.cli.eval import load_weights, put_weights
 from acdc.cli.pairs import Model
 from acdc.measure.agreement import Agreeing, Agreement
-from acdc.train import folder, loading
+from acdc.train import checkpoint, folder, loading
+from acdc.train.checkpoint import CheckpointError
 from acdc.train.distributed import World
 from acdc.train.experiment import reproducible
 from acdc.train.recipe import Recipe
@@ -27,12 +28,15 @@ _BATCH = 1000  # of predictions that were kept
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "compare",
-        help="see how far two models agree",
         description="Compare the answers of two models on the test images: top-1 agreement, cross-entropy both ways, "
         "which is right. With one run, its sparse model and each of its dense ones.",
         allow_abbrev=False,
     )
-    parser.add_argument("a", metavar="A", help="a run's folder (its sparse model), or a .safetensors file in it")
+    parser.add_argument(
+        "a",
+        metavar="A",
+        help="a run's folder (its sparse model), a .safetensors file in it, or a checkpoint: RUN/checkpoints/NAME.pt",
+    )
     parser.add_argument("b", metavar="B", nargs="?", help="another, or another file of the same run")
     parser.add_argument("--json", metavar="FILE", help="also write all of it there, with the flips of every class")
     common.add_place(parser)
@@ -54,19 +58,25 @@ def run(args: argparse.Namespace) -> int:
     for a, b in compared:
         pairs.refuse_other_data(a, b)
     kept = all(model.kept for pair in compared for model in pair)
-    problem, missing = _problem(compared[0][0].recipe, device, args.data, workers, kept=kept)
+    try:
+        problem, missing = _problem(compared[0][0].recipe, device, args.data, workers, kept=kept)
+    except UsageError as error:
+        notes = dict.fromkeys(model.note for pair in compared for model in pair if model.note and not model.kept)
+        raise UsageError([*error.problems, *notes]) from None
     try:
         if problem:
             pairs.refuse_other_models(compared, problem)
             if not kept:
                 print(f"device: {device.type} ({why})")
         done = [_compare(a, b, problem, device) for a, b in compared]
-    except ValueError as error:
+    except (ValueError, CheckpointError) as error:
         raise UsageError([str(error)]) from None
     finally:
         if problem:
             problem.close()
     _show(done)
+    for note in _notes(done):
+        print(note)
     if missing:
         print(f"without labels, so nobody is right or wrong: {missing}")
     if args.json:
@@ -118,12 +128,15 @@ def _batches(
 def _answers(model: Model, problem: loading.Problem | None, device: torch.device) -> Callable[[Any, slice], Tensor]:
     """Logits of the test images at some places."""
     if model.kept:
-        with safe_open(model.where / "predictions.safetensors", framework="pt") as file:
+        with safe_open(model.where / folder.PREDICTIONS, framework="pt") as file:
             logits = file.get_tensor(model.name)
         return lambda images, places: logits[places]
     assert problem is not None, "without data there are kept predictions"
     network, precision = problem.new_model(model.recipe).to(device), model.recipe.train.precision
-    load_weights(network, model.file)
+    if model.file.suffix == ".pt":
+        put_weights(network, checkpoint.load(model.file)["model"], model.file)
+    else:
+        load_weights(network, model.file)
     network.eval()
     if precision == "fp16" and device.type == "cpu":
         precision = "fp32"
@@ -139,14 +152,14 @@ def _answers(model: Model, problem: loading.Problem | None, device: torch.device
 
 
 def _show(done: Sequence[Compared]) -> None:
-    runs = {model.where for one in done for model in (one.a, one.b)}
-    rows, alone = [], len(runs) == 1
+    models = [model for one in done for model in (one.a, one.b)]
+    runs, names, rows = dict.fromkeys(model.where for model in models), pairs.labels(models), []
     for one in done:
         found = one.agreement
         known = (found.accuracy_a, found.accuracy_b, found.both_right, found.only_a_right, found.only_b_right)
         rows.append(
             [
-                *(one.a.name if alone else str(one.a), one.b.name if alone else str(one.b)),
+                *(names[one.a.file], names[one.b.file]),
                 f"{found.top1:.2%}",
                 f"{found.cross_entropy_ab:.3f}",
                 f"{found.cross_entropy_ba:.3f}",
@@ -155,17 +168,25 @@ def _show(done: Sequence[Compared]) -> None:
         )
     header = ["A", "B", "agree", "A to B", "B to A", "A right", "B right", "both", "only A", "only B"]
     samples, sources = done[0].agreement.samples, sorted({one.source for one in done})
-    title = f"{', '.join(sorted(map(str, runs)))}: answers on {samples:,} test images ({', '.join(sources)})"
+    title = f"{', '.join(map(str, runs))}: answers on {samples:,} test images ({', '.join(sources)})"
     common.show_table(title, header, rows, text=2)
     print("agree: the same top-1 class; A to B: cross-entropy −Σ softmax(A) · log softmax(B), in nats")
     for one in done:
-        if one.agreement.flips:
-            print(f"{one.a.name} and {one.b.name} differ most in class {_most(one.agreement.flips)}")
+        a, b = names[one.a.file], names[one.b.file]
+        if one.agreement.top1 == 1:
+            print(f"{a} and {b} name the same class for every image")
+        elif one.agreement.flips:
+            print(f"{a} and {b} differ most in class {_most(one.agreement.flips)}")
 
 
 def _most(flips: Mapping[int, int]) -> str:
-    order = sorted(flips, key=lambda index: -flips[index])[:3]
-    return ", ".join(f"{index} ({flips[index]:,} images)" for index in order)
+    order = sorted((index for index in flips if flips[index]), key=lambda index: -flips[index])[:3]
+    return ", ".join(f"{index} ({flips[index]:,} image{'s' if flips[index] > 1 else ''})" for index in order)
+
+
+def _notes(done: Sequence[Compared]) -> list[str]:
+    notes = [note for one in done for note in (pairs.other_training(one.a, one.b), one.a.note, one.b.note) if note]
+    return list(dict.fromkeys(notes))
 
 
 def _write(path: Path, done: Sequence[Compared]) -> None:
@@ -182,7 +203,7 @@ def _write(path: Path, done: Sequence[Compared]) -> None:
         for one in done
     ]
     try:
-        folder.write_json(path, {"comparisons": rows})
+        folder.write_json(path, {"comparisons": rows, "notes": _notes(done)})
     except OSError as error:
         raise UsageError([f"--json {path}: {error.strerror}; type another file"]) from None
     print(f"written: {path}")

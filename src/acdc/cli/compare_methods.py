@@ -42,7 +42,6 @@ it runs beside --methods, at every sparsity unless training decides that. Tables
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "compare-methods",
-        help="train several methods on one recipe and compare them",
         description="Train methods x sparsities x seeds on one recipe, several at a time, at equal epochs or at equal\n"
         "training FLOPs; then a table and a page of figures. Typed again it goes on where it was stopped; with\n"
         "more methods, sparsities or seeds, these join it.",

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from acdc.cli.errors import UsageError
-from acdc.train import reading
+from acdc.train import shelf
 
 
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "cp",
-        help="copy a recipe to a file, to change it",
         description="Copy a recipe, comments and all, to a new file. An existing file is never overwritten.",
         allow_abbrev=False,
     )
@@ -25,8 +24,8 @@ def add_to(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        source = reading.find(args.recipe)
-    except reading.RecipeError as error:
+        source = shelf.find(args.recipe)
+    except shelf.RecipeError as error:
         raise UsageError([f"{error.source}: {error.problems[0]}"]) from None
     target = Path(args.file)
     if target.is_dir():

@@ -37,7 +37,6 @@ _COMPILERS = ("c++", "g++", "clang++", "cc", "gcc")
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "doctor",
-        help="look at this machine: versions, device, packages, data",
         description="Look at versions, the device, optional packages, data sets and the runs folder, and say what to "
         "type for what is missing. Exit code 0 if the default run can work here.",
         allow_abbrev=False,

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ _OTHERS = ("masks.safetensors", "predictions.safetensors")
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "eval",
-        help="measure the models of a run on the test images",
         description="Measure the models of a run folder, or one of its files, on the test images, and compare with "
         "what the run wrote.",
         allow_abbrev=False,
@@ -148,6 +147,11 @@ def load_weights(model: nn.Module, path: Path) -> None:
     except (SafetensorError, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(f"{path}: cut short, or not a safetensors file ({reason})") from None
+    put_weights(model, weights, path)
+
+
+def put_weights(model: nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Weights of a file that was read, or a ValueError that names what does not fit."""
     expected = model.state_dict()
     faults = [
         f"{what} {', '.join(sorted(keys)[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"

@@ -1,21 +1,21 @@
 """acdc ls: what there is to name in a command or a recipe."""
 
 import argparse
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from inspect import getdoc
 from typing import Any
 
-from acdc import criteria, data, methods, models
+from acdc import data, methods, models
 from acdc.cli import common
 from acdc.cli.errors import UsageError
 from acdc.schedule import Schedule
-from acdc.train import reading
+from acdc.train import shelf
 
 
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "ls",
-        help="list recipes, models, data sets, schedules, methods or criteria",
         description="List what can be named: recipes for acdc train, and models, data sets, schedules, methods and "
         "criteria for a recipe.",
         allow_abbrev=False,
@@ -42,11 +42,23 @@ def run(args: argparse.Namespace) -> int:
 
 def _recipes() -> None:
     rows = []
-    for name in reading.shipped():
-        read = reading.read(name)
-        rows.append((name, read.model.name, read.data.name, str(read.epochs), read.about))
+    for name, path in shelf.shipped().items():
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        rows.append((name, said["model"]["name"], said["data"]["name"], str(_epochs(name, said)), said["about"]))
     common.show_table("Recipes, for acdc train NAME", ("name", "model", "data", "epochs", "about"), rows, text=5)
     print("\nacdc show NAME shows one, acdc check NAME what it will cost, acdc cp NAME FILE copies it to change")
+
+
+def _epochs(name: str, said: Mapping[str, Any]) -> int:
+    """As reading the recipe would give; reading it takes torch, and a list should be there at once."""
+    epochs, schedule = said.get("train", {}).get("epochs"), said.get("method", {}).get("schedule")
+    if epochs is None and isinstance(schedule, str):
+        return Schedule.named()[schedule]().total_steps(1)
+    if epochs is None:
+        from acdc.train import reading
+
+        return reading.read(name).epochs
+    return epochs
 
 
 def _models() -> None:
@@ -81,10 +93,18 @@ def _methods() -> None:
 
 
 def _criteria() -> None:
+    from acdc import criteria
+
     rows = [(name, criteria.card(name).partition("\n")[0].rstrip(".")) for name in criteria.names()]
     common.show_table("Criteria, for method.criterion of acdc, gmp and one_shot", ("name", "keeps"), rows, text=2)
     print("\nwith knobs: --set method.criterion='{name=\"woodfisher\", steps=20}'")
     print("acdc ls criteria NAME shows a criterion's card: formula, costs, reference, knobs")
+
+
+def _criterion(name: str) -> str:
+    from acdc import criteria
+
+    return criteria.card(name)
 
 
 def _first_line(thing: object) -> str:
@@ -99,4 +119,4 @@ _LISTS: dict[str, Callable[[], None]] = {
     "methods": _methods,
     "criteria": _criteria,
 }
-_CARDS: dict[str, Callable[[str], str]] = {"methods": methods.card, "criteria": criteria.card}
+_CARDS: dict[str, Callable[[str], str]] = {"methods": methods.card, "criteria": _criterion}

@@ -1,6 +1,6 @@
 """Two models of runs to be compared: found by what was typed, and refused where they did not see the same images."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,76 +15,137 @@ from acdc.train.recipe import Recipe
 _FIRST = ("sparse", "baseline")  # what a run stands for, where it holds several models
 _TWINS = ("dense", "finetuned", "baseline")  # what its sparse model is compared with
 _OTHERS = ("masks", "predictions")  # files that are no models
+_FILES = (".safetensors", ".pt")
+_TRAINING = ("crop", "flip", "validation", "corrupt", "corrupt_kind")  # what data.* changes of the training images
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model of a run: weights in a file, kept predictions, or both."""
+    """A model of a run: weights in a file, kept predictions, or both; or what a checkpoint holds."""
 
-    where: Path
+    where: Path  # the run
     name: str
+    file: Path
     recipe: Recipe
     test: int  # images
-    kept: tuple[int, ...] | None  # the shape of its predictions, where the run kept them
+    kept: tuple[int, ...] | None = None  # the shape of its predictions, where the run kept them and they are its own
+    note: str | None = None  # what a reader must know of them
 
     def __str__(self) -> str:
         return f"{self.where.absolute().name}/{self.name}"
-
-    @property
-    def file(self) -> Path:
-        return self.where / f"{self.name}.safetensors"
 
 
 def pairs(first: str, second: str | None) -> list[tuple[Model, Model]]:
     if second is not None:
         a, b = (_model(text) for text in (first, second))
-        if (a.where.resolve(), a.name) == (b.where.resolve(), b.name):
+        if a.file.resolve() == b.file.resolve():
             raise UsageError([f"A {first} and B {second} are the same model; type two different ones"])
         return [(a, b)]
     a = _model(first)
-    if Path(first).suffix == ".safetensors":
+    if Path(first).suffix in _FILES:
         raise UsageError(
             [f"A {first} is one model, and B is missing; type another model after it, or the run's folder"]
         )
     twins = [name for name in _TWINS if name in _names(a.where) and name != a.name]
     if not twins:
         raise UsageError([f"A {first} holds one model, {a.name}, and B is missing; type another run after it"])
-    return [(a, replace(a, name=name, kept=_kept(a.where).get(name))) for name in twins]
+    return [(a, _read(a.where, name, a.recipe, a.test)) for name in twins]
+
+
+def labels(models: Iterable[Model]) -> dict[Path, str]:
+    """As short as tells them apart, by file: the model's name, with its run, or with the run's whole path."""
+    each = {model.file: model for model in models}
+    runs = {model.where for model in each.values()}
+    if len(runs) == 1:
+        return {file: model.name for file, model in each.items()}
+    if len({run.absolute().name for run in runs}) == len(runs):
+        return {file: str(model) for file, model in each.items()}
+    return {file: f"{model.where}/{model.name}" for file, model in each.items()}
 
 
 def _model(text: str) -> Model:
     path = Path(text)
-    named = path.suffix == ".safetensors"
+    named, checkpoint = path.suffix in _FILES, path.suffix == ".pt"
     where = path.parent if named else path
+    if checkpoint:
+        where = where.parent if where.name else where.absolute().parent
     if not (where / "config.json").is_file():
-        seeds = sorted(inner.name for inner in where.glob("seed-*") if inner.is_dir())
-        hint = f"it holds several seeds: type one of them, such as {where / seeds[0]}" if seeds else None
-        raise UsageError([f"{text}: {hint or f'{where} holds no run (no config.json); type a folder of acdc train'}"])
-    names, recipe = _names(where), recipe_of(where)
-    name = path.stem if named else next((name for name in _FIRST if name in names), None)
-    if name is None or name not in names:
-        there = ", ".join(f"{name}.safetensors" for name in names) or "none yet"
-        raise UsageError([f"{text}: there is no such model in {where}; its models are {there}"])
+        raise UsageError([f"{text}: {_no_run(where, named=named, checkpoint=checkpoint)}"])
+    recipe = recipe_of(where)
     try:
         test = int(folder.read_json(where / "config.json")["data"]["test"])
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError([f"{text}: config.json does not say how many test images there were ({error})"]) from None
-    return Model(where, name, recipe, test, _kept(where).get(name))
+    if checkpoint:
+        if not path.is_file():
+            raise UsageError([f"{text}: there is no such checkpoint; {_checkpoints(where) or 'the run has none'}"])
+        return Model(where, path.stem, path, recipe, test)
+    names = _names(where)
+    name = path.stem if named else next((name for name in _FIRST if name in names), None)
+    if name is None or name not in names:
+        there = ", ".join(f"{name}.safetensors" for name in names) or "none yet"
+        more = f"; {found}" if not names and (found := _checkpoints(where)) else ""
+        raise UsageError([f"{text}: there is no such model in {where}; its models are {there}{more}"])
+    return _read(where, name, recipe, test)
+
+
+def _no_run(where: Path, *, named: bool, checkpoint: bool) -> str:
+    if checkpoint:
+        return (
+            f"expected a checkpoint where its run keeps it, and {where} holds no run (no config.json); "
+            "type RUN/checkpoints/NAME.pt"
+        )
+    seeds = sorted(inner.name for inner in where.glob("seed-*") if inner.is_dir())
+    if seeds:
+        return f"it holds several seeds: type one of them, such as {where / seeds[0]}"
+    return f"{f'{where} holds' if named else 'holds'} no run (no config.json); type a folder of acdc train"
+
+
+def _checkpoints(where: Path) -> str:
+    newest = sorted((where / "checkpoints").glob("*.pt"))[-1:]
+    return f"type a checkpoint, such as {newest[0]}" if newest else ""
 
 
 def _names(where: Path) -> list[str]:
     files = {path.stem for path in where.glob("*.safetensors")} - {*_OTHERS}
-    return sorted(files | {*_kept(where)})
+    return sorted(files | {*_kept(where)[0]})
 
 
-def _kept(where: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the predictions a run kept, by model."""
-    path = where / "predictions.safetensors"
+def _read(where: Path, name: str, recipe: Recipe, test: int) -> Model:
+    """With its predictions, if they are of the file as it is now."""
+    file, (shapes, made_from) = where / f"{name}.safetensors", _kept(where)
+    model = Model(where, name, file, recipe, test)
+    if name not in shapes:
+        return model
+    kept, known = replace(model, kept=shapes[name]), made_from.get(name)
+    if not file.is_file():
+        return replace(kept, note=f"{file} is gone: its kept predictions stand for it")
+    if known is None and _whole(file):
+        return replace(kept, note=f"{file}: its kept predictions are of an older acdc, which tied them to no file")
+    if known is None or known != folder.checksum(file):
+        again = "it is run again instead of using them"
+        return replace(model, note=f"{file} is not the file its kept predictions were made from: {again}")
+    return kept
+
+
+def _whole(file: Path) -> bool:
+    """Whether a file is as long as it says: cheap, and enough to notice one cut short."""
+    try:
+        with safe_open(file, framework="pt"):
+            return True
+    except (SafetensorError, OSError):
+        return False
+
+
+def _kept(where: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    """Shapes of the predictions a run kept, and the checksums of the files they were made from; both by model."""
+    path = where / folder.PREDICTIONS
     if not path.is_file():
-        return {}
+        return {}, {}
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        return shapes, folder.checksums(path)
     except (SafetensorError, OSError) as error:
         raise UsageError(
             [f"{path}: cut short, or not a safetensors file ({error}); remove it to run the models"]
@@ -109,8 +170,18 @@ def refuse_other_data(a: Model, b: Model) -> None:
         )
     for model in (a, b):
         if model.kept and model.kept[0] != model.test:
-            path, count = model.where / "predictions.safetensors", model.kept[0]
+            path, count = model.where / folder.PREDICTIONS, model.kept[0]
             raise UsageError([f"{path}: {count:,} predictions of {model.test:,} test images; remove it"])
+
+
+def other_training(a: Model, b: Model) -> str | None:
+    """What differs in the images and labels the two learned from, which does not stand in the way."""
+    data_a, data_b = a.recipe.data, b.recipe.data
+    sides = [(f"data.{key}", getattr(data_a, key), getattr(data_b, key)) for key in _TRAINING]
+    if data_a.corrupt and data_b.corrupt:
+        sides.append(("the seed of the random labels", a.recipe.run.seeds[0], b.recipe.run.seeds[0]))
+    different = [f"{what} is {_plain(one)} and {_plain(other)}" for what, one, other in sides if one != other]
+    return f"they did not learn from the same images and labels: {', '.join(different)}" if different else None
 
 
 def _plain(value: Any) -> str:

@@ -13,7 +13,6 @@ from acdc.report.read import ReportError
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "report",
-        help="show runs on one page: figures, tables, settings",
         description="Write what run folders hold as one file without any other: a page of figures and tables. Several "
         "runs are set beside each other; those that differ only in the seed are averaged. As svg it is one figure, the "
         "first unless --figure names another.",

@@ -17,7 +17,6 @@ _TABLES = ("model", "data", "optimizer", "rate", "train", "method", "run")
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "show",
-        help="show a recipe: its settings, timeline, and the paper's results",
         description="Show a recipe with every setting, its timeline, and what the paper reports for it, each with the "
         "command that trains it.",
         allow_abbrev=False,

@@ -30,7 +30,6 @@ from acdc.train.setting import Setting
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "train",
-        help="train a recipe, or take a run up where it stopped",
         description="Train a recipe (the digits, if none is named) and write a run folder: checkpoints, models, "
         "metrics, a final table. Start it under torchrun to use several processes.",
         allow_abbrev=False,

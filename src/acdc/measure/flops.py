@@ -1,121 +1,16 @@
-"""What a forward pass and a training run cost in theory, by non-zero weights. One multiply-add is 2 FLOPs.
+"""What a training run costs in theory, by non-zero weights; sparsity/flops.py counts a forward pass.
 
-"paper" (§4) counts convolutions and linear layers, attention's projections among them, and nothing else:
-
-    inference   F = Σ 2 · uses · non-zeros
-    training    3 · F_C for a sample of a compressed epoch, 2 · F_D + F for one of a dense epoch
+    "paper" (§4)   3 · F_C for a sample of a compressed epoch, 2 · F_D + F for one of a dense epoch
 
 F_D leaves out the weights that stayed zero: they save the forward pass and half of the backward pass, but not the
-gradient of the weights. "published" is the rule of the published code: 3 · F in both, where F also holds an addition
-for each bias, 2 for each element of a batch norm, 1 of a ReLU, and the window for each output of a pooling.
-
-Products between activations (attention's QKᵀ and AV) are given beside, in neither. Look-ups of embeddings count 0.
-What a kernel saves of all this is measured elsewhere.
+gradient of the weights. "published" is the rule of the published code: 3 · F in both, with what its F holds beside.
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterable
 
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
+from acdc.sparsity.flops import Flops, Rule, checked, inference_flops
 
-from acdc.sparsity.layers import all_weights
-from acdc.sparsity.uses import batch_of, forward_uses
-
-Rule = Literal["paper", "published"]
-
-_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-_POOLS = {f"{kind}_pool{axes}d": axes for kind in ("max", "avg") for axes in (1, 2, 3)}
-_WITH_BIAS = ("linear", *(f"conv{way}{axes}d" for way in ("", "_transpose") for axes in (1, 2, 3)))
-_PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm")
-# What may be done to a parameter that then enters no product: positions are added. Some attributes are views of it.
-_HARMLESS = {
-    "__get__",
-    "size",
-    "dim",
-    "numel",
-    "add",
-    "sub",
-    *(f"__{way}{op}__" for way in "ri" for op in ("add", "sub")),
-}
-_VIEWS = ("T", "mT", "H", "mH", "data")
-
-
-@dataclass(frozen=True)
-class Flops:
-    """FLOPs per sample: of weights, all of them (`dense`) and the non-zero ones (`actual`); and of what stands beside.
-
-    `uncounted` names parameters of unknown layers that the forward pass used: they count 0, and the rest is a lower
-    bound.
-    """
-
-    dense: int
-    actual: int
-    attention: int = 0  # products between activations
-    biases: int = 0
-    elementwise: int = 0  # batch norm, ReLU and pooling
-    uncounted: tuple[str, ...] = ()
-
-    @property
-    def ratio(self) -> float:
-        """The paper's "x": the fraction of the dense cost."""
-        return self.actual / self.dense
-
-    @property
-    def lower_bound(self) -> bool:
-        return bool(self.uncounted)
-
-    @property
-    def extra(self) -> int:
-        """What the published code adds to each forward pass, pruned or not."""
-        return self.biases + self.elementwise
-
-    def inference(self, rule: Rule = "paper") -> int:
-        return self.actual + (self.extra if _checked(rule) == "published" else 0)
-
-    def __str__(self) -> str:
-        said = f"{self.actual:,} FLOPs per sample of {self.dense:,} dense ({self.ratio:.2f}x)"
-        if self.attention:
-            said += f", and {self.attention:,} of products between activations"
-        if not self.uncounted:
-            return said
-        return (
-            f"at least {said}; a lower bound, as these are of no known layer and count 0: {', '.join(self.uncounted)}"
-        )
-
-
-def inference_flops(model: nn.Module, example: Any) -> Flops:
-    """FLOPs of one sample. `example` is a batch of any size, or a tuple of arguments; the batch is its first axis.
-
-    Weights on the meta device have no values and count as non-zero.
-    """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    rest = _Rest(model)
-    dense = actual = 0.0
-    for name, uses in forward_uses(model, example, around=rest).items():
-        param = parameters[name]
-        dense += 2 * uses * param.numel()
-        actual += 2 * uses * (param.numel() if param.is_meta else int(param.count_nonzero()))
-    if not dense:
-        unknown = f" (of no known layer: {', '.join(rest.uncounted)})" if rest.uncounted else ""
-        raise ValueError(
-            f"{type(model).__name__} used no convolution, linear or attention weight in its forward pass{unknown}: "
-            "there are no FLOPs to count. Pass the model and an example of its input"
-        )
-    batch = batch_of(example)
-    return Flops(
-        dense=round(dense),
-        actual=round(actual),
-        attention=round(2 * rest.products / batch),
-        biases=round(rest.biases / batch),
-        elementwise=round(rest.elementwise / batch),
-        uncounted=tuple(rest.uncounted),
-    )
-
+__all__ = ["Flops", "Rule", "SparseRule", "epoch_flops", "inference_flops", "training_flops"]
 
 SparseRule = Callable[[float, float], float]
 """From inference FLOPs in a sparse epoch, and the dense model's, to those of training: Base.sparse_flops."""
@@ -128,7 +23,7 @@ def epoch_flops(
 
     `extra` is what "published" adds to a forward pass (Flops.extra); `sparse` is for methods that cost more than 3·F.
     """
-    if _checked(rule) == "published":
+    if checked(rule) == "published":
         return 3 * (flops + extra)
     if kind == "sparse":
         return round(sparse(flops, dense)) if sparse else 3 * flops
@@ -148,88 +43,3 @@ def training_flops(
     return samples * sum(
         epoch_flops(kind, flops, dense, rule=rule, extra=extra, sparse=sparse) for kind, flops in epochs
     )
-
-
-def _checked(rule: str) -> str:
-    if rule not in get_args(Rule):
-        raise ValueError(f"rule={rule!r}: expected one of {', '.join(map(repr, get_args(Rule)))}; write rule='paper'")
-    return rule
-
-
-class _Rest(TorchFunctionMode):
-    """Counts, over the whole batch, all that is not a use of a known weight; and sees which parameters are unknown."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.products = self.biases = self.elementwise = 0.0
-        self.uncounted: dict[str, None] = {}  # in the order of their use
-        self._unknown = _unknown_parameters(model)
-        self._weights = {_storage(param) for param in model.parameters()} - {None}
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name == "__get__" and func.__self__.__name__ in _VIEWS:
-            name = func.__self__.__name__
-        output = func(*args, **kwargs)
-        if self._unknown and name not in _HARMLESS:
-            found = (self._unknown.get(id(tensor)) for tensor in _tensors((args, kwargs)))
-            self.uncounted.update(dict.fromkeys(filter(None, found)))
-        self._count(name, args, kwargs, output)
-        return output
-
-    def _count(self, name: str, args: tuple, kwargs: dict, output: Any) -> None:
-        def given(place: int, key: str) -> Any:
-            return args[place] if len(args) > place else kwargs.get(key)
-
-        if name in _WITH_BIAS:
-            self.biases += output.numel() if given(2, "bias") is not None else 0
-        elif name == "batch_norm":
-            self.elementwise += 2 * output.numel()
-        elif name in ("relu", "relu_"):
-            self.elementwise += output.numel()
-        elif name in _POOLS:
-            window, axes = given(1, "kernel_size"), _POOLS[name]
-            elements = output[0] if isinstance(output, tuple) else output
-            self.elementwise += elements.numel() * (window**axes if isinstance(window, int) else math.prod(window))
-        elif name in _PRODUCTS:
-            pair = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)][:2]
-            if not {_storage(tensor) for tensor in pair} & self._weights:
-                self.products += output.numel() * pair[name == "__rmatmul__"].shape[-1]
-        elif name == "scaled_dot_product_attention":  # counted whole, causal or not
-            query, key, value = (given(i, k) for i, k in enumerate(("query", "key", "value")))
-            pairs = query.numel() // query.shape[-1] * key.shape[-2]
-            self.products += pairs * (query.shape[-1] + value.shape[-1])
-        elif name == "multi_head_attention_forward":  # what nn.MultiheadAttention calls, the sequence first
-            self.products += 2 * given(0, "query").numel() * given(1, "key").shape[0]
-
-
-def _unknown_parameters(model: nn.Module) -> dict[int, str]:
-    """Names of the matrices, by identity, of layers that are neither known nor norms. A vector multiplies no matrix."""
-    known = {id(weight.param) for weight in all_weights(model)}
-    return {
-        id(param): f"{prefix}.{local} ({type(module).__name__})" if prefix else f"{local} ({type(module).__name__})"
-        for prefix, module in model.named_modules()
-        if not isinstance(module, _NORMS)
-        for local, param in module._parameters.items()
-        if param is not None and id(param) not in known and not is_lazy(param)
-        if sum(size > 1 for size in param.shape) > 1
-    }
-
-
-def _storage(tensor: Tensor) -> int | None:
-    """The same for a parameter and its views, as in x @ weight.T. None where there is no memory to point to."""
-    try:
-        return tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError, ValueError):  # sparse, lazy
-        return None
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))

@@ -126,9 +126,12 @@ def _best(made: Sequence[rows.Row]) -> str:
     for level in [level for level in found if level.sparsity is not None] or found:
         top = rows.leaders([by_number[group.number] for group in level.groups])
         where = f"at {level.title} " if level.sparsity is not None else ""
-        verb = "" if said else " ends highest," if len(top) == 1 else " end highest,"
         spread = words.spread(top[0].accuracy.values, digits=1)
-        said.append(f"{where}{rows.names(level, top)}{verb} with {spread} %")
+        if len(top) == 1:
+            said.append(f"{where}{level.name(top[0].group)}{' ends highest,' if not said else ''} with {spread} %")
+        else:
+            names = words.listed([level.name(row.group) for row in top]) + (" end highest" if not said else "")
+            said.append(f"{where}{names}, too close to tell apart ({level.name(top[0].group)} {spread} %)")
     return words.sentence("; ".join(said))
 
 

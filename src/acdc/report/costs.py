@@ -80,7 +80,7 @@ def agreement(run: Run) -> Chart | None:
         height = 46 * len(run.pairs)
         axes = plot.panel(figure, "", left=118, right=108, top=8, height=height)
         labels = [f"{_short(pair.a)} – {_short(pair.b)}" for pair in run.pairs]
-        text = [f"{100 * pair.top1:.1f} %\nCE {pair.ab:.2f} / {pair.ba:.2f}" for pair in run.pairs]
+        text = [f"{words.percent(pair.top1)}\nCE {pair.ab:.2f} / {pair.ba:.2f}" for pair in run.pairs]
         colours = [LIGHT["sparse"] if "sparse" in pair.a else LIGHT["dense"] for pair in run.pairs]
         plot.bars(axes, labels, [100 * pair.top1 for pair in run.pairs], colours, text)
         axes.set_xlim(0, 100)

@@ -29,10 +29,12 @@ def headline(run: Run) -> str:
     other, sparsity = facts.rival(run), words.share(best.sparsity)
     if other is None:
         return f"{sparsity} sparse reaches {words.percent(best.accuracy)}{so_far}"
-    noun = facts.NOUNS[other.role]
+    noun, doubt = facts.NOUNS[other.role], words.doubt([best.accuracy], [other.accuracy], run.images)
+    tell = f"one seed and {run.images:,} images" if run.images else ""
+    gap = words.gap(best.accuracy, other.accuracy, noun, doubt=doubt, tell=tell)
     return (
-        f"{sparsity} sparse {'ends' if not so_far else 'stands'} {words.gap(best.accuracy, other.accuracy, noun)}"
-        f"{so_far}: {words.percent(best.accuracy)} against {words.percent(other.accuracy)}"
+        f"{sparsity} sparse {'ends' if not so_far else 'stands'} {gap}{so_far}: "
+        f"{words.percent(best.accuracy)} against {words.percent(other.accuracy)}"
     )
 
 
@@ -40,7 +42,7 @@ def signature(run: Run) -> Chart:
     rows, phases = run.stage(run.main), facts.phases(run)
     others = {"baseline": run.stage("dense") if run.main != "dense" else [], "finetuned": run.stage("finetune")}
     last = max(run.planned, rows[-1]["epoch"] + 1)
-    images = run.config.get("data", {}).get("test")
+    images = run.images
     sparse = [phase for phase in phases if phase.kind == "sparse"]
 
     def draw(narrow: bool) -> Figure:
@@ -101,7 +103,7 @@ def _end(word: str, accuracy: float, narrow: bool) -> str:
     word = _TITLES.get(word, word)
     if narrow:
         word = {"dense baseline": "base", "twin, fine-tuned": "tuned", "dense twin": "twin"}.get(word, word)
-    return f"{word} {100 * accuracy:.1f}"
+    return f"{word} {words.fixed(100 * accuracy)}"
 
 
 def loss(run: Run) -> Chart:
@@ -135,8 +137,16 @@ def loss(run: Run) -> Chart:
     return Chart("loss", title, f"{alt}{rates[-1]:g} in the last epoch.", draw)
 
 
+def all_alive(run: Run) -> bool:
+    """Whether dense phases after the first left no weight at zero, and no filter without one."""
+    phases = [phase for phase in facts.phases(run)[1:] if phase.kind == "dense"]
+    rows = [row for row in run.stage(run.main) if row["kind"] == "dense" and phases and row["epoch"] >= phases[0].first]
+    dead = any(any(phase.end["dead_filters"].values()) for phase in phases if phase.end)
+    return bool(phases) and not dead and not any(row["sparsity"] for row in rows)
+
+
 def inactive(run: Run) -> Chart | None:
-    """Zeros in dense phases: weights pruned before that never moved since (their gradient is 0)."""
+    """Zeros in dense phases: weights pruned before that never moved since (their gradient is 0). None without any."""
     phases = [phase for phase in facts.phases(run)[1:] if phase.kind == "dense"]
     if not phases:
         return None
@@ -145,6 +155,8 @@ def inactive(run: Run) -> Chart | None:
     dead = {
         p.last + 1: 100 * sum(p.end["dead_filters"].values()) / sum(p.end["filters"].values()) for p in ends if p.end
     }
+    if all_alive(run):  # the table of phases says so
+        return None
     last = phases[-1]
     title = f"{words.share(last.sparsity)} of the weights stay zero through the last dense phase"
     if last.sparsity == 0:
@@ -161,7 +173,7 @@ def inactive(run: Run) -> Chart | None:
             part = [row for row in rows if phase.first <= row["epoch"] <= phase.last]
             axes.plot(plot.after(part), [100 * row["sparsity"] for row in part], color=LIGHT["dense"], marker=".")
         axes.plot(list(dead), list(dead.values()), "D", color=LIGHT["series-3"], markersize=6, zorder=4)
-        highest = max([100 * row["sparsity"] for row in rows] + list(dead.values()) + [1])
+        highest = max([100 * row["sparsity"] for row in rows] + list(dead.values()))
         axes.set_ylim(-0.02 * highest, 1.12 * highest)
         plot.epochs(axes, max(run.planned, last.last + 1), label="epochs trained (shaded: compressed)")
         labels = [(100 * last.sparsity, "zero weights", LIGHT["dense"])]

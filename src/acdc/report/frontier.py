@@ -20,9 +20,15 @@ class Point:
     group: Group
     role: str
     cost: float  # training FLOPs, as a fraction of the dense run of as many epochs
-    accuracy: float
-    std: float
-    seeds: int
+    values: tuple[float, ...]  # accuracies, one for each seed
+
+    @property
+    def accuracy(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def std(self) -> float:
+        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
 
     @property
     def name(self) -> str:
@@ -30,7 +36,7 @@ class Point:
 
     @property
     def said(self) -> str:
-        return words.percent(self.accuracy) + (f" ± {100 * self.std:.1f}" if self.seeds > 1 else "")
+        return words.percent(self.accuracy) + (f" ± {words.fixed(100 * self.std)}" if len(self.values) > 1 else "")
 
 
 def points(found: Sequence[Group]) -> list[Point]:
@@ -45,10 +51,8 @@ def points(found: Sequence[Group]) -> list[Point]:
                 if (model := facts.of_role(run, role)) and model.training is not None
             ]
             if pairs:
-                accuracies = [accuracy for _, accuracy in pairs]
-                std = statistics.stdev(accuracies) if len(pairs) > 1 else 0.0
                 cost = statistics.fmean(cost for cost, _ in pairs)
-                made.append(Point(group, role, cost, statistics.fmean(accuracies), std, len(pairs)))
+                made.append(Point(group, role, cost, tuple(accuracy for _, accuracy in pairs)))
     return made
 
 
@@ -66,7 +70,7 @@ def frontier(found: Sequence[Group]) -> Chart | None:
     if len(made) < 2:
         return None
     front = best(made)
-    images = found[0].runs[0].config.get("data", {}).get("test")
+    images = found[0].runs[0].images
 
     def draw(narrow: bool) -> Figure:
         legend, height = LEGEND * (len(found) + 1) + 4, 228 if narrow else 306
@@ -85,7 +89,7 @@ def frontier(found: Sequence[Group]) -> Chart | None:
         for point in front:
             place = (point.cost, scale(point.accuracy))
             style = {"fontsize": 9.5, "color": point.group.colour, "va": "bottom", "ha": "right"}
-            text = f"{100 * point.accuracy:.1f}"
+            text = words.fixed(100 * point.accuracy)
             axes.annotate(text, place, xytext=(-7, 4), textcoords="offset points", annotation_clip=False, **style)
         costs = [point.cost for point in made]
         pad = 0.08 * (max(costs) - min(costs)) + 0.02
@@ -98,17 +102,18 @@ def frontier(found: Sequence[Group]) -> Chart | None:
 
     listed = "; ".join(f"{p.name}: {p.said} at {words.times(p.cost)}" for p in made)
     alt = f"Accuracy against training FLOPs; the pale line joins what nothing cheaper equals. {listed}."
-    return Chart("frontier", words.sentence(_title(made)), alt, draw, wide=True)
+    return Chart("frontier", words.sentence(_title(made, images)), alt, draw, wide=True)
 
 
-def _title(made: Sequence[Point]) -> str:
+def _title(made: Sequence[Point], images: int | None) -> str:
     """The best sparse model against the best dense one, or the best of all."""
     sparse, dense = ([point for point in made if point.role == role] for role in ("sparse", "baseline"))
     if not sparse or not dense:
         top = max(made, key=lambda point: point.accuracy)
         return f"{top.group.label} is the most accurate, at {words.times(top.cost)} of the training FLOPs"
     best_sparse, best_dense = (max(part, key=lambda point: point.accuracy) for part in (sparse, dense))
-    gap = words.gap(best_sparse.accuracy, best_dense.accuracy, "the best dense model")
+    doubt = words.doubt(best_sparse.values, best_dense.values, images)
+    gap = words.gap(best_sparse.accuracy, best_dense.accuracy, "the best dense model", doubt=doubt)
     ratio = words.times(best_sparse.cost / best_dense.cost)
     return f"{best_sparse.group.label} ends {gap}, with {ratio} of its training FLOPs"
 

@@ -20,7 +20,7 @@ def accuracy(found: Sequence[Group]) -> Chart:
     curves = {group.number: curve(group, lambda row: row["test_accuracy"]) for group in found}
     rows = [row for group in found for run in group.runs for row in run.stage(run.main)]
     last = max(max(run.planned for run in group.runs) for group in found)
-    images = found[0].runs[0].config.get("data", {}).get("test")
+    images = found[0].runs[0].images
     phases = _shared_phases(found)
 
     def draw(narrow: bool) -> Figure:
@@ -36,7 +36,7 @@ def accuracy(found: Sequence[Group]) -> Chart:
                 edges = [scale(v) for v in low], [scale(v) for v in high]
                 axes.fill_between(x, *edges, color=group.colour, alpha=0.18, linewidth=0)
         plot.epochs(axes, last, label=_epochs(phases))
-        ends = [(scale(curves[g.number][1][-1]), f"{100 * curves[g.number][1][-1]:.1f}", g.colour) for g in found]
+        ends = [(scale(curves[g.number][1][-1]), words.fixed(100 * curves[g.number][1][-1]), g.colour) for g in found]
         plot.label_ends(axes, ends)
         legend_of(figure, found, narrow)
         return figure
@@ -69,7 +69,10 @@ def _title(found: Sequence[Group]) -> str:
         values = found[0].values(found[0].main, accuracy_of)
         if len(values) == 1:
             return f"{top.label} ends at {words.percent(best)}"
-        return f"{len(values)} seeds end within {100 * (max(values) - min(values)):.1f} points of each other"
+        return f"{len(values)} seeds end within {words.fixed(100 * (max(values) - min(values)))} points of each other"
+    sides = [group.values(group.main, accuracy_of) for group in (top, bottom)]
+    if words.alike(sides[0], sides[1], top.runs[0].images):
+        return f"{len(found)} settings end too close to tell apart, at {words.percent(worst)} to {words.percent(best)}"
     return f"{top.label} ends highest, at {words.percent(best)}, {words.gap(best, worst, bottom.label)}"
 
 
@@ -140,7 +143,7 @@ def mask_change(found: Sequence[Group]) -> Chart | None:
         axes.set_xlim(1.5, max(points[-1][0] for _, points in moved) + 0.3)
         axes.locator_params(axis="x", integer=True, nbins=8)
         axes.set_xlabel("compression (number)")
-        plot.label_ends(axes, [(100 * p[-1][1], f"{100 * p[-1][1]:.1f}", g.colour) for g, p in moved])
+        plot.label_ends(axes, [(100 * p[-1][1], words.fixed(100 * p[-1][1]), g.colour) for g, p in moved])
         legend_of(figure, [group for group, _ in moved], True)
         return figure
 

@@ -1,5 +1,6 @@
 """What the figures share: panels in pixels, phases behind them, labels at the ends of lines."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -143,6 +144,7 @@ def accuracy_scale(axes: Axes, rows: Iterable[Record], images: int | None) -> Ca
             entitle(axes, f"{axes.get_title('left')}, some of the first epochs below the axis")
         return lambda accuracy: 100 * accuracy
     axes.set_yscale("log")
+    entitle(axes, f"{axes.get_title('left')}, log scale of the error")
     axes.set_ylim(bottom, top)
     axes.set_yticks(ticks, [f"{100 - tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
@@ -161,6 +163,16 @@ def log_if_wide(axes: Axes, values: Iterable[float], *, factor: float = 20) -> N
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:
         axes.set_ylim(bottom=0)
+
+
+def powers_of_ten(axes: Axes) -> None:
+    """Along a logarithmic x, as letters: 10⁻⁴. Typesetting them as formulas takes longer than the whole figure."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    said = lambda value, _: f"10{f'{math.log10(value):.0f}'.translate(raised)}"  # noqa: E731
+    axes.xaxis.set_major_formatter(FuncFormatter(said))
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def bars(

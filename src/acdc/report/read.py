@@ -66,6 +66,11 @@ class Run:
         return seeds[0]
 
     @property
+    def images(self) -> int | None:
+        """Of the test set."""
+        return self.config.get("data", {}).get("test")
+
+    @property
     def main(self) -> str:
         """The stage that the run is about: the method's, or dense training where there is nothing else."""
         stages = list(dict.fromkeys(row["run"] for row in self.rows))
@@ -111,9 +116,20 @@ def expand(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
+def config_of(folder: Path) -> Record:
+    """What a run says of itself; without it nothing else can be read."""
+    path = folder / "config.json"
+    if (config := _json(path)) is not None:
+        return config
+    if (folder / "metrics.jsonl").is_file():
+        raise ReportError(
+            f"{folder}: its config.json is gone, which says what was run; put it back, or type another run's folder"
+        )
+    raise ReportError(f"{folder}: there is no run (no config.json) in this folder; type a run's folder")
+
+
 def read(folder: Path) -> Run:
-    config = _json(folder / "config.json", needed=True)
-    assert config is not None
+    config = config_of(folder)
     notes: list[str] = []
     rows = _lines(folder / "metrics.jsonl", _ROW, notes)
     if not rows:
@@ -152,10 +168,8 @@ def read(folder: Path) -> Run:
     )
 
 
-def _json(path: Path, *, needed: bool = False) -> Record | None:
+def _json(path: Path) -> Record | None:
     if not path.is_file():
-        if needed:
-            raise ReportError(f"{path.parent}: there is no run (no {path.name}) in this folder; type a run's folder")
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

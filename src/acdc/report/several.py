@@ -163,10 +163,13 @@ def headline(found: Sequence[Group]) -> str:
     said = (
         f"{words.sentence(best.label)} reaches {words.spread(best.values(best.main, accuracy_of), digits=1)} %{seeds}"
     )
-    dense = [_mean(group, "baseline") for group in found if group.role("baseline")]
+    dense = [group.values("baseline", accuracy_of) for group in found if group.role("baseline")]
     if not sparse or not dense:
         return said
-    return f"{said}, {words.gap(_mean(best, 'sparse'), max(dense), 'the best dense model')}"
+    ours, theirs = best.values("sparse", accuracy_of), max(dense, key=statistics.fmean)
+    doubt = words.doubt(ours, theirs, best.runs[0].images)
+    gap = words.gap(statistics.fmean(ours), statistics.fmean(theirs), "the best dense model", doubt=doubt)
+    return f"{said}, {gap}"
 
 
 def _mean(group: Group, role: str) -> float:

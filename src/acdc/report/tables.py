@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acdc.report import facts, place, words
+from acdc.report import curves, facts, place, words
 from acdc.report.facts import Model
 from acdc.report.read import Pair, Run
 from acdc.report.several import Group
@@ -67,7 +67,12 @@ def paper(run: Run) -> Table | None:
     if not found:
         return None
     rows = [
-        [what, f"{ours:.2f}", f"{theirs:g}" + (f" ± {std:g}" if std else ""), f"{ours - theirs:+.2f}".replace("-", "−")]
+        [
+            what,
+            words.fixed(ours, 2),
+            f"{theirs:g}" + (f" ± {std:g}" if std else ""),
+            f"{ours - theirs:+.2f}".replace("-", "−"),
+        ]
         for what, ours, theirs, std in found
     ]
     note = (
@@ -101,6 +106,8 @@ def phases(run: Run) -> Table:
         )
     note = "Changed: positions in which this mask differs from the compressed one before, of all prunable weights. "
     note += "New: kept weights that the mask before had pruned. Explored: kept by any mask so far."
+    if curves.all_alive(run):
+        note += " Every weight came back to life in the dense phases after the first, and no filter died."
     return Table("phases", "Phases", header, rows, note)
 
 
@@ -174,7 +181,7 @@ def seeds(groups: Sequence[Group]) -> Table:
     for group in groups:
         for run in group.runs:
             found = {model.role: model for model in facts.models(run)}
-            cells = [f"{100 * found[role].accuracy:.2f}" if role in found else "–" for role in facts.NOUNS]
+            cells = [words.fixed(100 * found[role].accuracy, 2) if role in found else "–" for role in facts.NOUNS]
             state = "complete" if run.result is not None else f"epoch {run.rows[-1]['epoch'] + 1} of {run.planned}"
             rows.append([group.label, run.name, "–" if run.seed is None else str(run.seed), *cells, state])
     header = ["setting", "run", "seed", "sparse", "dense twin", "fine-tuned", "dense baseline", "state"]

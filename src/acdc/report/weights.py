@@ -13,6 +13,8 @@ from acdc.report.facts import Phase
 from acdc.report.read import Record, Run
 from acdc.report.theme import LIGHT, SMALL, Chart
 
+_CELL = 16  # pixels that two digits need
+
 
 def mask_change(run: Run) -> Chart | None:
     """From one compressed mask to the next, as the published code counts and as a share of what is kept."""
@@ -33,8 +35,9 @@ def mask_change(run: Run) -> Chart | None:
         for shift, key, factor, colour in ((-0.19, "regrown", 100, "sparse"), (0.19, "mask_change", 1, "series-5")):
             values = [factor * end[key] for _, _, end in moved]
             drawn = top.bar([place + shift for place in places], values, width=0.36, color=LIGHT[colour])
-            if len(places) < 9:
-                top.bar_label(drawn, fmt="{:.0f}", padding=1, fontsize=9, color=LIGHT[colour])
+            if len(places) < 9:  # of the pale bars the whole numbers: two small ones side by side would touch
+                marks = [words.mark(v) if key == "regrown" or v >= 0.95 else "" for v in values]
+                top.bar_label(drawn, labels=marks, padding=1, fontsize=9, color=LIGHT[colour])
         highest = 100 * max(end["regrown"] for _, _, end in moved)
         top.set_ylim(0, max(1.15 * highest, 1))
         top.set_xlim(0.5, len(sparse) + 0.5)
@@ -52,7 +55,7 @@ def mask_change(run: Run) -> Chart | None:
         low.set_xticks([n for n, _ in marks], [text for _, text in marks])
         low.set_xlabel("compression (number, @ epoch)", labelpad=1)
         if shares:
-            plot.label_ends(low, [(shares[-1][1], f"explored {shares[-1][1]:.0f} %", LIGHT["finetuned"])])
+            plot.label_ends(low, [(shares[-1][1], f"explored {words.mark(shares[-1][1])} %", LIGHT["finetuned"])])
         return figure
 
     alt = "; ".join(
@@ -81,9 +84,11 @@ def layers(run: Run) -> Chart | None:
         title = f"All layers end with {words.share(zeros[most])} zeros"
 
     def draw(narrow: bool) -> Figure:
-        width, step = (plot.NARROW, 13) if narrow else (plot.WIDE, 17)
+        width, step = (plot.NARROW, 15) if narrow else (plot.WIDE, 17)
         letters = 19 if narrow else 30
         left, right = min(letters, max(len(_plain(name)) for name in names)) * 5.9 + 12, 6 if narrow else 66
+        beside = narrow and (width - left - right) / len(phases) < _CELL  # no room in the cells: the last ones' beside
+        right += 24 if beside else 0
         figure = plot.new(width, step * len(names) + 74)
         axes = plot.panel(figure, "", left=left, right=right, top=30, height=step * len(names))
         axes.set_xlim(0, len(phases))
@@ -95,23 +100,34 @@ def layers(run: Run) -> Chart | None:
         alphas = [share for _, _, share in filled]
         if boxes:  # no weight at all may be zero, where training decides
             axes.add_collection(PatchCollection(boxes, facecolor=LIGHT["sparse"], alpha=alphas, linewidth=0))
-        for column, row, share in cells if not narrow else ():
-            colour = LIGHT["page" if share > 0.85 else "on-mid" if share > 0.6 else "ink" if share else "muted"]
-            text = f"{100 * share:.0f}" if share else "·"
-            axes.text(column + 0.5, row + 0.54, text, ha="center", va="center", fontsize=SMALL, color=colour)
+        for column, row, share in filled if not beside else ():
+            colour = LIGHT["page" if share > 0.85 else "on-mid" if share > 0.6 else "ink"]
+            text, size = words.mark(100 * share), 8.5 if narrow else SMALL
+            axes.text(column + 0.5, row + 0.54, text, ha="center", va="center", fontsize=size, color=colour)
+        whole = [(column + 0.5, row + 0.5) for column, row, share in cells if not share]
+        places = [x for x, _ in whole], [y for _, y in whole]
+        axes.plot(*places, ".", color=LIGHT["muted"], markersize=2, markeredgewidth=0)  # one artist: text takes time
+        for row, name in enumerate(names) if beside else ():
+            text = words.mark(100 * zeros[name])
+            axes.text(len(phases) + 0.2, row + 0.54, text, va="center", fontsize=8.5, color=LIGHT["ink"])
         if not narrow:
             for row, name in enumerate(names):
                 size = words.si(final["size"][name], digits=2)
                 axes.text(len(phases) + 0.08, row + 0.54, size, va="center", fontsize=SMALL, color=LIGHT["muted"])
             axes.text(len(phases) + 0.08, -0.9, "weights", va="center", fontsize=SMALL, color=LIGHT["muted"])
-        axes.set_yticks([row + 0.5 for row in range(len(names))], [words.clip(_plain(name), letters) for name in names])
+        axes.set_yticks([])
+        beyond = -6 / (axes.bbox.width / len(phases))
+        for row, name in enumerate(names):  # not as ticks, which take five times as long
+            text, style = words.clip(_plain(name), letters), {"fontsize": SMALL, "color": LIGHT["muted"]}
+            axes.text(beyond, row + 0.54, text, ha="right", va="center", parse_math=False, **style)
         room = axes.bbox.width / len(phases)
         every = max(1, round(24 / room)) if room < 24 else 1
         marks = list(enumerate(phases))[::every]
         axes.set_xticks([column + 0.5 for column, _ in marks], [_column(phase, room) for _, (phase, _) in marks])
         axes.tick_params(axis="both", length=0, labelsize=SMALL)
         axes.spines["bottom"].set_visible(False)
-        plot.entitle(axes, "zeros (%) of each layer at each phase’s end", x=0)
+        numbers = " (right: sparse model)" if beside else ""
+        plot.entitle(axes, f"zeros (%) of each layer at each phase’s end{numbers}", x=0)
         axes.set_xlabel("phase, and the epoch it ends with")
         return figure
 
@@ -173,7 +189,7 @@ def magnitudes(run: Run) -> Chart | None:
             axes.text(place[0], 1.22 * highest, f"cut {cut:.2g}", fontsize=10, va="center", ha=place[1])
         axes.set_xscale("log")
         axes.set_xlim(edges[0], edges[-1])
-        axes.minorticks_off()
+        plot.powers_of_ten(axes)
         axes.set_xlabel("magnitude |w| of the weight (no unit)")
         for y, text, colour in (
             (0.95, "before: end of the last dense phase", "dense"),

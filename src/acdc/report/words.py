@@ -1,17 +1,33 @@
 """Numbers as a reader wants them."""
 
+import math
 import re
 import statistics
 from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
+
+
+def fixed(value: float, digits: int = 1) -> str:
+    """Halves up, as people round: 99.25 is 99.3. Binary dust far behind the comma does not decide."""
+    return str(Decimal(f"{value:.9f}").quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 
 def percent(value: float, digits: int = 1) -> str:
-    return f"{100 * value:.{digits}f} %"
+    return f"{fixed(100 * value, digits)} %"
 
 
 def share(value: float) -> str:
-    """90 %, 99.5 %, 0.3 %: no more digits than tell something."""
-    return f"{100 * value:.1f}".removesuffix(".0") + " %"
+    """90 %, 99.5 %, 0.3 %: no more digits than tell something; but what is not 0 is not said to be."""
+    if 0 < value < 0.0005:
+        return "<0.1 %"
+    return fixed(100 * value).removesuffix(".0") + " %"
+
+
+def mark(value: float) -> str:
+    """A number beside a bar: whole, but for the smallest, which are not 0."""
+    if not value or value >= 0.95:
+        return fixed(value, 0)
+    return fixed(value) if value >= 0.05 else "<0.1"
 
 
 def whole(value: float) -> str:
@@ -36,12 +52,44 @@ def _digits(value: float, digits: int) -> str:
     return f"{value:.{max(0, digits - len(str(int(abs(value)))))}f}"
 
 
-def gap(value: float, other: float, noun: str) -> str:
-    """ "0.2 points below its dense twin", of two accuracies."""
-    points = round(100 * value, 1) - round(100 * other, 1)  # as both are shown
+def gap(value: float, other: float, noun: str, *, doubt: float = 0.0, tell: str = "") -> str:
+    """ "0.2 points below its dense twin", of two accuracies. Level where they differ by no more than `doubt`.
+
+    `tell` is what leaves the doubt, such as "400 images".
+    """
+    points = float(fixed(100 * value)) - float(fixed(100 * other))  # as both are shown
     if abs(points) < 0.05:
         return f"level with {noun}"
+    if abs(value - other) <= doubt:
+        return f"level with {noun}{f', as far as {tell} can tell' if tell else ''}"
     return f"{abs(points):.1f} points {'above' if points > 0 else 'below'} {noun}"
+
+
+def doubt(values: Sequence[float], others: Sequence[float], images: int | None) -> float:
+    """By how much two accuracies may differ and tell nothing.
+
+    One standard deviation over seeds, the larger of the two. One run alone has none: then two standard errors of a
+    share of so many test images.
+    """
+    found = [statistics.stdev(some) for some in (values, others) if len(some) > 1]
+    if len(found) < 2 and images:
+        share = (statistics.fmean(values) + statistics.fmean(others)) / 2
+        found.append(2 * math.sqrt(share * (1 - share) / images))
+    return max(found, default=0.0)
+
+
+def alike(values: Sequence[float], others: Sequence[float], images: int | None) -> bool:
+    """Whether the means of two accuracies are shown as the same, or too close to tell apart."""
+    one, other = statistics.fmean(values), statistics.fmean(others)
+    return fixed(100 * one) == fixed(100 * other) or abs(one - other) <= doubt(values, others, images)
+
+
+def listed(names: Sequence[str]) -> str:
+    """RigL, SET and GMP; where there are more, how many."""
+    said = list(names)
+    if len(said) > 3:
+        said = [*said[:2], f"{len(said) - 2} others"]
+    return " and ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
 
 
 def spread(values: Sequence[float], scale: float = 100, digits: int = 2) -> str:
@@ -49,8 +97,8 @@ def spread(values: Sequence[float], scale: float = 100, digits: int = 2) -> str:
     if not values:
         return "–"
     if len(values) == 1:
-        return f"{scale * values[0]:.{digits}f}"
-    return f"{scale * statistics.fmean(values):.{digits}f} ± {scale * statistics.stdev(values):.{digits}f}"
+        return fixed(scale * values[0], digits)
+    return f"{fixed(scale * statistics.fmean(values), digits)} ± {fixed(scale * statistics.stdev(values), digits)}"
 
 
 def duration(seconds: float) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acdc.report.comparison import cells
-from acdc.report.read import NotBegunError, ReportError, Run, expand, read
+from acdc.report.read import NotBegunError, ReportError, Run, config_of, expand, read
 
 if TYPE_CHECKING:
     from acdc.report.compose import Report
@@ -42,6 +42,8 @@ def make(
         raise ReportError(reason)
     target = out or (paths[0] if len(paths) == 1 else Path()) / f"report.{kind}"
     folders = expand(paths)
+    for folder in folders:
+        config_of(folder)  # before the file is looked at: whose report it is depends on it
     marker = f"acdc-report:{_key(paths)}"
     _check(target, marker)
     from acdc.report import compose  # it draws, and `missing` has not spoken before now

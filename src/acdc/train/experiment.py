@@ -164,7 +164,7 @@ def _tell(row: Row, stage: Stage, setting: Setting, out: Path, console: Console)
 def _keep(out: Path, file: str, weights: StateDict, said: torch.Tensor | None) -> None:
     write_safetensors({out / file: weights})
     if said is not None:
-        folder.add_tensor(out / "predictions.safetensors", file.removesuffix(".safetensors"), said)
+        folder.add_predictions(out / file, said)
 
 
 def _note(stage: Stage, outcomes: list[Outcome], began: float) -> None:

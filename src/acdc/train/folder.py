@@ -10,6 +10,7 @@ report.html        one page that shows what happened
 result.json        the final table; there once the run is complete
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -116,7 +118,30 @@ def append(path: Path, row: Any) -> None:
         os.fsync(file.fileno())
 
 
-def add_tensor(path: Path, name: str, tensor: Tensor) -> None:
-    """Beside those the file holds already."""
-    held = load_file(path) if path.exists() else {}
-    write_safetensors({path: {**held, name: tensor}})
+# Predictions: each is tied to the file of the model that made it.
+
+PREDICTIONS = "predictions.safetensors"
+
+
+def add_predictions(model: Path, logits: Tensor) -> None:
+    """Of a model on the test images, beside those its run keeps already."""
+    path = model.with_name(PREDICTIONS)
+    held, made_from = (load_file(path), checksums(path)) if path.exists() else ({}, {})
+    sums = json.dumps({**made_from, model.stem: checksum(model)}, sort_keys=True)  # one entry: their order is not kept
+    write_safetensors({path: {**held, model.stem: logits}}, {"made_from": sums})
+
+
+def checksums(predictions: Path) -> dict[str, str]:
+    """Of the model files that predictions were made from, by model. Runs of older versions kept none."""
+    with safe_open(predictions, framework="pt") as file:
+        said = (file.metadata() or {}).get("made_from", "{}")
+    try:
+        found = json.loads(said)
+    except json.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"

@@ -17,7 +17,8 @@ def row_for(recipe: Recipe) -> PaperRow | None:
     if recipe.name not in reading.shipped():
         return None
     wanted = _decides(recipe)
-    return next((row for row, decides in _experiments(recipe.name) if decides == wanted), None)
+    rows = [row for row in _read(recipe.name).paper if row.set.get("method.sparsity") in (None, recipe.method.sparsity)]
+    return next((row for row in rows if _decides(_read(recipe.name, *settings_of(row))) == wanted), None)
 
 
 def beside(recipe: Recipe, file: str) -> str | None:
@@ -35,9 +36,9 @@ def beside(recipe: Recipe, file: str) -> str | None:
 
 
 @cache
-def _experiments(name: str) -> list[tuple[PaperRow, tuple]]:
-    """The rows of a shipped recipe, each with all that decides its result."""
-    return [(row, _decides(reading.read(name, settings_of(row)))) for row in reading.read(name).paper]
+def _read(name: str, *settings: str) -> Recipe:
+    """A shipped recipe; reading one takes a while."""
+    return reading.read(name, settings)
 
 
 def _decides(recipe: Recipe) -> tuple:

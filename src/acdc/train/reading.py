@@ -6,46 +6,18 @@ import tomllib
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
-from importlib import resources
-from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from acdc import methods
 from acdc.schedule import Schedule
 from acdc.train.checking import check
 from acdc.train.recipe import PaperRow, Recipe, read_pattern
+from acdc.train.shelf import RecipeError, find
+from acdc.train.shelf import shipped as shipped
 from acdc.train.words import did_you_mean, elsewhere, keys_of, no_such, parts_of_a_recipe, shown
 
 _FREE = {"model", "data", "method"}  # tables whose other keys are options, checked by what takes them
 _NEEDED = {"model.name": "resnet20", "data.name": "cifar10"}
-
-
-class RecipeError(ValueError):
-    """All that is wrong with a recipe; and the recipe without that, if so much of it can be read."""
-
-    def __init__(self, source: str, problems: Iterable[str], recipe: Recipe | None = None) -> None:
-        self.source, self.problems, self.recipe = source, tuple(problems), recipe
-        super().__init__("\n  ".join((f"{source}:", *self.problems)))
-
-
-def shipped() -> dict[str, Path]:
-    """The recipes that come with acdc, by name."""
-    folder = Path(str(resources.files("acdc") / "recipes"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-
-
-def find(name: str) -> Path:
-    """A shipped recipe's file, or the file itself where `name` is one."""
-    known, path = shipped(), Path(name)
-    if name in known:
-        return known[name]
-    if path.suffix == ".toml" and path.is_file():
-        return path
-    if path.suffix == ".toml":
-        raise RecipeError(name, ["there is no such file; `acdc ls` lists the recipes that come with acdc"])
-    if path.is_file():
-        raise RecipeError(name, [f"a recipe's file ends in .toml; rename it to {path.name}.toml"])
-    raise RecipeError(name, [f"no recipe has this name; `acdc ls` lists them{did_you_mean(name, known)}"])
 
 
 def read(name: str, settings: Iterable[str] = ()) -> Recipe:

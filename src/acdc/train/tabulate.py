@@ -1,10 +1,10 @@
 """Tables on a console: numbers are never cut. Columns without room go on below, beside the first column again."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console as Terminal
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console as Terminal
 
 _BETWEEN = 3  # characters that the table's frame takes for each column
 _WORDS = 24  # characters at which a column of words may wrap
@@ -20,9 +20,12 @@ def plain(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, t
 
 
 def show(
-    terminal: Terminal, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1
+    terminal: "Terminal", title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1
 ) -> None:
     """On a terminal, as wide as it is."""
+    from rich import box
+    from rich.table import Table
+
     for number, columns in enumerate(blocks(header, rows, text, terminal.width)):
         cells = {index: [row[index] for row in rows] for index in columns}
         whole = {index: max(map(len, [header[index], *cells[index]])) for index in columns}

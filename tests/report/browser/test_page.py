@@ -119,6 +119,24 @@ def test_the_page_is_no_wider_than_the_window(page: Path, width: int) -> None:
     assert value["page"] <= width
 
 
+def test_a_table_that_goes_on_shows_it_by_a_shadow_at_its_edge(real: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    probe = """
+      const box = document.querySelector("#table-models .scroll").getBoundingClientRect();
+      return { right: box.right, top: box.top + scrollY, height: box.height };
+    """
+    dark = {}
+    for width in (1200, 400):
+        place = ask(real, probe, width=width).value
+        bottom = round(place["top"] + place["height"])
+        picture = Image.open(screenshot(real, tmp_path / f"{width}.png", width=width, height=bottom)).convert("L")
+        edge = [picture.getpixel((round(place["right"]) - 2, y)) for y in range(round(place["top"]) + 2, bottom - 2)]
+        dark[width] = sorted(edge)[len(edge) // 2]  # most of it is no letter
+    assert dark[1200] == 255  # the whole table is there
+    assert dark[400] < 220
+
+
 def test_a_wide_table_scrolls_by_itself_on_a_phone(real: Path) -> None:
     probe = """
       const box = document.querySelector("#table-models .scroll");

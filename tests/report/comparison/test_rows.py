@@ -2,13 +2,14 @@
 
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from acdc.report.comparison import cells, tables
 from acdc.report.comparison.levels import levels
-from acdc.report.comparison.rows import Row, as_json, leaders, names, rows
+from acdc.report.comparison.rows import Row, Spread, as_json, leaders, names, rows
 from acdc.report.read import expand, read
 from acdc.report.several import Group, groups
 from tests.report.compared import EPOCHS, METHODS, make_comparison
@@ -142,11 +143,15 @@ def test_the_table_has_mean_and_deviation_and_every_cost(made: list[Row]) -> Non
     assert f"{EPOCHS} epochs of dense training" in table.note
 
 
-def test_leaders_share_the_lead_where_their_means_are_shown_as_one(tmp_path: Path) -> None:
-    made = rows(found_in(make_comparison(tmp_path / "c", ["acdc", "gmp", "dense"], [0.9], [0])))
-    assert names(made[0].level, leaders(made)) == "AC/DC"
-    assert names(made[0].level, made[:1] * 2) == "AC/DC and AC/DC"
-    assert names(made[0].level, made[:1] * 5) == "AC/DC, AC/DC and 3 others"
+def test_leaders_share_the_lead_where_they_are_too_close_to_tell_apart(tmp_path: Path) -> None:
+    """Methods of these comparisons stand 0.4 points apart, and seeds have a deviation of 0.2."""
+    three = rows(found_in(make_comparison(tmp_path / "c", ["acdc", "gmp", "dense"], [0.9], [0, 1, 2])))
+    assert names(three[0].level, leaders(three)) == "AC/DC"
+    one = rows(found_in(make_comparison(tmp_path / "one", ["acdc", "gmp", "dense"], [0.9], [0])))  # of 400 images
+    assert names(one[0].level, leaders(one)) == "AC/DC and GMP, too close to tell apart"
+    spread = replace(three[1], accuracy=Spread(tuple(value + 0.003 for value in three[1].accuracy.values)))
+    assert [row.group.method for row in leaders([spread, three[0]])] == ["acdc", "gmp"]
+    assert names(three[0].level, three[:1] * 5) == "AC/DC, AC/DC and 3 others, too close to tell apart"
 
 
 def test_a_folder_that_is_no_comparison_has_no_cells(tmp_path: Path) -> None:

@@ -19,8 +19,17 @@ _LETTER = 6.0
 def accuracy(groups: Sequence[Group]) -> Chart:
     asked = [group for level in levels(groups) if level.sparsity is not None for group in level.groups]
     found = [group for group in asked if not dense(group)] or list(groups)
-    top = max(found, key=lambda group: _last(group, _accuracy))
-    title = f"Test accuracy over the epochs: {top.label} ends highest, at {words.percent(_last(top, _accuracy))}"
+    ranked, images = sorted(found, key=lambda group: -_last(group, _accuracy)), groups[0].runs[0].images
+    top = [group for group in ranked if words.alike(_ends(group), _ends(ranked[0]), images)]
+    best = words.percent(_last(ranked[0], _accuracy))
+    said = f"{ranked[0].label} ends highest, at {best}"
+    if len(top) > 1:
+        said = f"{words.listed([group.label for group in top])} end highest, too close to tell apart, at up to {best}"
+    others = [group for group in groups if dense(group) and group not in found]
+    if others:
+        level = max(_last(group, _accuracy) for group in others)
+        said = f"of the sparse, {said}; dense ends at {words.percent(level)}"
+    title = f"Test accuracy over the epochs: {said}"
     return _chart("curves", title, groups, _accuracy, "test accuracy (%)")
 
 
@@ -38,6 +47,10 @@ def _loss(row: Record) -> float:
     return row["loss"]
 
 
+def _ends(group: Group) -> list[float]:
+    return [_accuracy(run.stage(run.main)[-1]) for run in group.runs]
+
+
 def _last(group: Group, value: Callable[[Record], float]) -> float:
     return statistics.fmean(value(run.stage(run.main)[-1]) for run in group.runs)
 
@@ -47,12 +60,12 @@ def _chart(name: str, title: str, groups: Sequence[Group], value: Callable[[Reco
     lines = {group.number: curve(group, value) for group in groups}
     rows = [row for group in groups for run in group.runs for row in run.stage(run.main)]
     last = max(run.planned for group in groups for run in group.runs)
-    images = groups[0].runs[0].config.get("data", {}).get("test")
+    images = groups[0].runs[0].images
     several = any(len(group.runs) > 1 for group in groups)
 
     def text(level: Level, group: Group) -> str:
         end = lines[group.number][1][-1]
-        return f"{f'{100 * end:.1f}' if value is _accuracy else f'{end:.2g}'} {level.name(group)}"
+        return f"{words.fixed(100 * end) if value is _accuracy else f'{end:.2g}'} {level.name(group)}"
 
     longest = max(len(text(level, group)) for level in shown for group in level.groups)
 

@@ -20,7 +20,7 @@ def frontier(made: Sequence[Row]) -> Chart | None:
     shown = [level for level in levels(groups) if sum(group.number in costed for group in level.groups) > 1]
     if not shown:
         return None
-    looks, epochs, images = styles(groups), reference(groups), groups[0].runs[0].config.get("data", {}).get("test")
+    looks, epochs, images = styles(groups), reference(groups), groups[0].runs[0].images
     at_each = [[costed[group.number] for group in level.groups if group.number in costed] for level in shown]
 
     def draw(width: int) -> Figure:
@@ -86,8 +86,9 @@ def _title(shown: Sequence[Level], at_each: Sequence[Sequence[Row]]) -> str:
     for level, rows in asked or zip(shown, at_each, strict=True):
         top = leaders(rows)
         where = f"at {level.title} " if level.sparsity is not None else ""
-        cost = words.times(min(row.training.mean for row in top))
-        found.append(f"{where}{names(level, top)} ({words.percent(top[0].accuracy.mean)} for {cost})")
+        first = f"{level.name(top[0].group)} " if len(top) > 1 else ""
+        said = f"{first}{words.percent(top[0].accuracy.mean)} for {words.times(top[0].training.mean)}"
+        found.append(f"{where}{names(level, top)} ({said})")
     return f"Most accurate, and its share of dense training FLOPs: {'; '.join(found)}"
 
 

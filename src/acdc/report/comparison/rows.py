@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acdc.report import facts
+from acdc.report import facts, words
 from acdc.report.comparison import agreement
 from acdc.report.comparison.levels import Level, dense, levels
 from acdc.report.facts import Model
@@ -92,18 +92,17 @@ def _row(group: Group, level: Level, epochs: int, agreed: Mapping[int, agreement
 
 
 def leaders(made: Sequence[Row]) -> list[Row]:
-    """The sparse methods that end highest: several, where their means are shown as the same."""
-    sparse = [row for row in made if not dense(row.group)] or made
-    top = max(row.accuracy.mean for row in sparse)
-    return [row for row in sparse if f"{row.accuracy.mean:.3f}" == f"{top:.3f}"]
+    """The sparse methods that end highest, the best first: several, where they are too close to tell apart."""
+    sparse = sorted((row for row in made if not dense(row.group)), key=lambda row: -row.accuracy.mean)
+    ranked = sparse or sorted(made, key=lambda row: -row.accuracy.mean)
+    images = ranked[0].group.runs[0].images
+    return [row for row in ranked if words.alike(row.accuracy.values, ranked[0].accuracy.values, images)]
 
 
 def names(level: Level, found: Sequence[Row]) -> str:
-    """RigL, SET and GMP; where there are more, how many."""
-    said = [level.name(row.group) for row in found]
-    if len(said) > 3:
-        said = [*said[:2], f"{len(said) - 2} others"]
-    return " and ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
+    """Of those too close to tell apart, that too."""
+    said = words.listed([level.name(row.group) for row in found])
+    return f"{said}, too close to tell apart" if len(found) > 1 else said
 
 
 def as_json(made: Iterable[Row]) -> list[dict[str, Any]]:

@@ -91,8 +91,8 @@ def own(groups: Sequence[Group]) -> Table:
 def _percent(spread: Spread) -> str:
     """As many seeds as make a difference: sparsity asked for is the same in all."""
     if spread.std < 5e-5:
-        return f"{100 * spread.mean:.2f}"
-    return f"{100 * spread.mean:.2f} ± {100 * spread.std:.2f}"
+        return words.fixed(100 * spread.mean, 2)
+    return f"{words.fixed(100 * spread.mean, 2)} ± {words.fixed(100 * spread.std, 2)}"
 
 
 def _times(spread: Spread) -> str:
