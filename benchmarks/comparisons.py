@@ -31,14 +31,18 @@ Table = tuple[str, list[str], list[list[str]], str]
 
 
 def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = None) -> Path:
-    """A comparison may be kept again once it has grown; one that lacks a run of the kept one is refused."""
+    """A comparison may be kept again once it has grown; one that lacks a run of the kept one is refused.
+
+    What is kept holds no predictions: where it was unpacked to grow, the agreement of its old runs is carried over.
+    """
     folders = [folder for folder in cells.runs(source) if (folder / "result.json").is_file()]
     if not folders:
         raise FileNotFoundError(f"{source} holds no complete run of a comparison")
     target = results / "comparisons" / name
+    before: Comparison = {"runs": [], "methods": []}
     if (target / "result.json").is_file():
-        before = json.loads((target / "result.json").read_text(encoding="utf-8"))["runs"]
-        if gone := sorted(set(before) - {folder.name for folder in folders}):
+        before = json.loads((target / "result.json").read_text(encoding="utf-8"))
+        if gone := sorted(set(before["runs"]) - {folder.name for folder in folders}):
             raise FileExistsError(f"{target} holds {gone[0]}, which {source} does not; keep this one by another name")
     target.mkdir(parents=True, exist_ok=True)
     held = json.loads((source / cells.FILE).read_text(encoding="utf-8"))
@@ -49,7 +53,10 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
         **keeping.where(folders, commit),
         "runs": sorted(folder.name for folder in folders),
         "missing": sorted(set(held["runs"]) - {folder.name for folder in folders}),
-        "methods": [{"name": row.group.name, **told, **_other_forms(row)} for row, told in _told(folders)],
+        "methods": [
+            {"name": row.group.name, **_agreement(before, row.group.name, told), **told, **_other_forms(row)}
+            for row, told in _told(folders)
+        ],
     }
     with contextlib.suppress(ReportError):  # one method alone has no frontier
         write.make([source], target / "frontier.svg", "svg", "frontier")
@@ -62,6 +69,16 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
 def _told(folders: Sequence[Path]) -> Iterator[tuple[rows.Row, dict[str, Any]]]:
     made = rows.rows(several.groups([read(folder) for folder in folders]))
     return zip(made, rows.as_json(made), strict=True)
+
+
+def _agreement(before: Comparison, name: str, told: dict[str, Any]) -> dict[str, Any]:
+    """As kept before, of the same runs."""
+    same = [
+        one
+        for one in before["methods"]
+        if (one["name"], one["asked"], one["values"]) == (name, told["asked"], told["values"])
+    ]
+    return {key: value for one in same for key, value in one.items() if key.startswith("agreement")}
 
 
 def _other_forms(row: rows.Row) -> dict[str, list[float]]:
