@@ -96,3 +96,10 @@ def test_a_layer_without_a_weight_begins_as_torch_would_draw_it() -> None:
     optimizer.step()
     sparsifier.begin_step()
     assert model[0].weight.norm(dim=1).tolist() == pytest.approx([3**-0.5] * 4)
+
+
+@pytest.mark.parametrize("knob", ["revive", "gradual", "first_and_last_dense"])
+def test_a_switch_is_on_or_off(knob: str) -> None:
+    """Any number but 0 would turn it on."""
+    with pytest.raises(ValueError, match=rf"{knob}=0\.3: expected True or False"):
+        acdc.ACDC(sparsity=0.9, epochs=10, **{knob: 0.3})

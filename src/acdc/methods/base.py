@@ -68,6 +68,9 @@ class Base:
         for knob, allowed in self.choices.items():
             if getattr(self, knob) not in allowed:
                 raise ValueError(f"{knob}={getattr(self, knob)!r}: expected one of {', '.join(map(repr, allowed))}")
+        for knob in fields(self):
+            if knob.type is bool and not isinstance(value := getattr(self, knob.name), bool):
+                raise ValueError(f"{knob.name}={value!r}: expected True or False (in a recipe true or false)")
 
     def _check_phases(self) -> None:
         kinds = [phase.kind for phase in self.schedule.phases]
