@@ -30,7 +30,7 @@ _FORMS = {"recalibrated": "BN recalibrated", "averaged": "weights averaged"}
 Table = tuple[str, list[str], list[list[str]], str]
 
 
-def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = None) -> Path:
+def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = None, note: str | None = None) -> Path:
     """A comparison may be kept again once it has grown; one that lacks a run of the kept one is refused.
 
     What is kept holds no predictions: where it was unpacked to grow, the agreement of its old runs is carried over.
@@ -51,6 +51,7 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
         "epochs": held["epochs"],
         "commands": held.get("commands", []),
         **keeping.where(folders, commit),
+        "note": note or before.get("note"),
         "runs": sorted(folder.name for folder in folders),
         "missing": sorted(set(held["runs"]) - {folder.name for folder in folders}),
         "methods": [
@@ -124,7 +125,8 @@ def note(kept: Comparison) -> str:
     """Where it was measured, by what, and what is not there yet."""
     left = f" Not trained yet: {_left(kept['missing'])}." if kept["missing"] else ""
     what = "Last epoch, mean ± std over seeds; costs as fractions of dense."
-    return f"{keeping.place(kept)} {what}{left}"
+    also = f" {kept['note']}" if kept.get("note") else ""
+    return f"{keeping.place(kept)} {what}{also}{left}"
 
 
 def _left(names: Sequence[str]) -> str:
@@ -191,12 +193,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", help="what it is called under results/comparisons")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--commit", help="commit of the code that ran")
+    parser.add_argument("--note", help="what a reader of the table should know, such as runs that ended elsewhere")
     parser.add_argument("--support", metavar="RUNS", help="show this method's support in a kept comparison")
     options = parser.parse_args(arguments)
     if options.support:
         print_table(*support(options.name, options.support, options.results))
     elif options.folder:
-        say(f"kept: {keep(options.folder, options.name, options.results, options.commit)}")
+        say(f"kept: {keep(options.folder, options.name, options.results, options.commit, options.note)}")
     else:
         parser.error("type the folder to keep before the name, or --support")
     return 0

@@ -72,13 +72,15 @@ def test_a_kept_comparison_may_grow_and_not_shrink(compared: Path, tmp_path: Pat
 
 def test_agreement_outlives_the_predictions_it_was_counted_from(compared: Path, tmp_path: Path) -> None:
     """A kept comparison that is unpacked to grow has none."""
-    comparisons.keep(compared, "small", tmp_path)
+    comparisons.keep(compared, "small", tmp_path, note="Ended elsewhere.")
     before = comparisons.read_all(tmp_path)["small"]["methods"]
     assert any("agreement_with_dense" in one for one in before)
     unpacked = tmp_path / "unpacked"
     shutil.copytree(compared, unpacked, ignore=shutil.ignore_patterns("predictions.safetensors"))
     comparisons.keep(unpacked, "small", tmp_path)
-    assert comparisons.read_all(tmp_path)["small"]["methods"] == before
+    again = comparisons.read_all(tmp_path)["small"]
+    assert again["methods"] == before
+    assert "fractions of dense. Ended elsewhere." in comparisons.note(again), "so does what was noted"
 
 
 def test_what_the_support_did_is_read_from_what_was_kept(compared: Path, tmp_path: Path) -> None:
