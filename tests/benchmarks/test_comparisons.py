@@ -7,7 +7,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from benchmarks.record import RESULTS
 
 from acdc.cli import main
 from benchmarks import comparisons, readme
@@ -100,17 +99,6 @@ def test_the_readme_has_a_row_for_each_method(compared: Path, tmp_path: Path) ->
     assert "| 90% zeros |" in block
     assert {line.split(" | ")[0] for line in block.splitlines()[2:5]} == {"| AC/DC", "| Static", "| dense"}
     assert "zeros: none" in block
-
-
-def test_what_is_kept_names_no_machine_s_places() -> None:
-    for file in (RESULTS / "comparisons").glob("*/runs.tar.xz"):
-        with tarfile.open(file) as archive:
-            for entry in archive:
-                content = archive.extractfile(entry)
-                assert content is not None
-                text = content.read()
-                assert b"/tmp/" not in text, entry.name
-                assert b"/root" not in text, entry.name
 
 
 def test_what_is_missing_is_told_by_title_and_sparsity() -> None:

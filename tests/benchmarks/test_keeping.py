@@ -5,6 +5,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from benchmarks.record import RESULTS
 
 from benchmarks import keeping
 
@@ -51,3 +52,11 @@ def test_a_run_is_packed_without_weights_and_places_always_alike(log: str, tmp_p
     }
     assert json.loads(files["plain-90-seed0/config.json"]) == {"recipe": {}}
     assert not [name for name, content in files.items() if b"/home" in content or b"/data" in content]
+
+
+@pytest.mark.parametrize("archive", sorted(RESULTS.rglob(keeping.ARCHIVE)), ids=lambda path: path.parent.name)
+def test_what_is_kept_here_names_no_machine_s_places(archive: Path) -> None:
+    with tarfile.open(archive) as opened:
+        files = {name: file.read() for name in opened.getnames() if (file := opened.extractfile(name))}
+    assert files
+    assert not [name for name, content in files.items() if b"/tmp/" in content or b"/root" in content]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.record import RESULTS
 
 from acdc.train import reading
 from benchmarks import keeping, memorization, memorized, readme, tables
@@ -216,14 +215,3 @@ def test_pages_show_it_where_it_is_kept(results: Path, tmp_path: Path) -> None:
     assert "old" not in filled
     with pytest.raises(ValueError, match="a page has 0 blocks"):
         readme.insert("none", {"memorization": block}, "a page")
-
-
-def test_what_is_kept_here_names_no_machine_s_places() -> None:
-    for file in (RESULTS / "memorization").glob(keeping.ARCHIVE):
-        with tarfile.open(file) as archive:
-            for entry in archive:
-                content = archive.extractfile(entry)
-                assert content is not None
-                text = content.read()
-                assert b"/tmp/" not in text, entry.name
-                assert b"/root" not in text, entry.name

@@ -209,7 +209,7 @@ def test_checkpoints_that_cannot_be_compared(trained: Path, tmp_path: Path) -> N
     assert "is one model, and B is missing" in refused(whole)
     for path in run.glob("*.safetensors"):
         path.unlink()
-    assert f"its models are none yet; type a checkpoint, such as {cut}" in refused(run)
+    assert f"it holds neither a model nor predictions; type a checkpoint, such as {cut}" in refused(run)
 
 
 def test_without_the_data_there_are_no_labels(
@@ -298,7 +298,7 @@ def test_a_run_of_one_model_wants_another(run: Path) -> None:
             path.unlink()
     assert "holds one model, baseline, and B is missing" in refused(run)
     (run / "baseline.safetensors").unlink()
-    assert "its models are none yet" in refused(run)
+    assert "it holds neither a model nor predictions; type a folder" in refused(run)
 
 
 def test_a_run_of_several_seeds_wants_one_of_them(trained: Path, tmp_path: Path) -> None:

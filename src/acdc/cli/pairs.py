@@ -82,10 +82,12 @@ def _model(text: str) -> Model:
         return Model(where, path.stem, path, recipe, test)
     names = _names(where)
     name = path.stem if named else next((name for name in _FIRST if name in names), None)
+    if not names:
+        instead = _checkpoints(where) or "type a folder that acdc train has finished"
+        raise UsageError([f"{text}: it holds neither a model nor predictions; {instead}"])
     if name is None or name not in names:
-        there = ", ".join(f"{name}.safetensors" for name in names) or "none yet"
-        more = f"; {found}" if not names and (found := _checkpoints(where)) else ""
-        raise UsageError([f"{text}: there is no such model in {where}; its models are {there}{more}"])
+        there = ", ".join(f"{name}.safetensors" for name in names)
+        raise UsageError([f"{text}: there is no such model in {where}; its models are {there}"])
     return _read(where, name, recipe, test)
 
 

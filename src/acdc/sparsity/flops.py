@@ -225,7 +225,9 @@ def _storage(tensor: Tensor) -> int | None:
     """The same for a parameter and its views, as in x @ weight.T. None where there is no memory to point to."""
     try:
         return tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError, ValueError):  # sparse, lazy
+    except NotImplementedError:  # sparse or opaque: it has none, and is no view of a parameter that has
+        return None
+    except ValueError:  # lazy: it has none yet
         return None
 
 
