@@ -123,22 +123,32 @@ def comparison_table(name: str, kept: Comparison) -> Table:
 
 def note(kept: Comparison) -> str:
     """Where it was measured, by what, and what is not there yet."""
-    left = f" Not trained yet: {_left(kept['missing'])}." if kept["missing"] else ""
+    left = f" Not trained yet: {_left(kept)}." if kept["missing"] else ""
     what = "Last epoch, mean ± std over seeds; costs as fractions of dense."
     also = f" {kept['note']}" if kept.get("note") else ""
     return f"{keeping.place(kept)} {what}{also}{left}"
 
 
-def _left(names: Sequence[str]) -> str:
-    """Runs that are missing, methods by their titles: "at 90 % GMP, RigL; STR-4e-4"."""
+def _left(kept: Comparison) -> str:
+    """Runs that are missing, methods by their titles: "at 90 % GMP, RigL (seed 2); STR-4e-4"."""
+    seeds: dict[str, list[str]] = {}
+    for name in kept["missing"]:
+        group, _, seed = name.rpartition("-seed")
+        seeds.setdefault(group, []).append(seed)
+    trained = {(one["name"], one["asked"]) for one in kept["methods"]}
     by_share: dict[str, list[str]] = {}
-    for name in dict.fromkeys(name.rpartition("-seed")[0] for name in names):
-        method, _, share = name.rpartition("-")
-        if method in methods.names():
-            by_share.setdefault(f"at {share} % ", []).append(methods.find(method).title())
-        else:  # dense training, a variant
-            by_share.setdefault("", []).append(name)
+    for group, missing in seeds.items():
+        name, _, share = group.rpartition("-")
+        title, asked = methods.find(name).title() if name in methods.names() else name, _fraction(share)
+        if name not in methods.names() and (name, asked) not in trained:  # no sparsity was asked for, or a variant
+            title, asked, share = group, None, ""
+        some = f" (seed {' and '.join(missing)})" if (title, asked) in trained else ""
+        by_share.setdefault(f"at {share} % " if share else "", []).append(title + some)
     return "; ".join(f"{share}{', '.join(titles)}" for share, titles in by_share.items())
+
+
+def _fraction(percent: str) -> float | None:
+    return float(percent) / 100 if percent.replace(".", "", 1).isdigit() else None
 
 
 def percent(values: Sequence[float]) -> str:

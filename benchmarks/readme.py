@@ -4,6 +4,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import comparisons, runs
 from benchmarks.record import Row, read
@@ -45,25 +46,21 @@ def _runs(results: Path) -> str:
     """One row for each recipe that was run in full, newest hardware note below."""
     kept = runs.read_all(results)
     lines = [
-        "| top-1 accuracy, % | sparse: last epoch | best epoch* | the paper* | zeros | FLOPs: inference, training |",
+        "| top-1 accuracy, % | last epoch | best epoch* | the paper* | zeros | FLOPs: inference, training |",
         "|---|---|---|---|---|---|",
     ]
-    for group in runs.grouped(kept):
-        first, paper = group[0], group[0]["paper"]
-        sparse = "sparse" in first["models"]
-        if not sparse:
-            continue
-        model = first["models"]["sparse"]
-        published = f"{paper.sparse:g}{f' ± {paper.std:g}' if paper.std else ''}" if paper and paper.sparse else "–"
+    for group in sorted(runs.grouped(kept), key=lambda group: runs.main_model(group) == "baseline"):
+        first, main = group[0], runs.main_model(group)
+        model = first["models"][main]
         lines.append(
             f"| {first['recipe'].about.partition(':')[0]}, {runs.seeds(group)} "
-            f"| {runs.percent(runs.of(group, 'sparse'))} | {runs.percent(runs.best(group, 'sparse'))} | {published} "
-            f"| {model['sparsity']:.0%} "
+            f"| {runs.percent(runs.of(group, main))} | {runs.percent(runs.best(group, main))} "
+            f"| {runs.published(group)[1]} | {model['sparsity']:.0%} "
             f"| {model['flops_ratio']:.2f}x, {statistics.mean(one['training'] for one in group):.2f}x |"
         )
     gpus = ", ".join(sorted({one["hardware"].get("gpu") or one["hardware"]["cpu"] for one in kept}))
     torches = ", ".join(sorted({one["versions"]["torch"] for one in kept}))
-    note = f"<sub>{gpus}, torch {torches}, bf16. * of the final phase, chosen on the test set, as the paper does.</sub>"
+    note = f"<sub>{gpus}, torch {torches}, bf16. * {runs.CHOSEN}.</sub>"
     return "\n".join([*lines, "", note]) + "\n" if kept else ""
 
 
@@ -78,20 +75,23 @@ def _frontier(results: Path) -> str:
         "| test accuracy, % (training FLOPs) | " + " | ".join(f"{share:.0%} zeros" for share in asked) + " |",
         "|---" * (1 + len(asked)) + "|",
     ]
+    most = max(len(one["values"]) for one in kept["methods"])
     for name in names:
         by_share = {one["asked"]: one for one in kept["methods"] if one["name"] == name}
-        cells = [
-            f"{comparisons.percent(one['values'])} ({one['training']:.2f}x)" if (one := by_share.get(share)) else "–"
-            for share in asked
-        ]
+        cells = [_frontier_cell(by_share[share], most) if share in by_share else "–" for share in asked]
         if None in by_share:  # dense training, or zeros as training found them
             one = by_share[None]
             found = "none" if not one["sparsity"] else f"{one['sparsity']:.1%}"
-            value = f"{comparisons.percent(one['values'])} ({one['training']:.2f}x), zeros: {found}"
-            cells = [value] + ["–"] * (len(asked) - 1)
+            cells = [f"{_frontier_cell(one, most)}, zeros: {found}"] + ["–"] * (len(asked) - 1)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", f"<sub>{kept['recipe']}, {kept['epochs']} epochs. {comparisons.note(kept)}</sub>"]
     return "\n".join(lines) + "\n"
+
+
+def _frontier_cell(one: dict[str, Any], most: int) -> str:
+    n = len(one["values"])
+    fewer = f", {n} seed{'s' if n > 1 else ''}" if n < most else ""
+    return f"{comparisons.percent(one['values'])} ({one['training']:.2f}x{fewer})"
 
 
 def _digits(results: Path) -> str:

@@ -61,7 +61,7 @@ def test_a_kept_comparison_may_grow_and_not_shrink(compared: Path, tmp_path: Pat
     (less / "static-90-seed1" / "result.json").unlink()
     target = comparisons.keep(less, "small", tmp_path)
     assert json.loads((target / "result.json").read_text())["missing"] == ["static-90-seed1"]
-    assert "Not trained yet: at 90 % Static." in comparisons.note(comparisons.read_all(tmp_path)["small"])
+    assert "Not trained yet: at 90 % Static (seed 1)." in comparisons.note(comparisons.read_all(tmp_path)["small"])
     comparisons.keep(compared, "small", tmp_path)
     with pytest.raises(FileExistsError, match=r"holds static-90-seed1, which .* does not"):
         comparisons.keep(less, "small", tmp_path)
@@ -102,5 +102,10 @@ def test_the_readme_has_a_row_for_each_method(compared: Path, tmp_path: Path) ->
 
 
 def test_what_is_missing_is_told_by_title_and_sparsity() -> None:
-    names = ["one_shot-90-seed0", "STR-4e-4-seed0", "rigl-90-seed2", "rigl-95-seed0", "dense-seed0"]
-    assert comparisons._left(names) == "at 90 % one-shot, RigL; STR-4e-4, dense; at 95 % RigL"
+    names = ["one_shot-90-seed0", "STR-4e-4-seed0", "rigl-90-seed1", "rigl-90-seed2", "rigl-95-seed0", "dense-seed0"]
+    names += ["mine-95-seed1", "other-95-seed0"]
+    trained = [{"name": "RigL", "asked": 0.9}, {"name": "dense", "asked": None}, {"name": "mine", "asked": 0.95}]
+    told = comparisons._left({"missing": names, "methods": trained})
+    assert told == (
+        "at 90 % one-shot, RigL (seed 1 and 2); STR-4e-4, dense (seed 0), other-95; at 95 % RigL, mine (seed 1)"
+    )

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from benchmarks.record import RESULTS, read
 
-from benchmarks import runs, throughput
+from benchmarks import readme, runs, throughput
 
 KEPT = RESULTS / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
+DENSE = RESULTS / "runs" / "cifar100-wrn28-10-dense-seed0"
 
 
 def copy(to: Path, **changes: object) -> Path:
@@ -49,12 +50,23 @@ def test_seeds_are_one_row_beside_the_paper_s(tmp_path: Path) -> None:
     assert ninety["training"] == "0.51x"
     assert ninety["last, best* − paper"] == "−0.98, −0.20"
     assert rows[1][header.index("paper")] == "78.2 ± 0.12"
+    assert ninety["BN recalibrated"] == "–"
     assert "NVIDIA H200" in note
 
 
 def test_the_distance_to_the_paper_is_told_and_not_judged() -> None:
     assert [runs.beside(ours, 79.1) for ours in ([0.78, 0.782], [0.7915], [])] == ["−1.00", "+0.05", "–"]
     assert runs.beside([0.79], None) == "–"
+
+
+def test_dense_training_stands_below_with_its_recalibrated_model(tmp_path: Path) -> None:
+    for name in (DENSE, KEPT):
+        runs.keep(name, tmp_path)
+    _, header, rows, _ = runs.runs_table(runs.read_all(tmp_path))
+    dense = next(dict(zip(header, row, strict=True)) for row in rows if "dense" in row[0])
+    assert (dense["last epoch"], dense["BN recalibrated"], dense["paper"]) == ("79.42", "81.11", "79.0 ± 0.25")
+    lines = [line for line in readme._runs(tmp_path).splitlines() if "seed 0" in line]
+    assert ["dense" in line for line in lines] == [False, True]
 
 
 def test_another_experiment_gets_no_value_of_the_paper(tmp_path: Path) -> None:
