@@ -1,12 +1,16 @@
 """LAMB against a step written out in float64 numpy, and the contract that zeros stay zero."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import acdc
-from acdc.train.optim import Lamb
+from acdc.train import recipe
+from acdc.train.optim import Lamb, build
+from tests.conformance.harness import DEVICE
 
 
 def lamb_by_hand(weights, gradients, *, lr, betas, eps, weight_decay, bias_correction, max_weight_norm):
@@ -178,3 +182,43 @@ def test_pruned_weights_stay_zero_without_a_pass_after_each_step(caplog: pytest.
         for values in (weight, state["exp_avg"], state["exp_avg_sq"]):
             assert not values[~mask].any()
     assert "not known to keep zero" not in caplog.text
+
+
+# Under fp16
+
+
+def after_an_overflow(optimizer: torch.optim.Optimizer, weight: nn.Parameter) -> list[float]:
+    """Weights after a first step that overflows and a second that does not. Memory nobody wrote holds NaN here."""
+    scaler = torch.amp.GradScaler(weight.device.type, init_scale=2.0)
+    for slope in (float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale((slope * weight).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return weight.tolist()
+
+
+@pytest.fixture
+def poisoned_memory() -> Iterator[None]:
+    was = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)  # which fills what torch.empty returns with NaN
+    yield
+    torch.use_deterministic_algorithms(was)
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+def test_a_first_step_that_overflows_leaves_no_momentum_behind() -> None:
+    """What `build` keeps away from: should torch's fused SGD ever give [0.9] here, it can be used under fp16, too."""
+    weight = nn.Parameter(torch.ones(1))
+    fused = after_an_overflow(torch.optim.SGD([weight], lr=0.1, momentum=0.9, fused=True), weight)
+    assert not np.isfinite(fused).all()
+    model = nn.Linear(1, 1, bias=False, device=DEVICE)
+    nn.init.ones_(model.weight)
+    optimizer = build(recipe.Optimizer(lr=0.1, momentum=0.9, weight_decay=0.0), model, torch.device(DEVICE), "fp16")
+    assert after_an_overflow(optimizer, model.weight) == [[pytest.approx(0.9)]]
+
+
+def test_sgd_is_fused_on_a_gpu_unless_losses_are_scaled() -> None:
+    model, said = nn.Linear(1, 1), recipe.Optimizer()
+    chosen = {p: build(said, model, torch.device("cuda"), p).defaults["fused"] for p in ("fp32", "bf16", "fp16")}
+    assert chosen == {"fp32": True, "bf16": True, "fp16": None}

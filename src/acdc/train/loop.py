@@ -65,7 +65,7 @@ class Stage:
     ) -> None:
         self.index, self.name, self.recipe, self.loaders, self.setting = index, name, recipe, loaders, setting
         self.model, self.epochs, self.epoch, self.batch = model, recipe.epochs, 0, 0
-        self.optimizer = optim.build(recipe.optimizer, model, setting.device)
+        self.optimizer = optim.build(recipe.optimizer, model, setting.device, recipe.train.precision)
         each = loaders.train.steps
         self.sparsifier: Sparsifier | None = (
             attach(model, self.optimizer, method, steps_per_epoch=each) if method else None

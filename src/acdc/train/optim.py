@@ -21,11 +21,15 @@ from torch.optim import Optimizer
 from acdc.train import recipe
 
 
-def build(said: recipe.Optimizer, model: nn.Module, device: torch.device) -> Optimizer:
-    """Weight decay is on all parameters, as in the paper. On a GPU torch's fused versions are used."""
+def build(said: recipe.Optimizer, model: nn.Module, device: torch.device, precision: str) -> Optimizer:
+    """Weight decay is on all parameters, as in the paper. On a GPU torch's fused versions are used.
+
+    But not fused SGD under fp16: where the first step overflows, as GradScaler's first scale makes it, fused SGD skips
+    it with a momentum that is allocated and never written, and the next step adds what lay there to the weights.
+    """
     shared: dict[str, Any] = {"lr": said.lr, "weight_decay": said.weight_decay}
     if said.name == "sgd":
-        fused = device.type == "cuda"
+        fused = device.type == "cuda" and precision != "fp16"
         return torch.optim.SGD(
             model.parameters(), momentum=said.momentum, nesterov=said.nesterov, fused=fused or None, **shared
         )
