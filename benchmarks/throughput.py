@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=RECIPES)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--images", type=int, default=25_600, help="training images; one fifth as many are evaluated")
+    parser.add_argument("--images", type=int, default=50_000, help="training images; one fifth as many are evaluated")
     parser.add_argument(
         "--set", action="append", default=[], metavar="a.b=VALUE", help="change a setting of the recipe"
     )
