@@ -27,7 +27,7 @@ def measure(settings: list[str]) -> Table:
     problem = loading.load(recipe, device, world=World())
     model, train, method = problem.new_model(recipe), problem.loaders.train, recipe.build_method()
     assert method is not None, "the recipe's is AC/DC"
-    optimizer = optim.build(recipe.optimizer, model, device)
+    optimizer = optim.build(recipe.optimizer, model, device, recipe.train.precision)
     sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=train.steps)
     starts = tuple(start for start, _ in sparsifier.phase_starts)
     rates = Rates(recipe.rate, recipe.optimizer.lr, recipe.epochs, train.steps, starts)

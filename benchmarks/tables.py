@@ -191,7 +191,8 @@ def throughput_table(rows: Sequence[Row]) -> Table:
     ]
     names = ", ".join(dict.fromkeys(row["recipe"] for row in rows))
     title = f"{names}: batches of {first['batch_size']}, {first['precision']}, on {first['device_name']}"
-    return title, header, cells, f"{'; '.join(first['execution'])}. {_note(first)}"
+    sizes = f"Epochs of {first['images']:,} training and {first['images'] // 5:,} test images"
+    return title, header, cells, f"{sizes}. {'; '.join(first['execution'])}. {_note(first)}"
 
 
 def methods_table(rows: Sequence[Row]) -> Table:

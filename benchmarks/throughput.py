@@ -4,7 +4,8 @@ A recipe's model and settings on made images of the data's size, through phases 
 second epoch of each (the first compiles, or captures CUDA graphs; after a dense phase's last, where a compression is
 due, evaluation is not compiled):
 
-    images/s            of an epoch with one evaluation for every epoch of the real data set (50,000 and 10,000 images)
+    images/s            of an epoch with its evaluation. The last batches count as in a real run at the default number
+                        of images only, 50,000 and 10,000: smaller than the others, they run eagerly
     outside the step    share of that time not spent in forward, backward and optimizer on a batch that lies ready
     measuring           share of an epoch of 50,000 images that counting zeros takes, and describing a phase in 20
     compressed/dense    time of a training epoch in compressed phases against the dense phases beside them
