@@ -10,13 +10,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from acdc.cli import common, pairs
+from acdc.cli import common, pairs, weights
 from acdc.cli.errors import UsageError
-from acdc.cli.eval import load_weights, put_weights
 from acdc.cli.pairs import Model
 from acdc.measure.agreement import Agreeing, Agreement
-from acdc.train import checkpoint, folder, loading
-from acdc.train.checkpoint import CheckpointError
+from acdc.train import folder, loading
 from acdc.train.distributed import World
 from acdc.train.experiment import reproducible
 from acdc.train.recipe import Recipe
@@ -69,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             if not kept:
                 print(f"device: {device.type} ({why})")
         done = [_compare(a, b, problem, device) for a, b in compared]
-    except (ValueError, CheckpointError) as error:
+    except ValueError as error:
         raise UsageError([str(error)]) from None
     finally:
         if problem:
@@ -133,10 +131,7 @@ def _answers(model: Model, problem: loading.Problem | None, device: torch.device
         return lambda images, places: logits[places]
     assert problem is not None, "without data there are kept predictions"
     network, precision = problem.new_model(model.recipe).to(device), model.recipe.train.precision
-    if model.file.suffix == ".pt":
-        put_weights(network, checkpoint.load(model.file)["model"], model.file)
-    else:
-        load_weights(network, model.file)
+    weights.load(network, model.file)
     network.eval()
     if precision == "fp16" and device.type == "cpu":
         precision = "fp32"

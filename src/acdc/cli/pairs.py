@@ -7,15 +7,13 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from acdc.cli import weights
 from acdc.cli.errors import UsageError
-from acdc.cli.eval import recipe_of
 from acdc.train import folder, loading
 from acdc.train.recipe import Recipe
 
 _FIRST = ("sparse", "baseline")  # what a run stands for, where it holds several models
 _TWINS = ("dense", "finetuned", "baseline")  # what its sparse model is compared with
-_OTHERS = ("masks", "predictions")  # files that are no models
-_FILES = (".safetensors", ".pt")
 _TRAINING = ("crop", "flip", "validation", "corrupt", "corrupt_kind")  # what data.* changes of the training images
 
 
@@ -42,7 +40,7 @@ def pairs(first: str, second: str | None) -> list[tuple[Model, Model]]:
             raise UsageError([f"A {first} and B {second} are the same model; type two different ones"])
         return [(a, b)]
     a = _model(first)
-    if Path(first).suffix in _FILES:
+    if Path(first).suffix in weights.FILES:
         raise UsageError(
             [f"A {first} is one model, and B is missing; type another model after it, or the run's folder"]
         )
@@ -65,25 +63,22 @@ def labels(models: Iterable[Model]) -> dict[Path, str]:
 
 def _model(text: str) -> Model:
     path = Path(text)
-    named, checkpoint = path.suffix in _FILES, path.suffix == ".pt"
-    where = path.parent if named else path
-    if checkpoint:
-        where = where.parent if where.name else where.absolute().parent
+    where = weights.run_of(path)
     if not (where / "config.json").is_file():
-        raise UsageError([f"{text}: {_no_run(where, named=named, checkpoint=checkpoint)}"])
-    recipe = recipe_of(where)
+        raise UsageError([f"{text}: {weights.no_run(path, where)}"])
+    recipe = weights.recipe_of(where)
     try:
         test = int(folder.read_json(where / "config.json")["data"]["test"])
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError([f"{text}: config.json does not say how many test images there were ({error})"]) from None
-    if checkpoint:
+    if path.suffix == ".pt":
         if not path.is_file():
-            raise UsageError([f"{text}: there is no such checkpoint; {_checkpoints(where) or 'the run has none'}"])
+            raise UsageError([weights.no_checkpoint(path)])
         return Model(where, path.stem, path, recipe, test)
     names = _names(where)
-    name = path.stem if named else next((name for name in _FIRST if name in names), None)
+    name = path.stem if path.suffix in weights.FILES else next((name for name in _FIRST if name in names), None)
     if not names:
-        instead = _checkpoints(where) or "type a folder that acdc train has finished"
+        instead = weights.a_checkpoint(where) or "type a folder that acdc train has finished"
         raise UsageError([f"{text}: it holds neither a model nor predictions; {instead}"])
     if name is None or name not in names:
         there = ", ".join(f"{name}.safetensors" for name in names)
@@ -91,25 +86,8 @@ def _model(text: str) -> Model:
     return _read(where, name, recipe, test)
 
 
-def _no_run(where: Path, *, named: bool, checkpoint: bool) -> str:
-    if checkpoint:
-        return (
-            f"expected a checkpoint where its run keeps it, and {where} holds no run (no config.json); "
-            "type RUN/checkpoints/NAME.pt"
-        )
-    seeds = sorted(inner.name for inner in where.glob("seed-*") if inner.is_dir())
-    if seeds:
-        return f"it holds several seeds: type one of them, such as {where / seeds[0]}"
-    return f"{f'{where} holds' if named else 'holds'} no run (no config.json); type a folder of acdc train"
-
-
-def _checkpoints(where: Path) -> str:
-    newest = sorted((where / "checkpoints").glob("*.pt"))[-1:]
-    return f"type a checkpoint, such as {newest[0]}" if newest else ""
-
-
 def _names(where: Path) -> list[str]:
-    files = {path.stem for path in where.glob("*.safetensors")} - {*_OTHERS}
+    files = {Path(name).stem for name in weights.models(where)}
     return sorted(files | {*_kept(where)[0]})
 
 
