@@ -423,6 +423,10 @@ def test_evaluation_leaves_unreadable_files_out(folder, own_tree: Path, tree: Pa
     assert (data.samples, data.steps, data.skipped) == (9, 3, ["bee/bee_1.JPEG"])
     assert_same([found[0], found[2]], [whole[0], whole[2]])
     assert_same([found[1]], [tuple(x[1:] for x in whole[1])])  # position 4 is the first of batch 1
+    assert data.unread == [4]
+    (own_tree / "val/bee/bee_1.JPEG").write_bytes((tree / "val/bee/bee_1.JPEG").read_bytes())
+    read(data)
+    assert data.unread == [], "of the latest evaluation"
 
 
 def test_a_batch_of_unreadable_files_alone_is_empty(folder, own_tree: Path) -> None:

@@ -9,12 +9,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 from acdc.cli.errors import UsageError
-from acdc.train import checkpoint, folder, reading
+from acdc.train import checkpoint, folder, predictions, reading
 from acdc.train.checkpoint import CheckpointError
 from acdc.train.recipe import Recipe
 
 FILES = (".safetensors", ".pt")
-_NO_MODELS = ("masks.safetensors", folder.PREDICTIONS)
+_NO_MODELS = ("masks.safetensors", predictions.FILE)
 
 
 def run_of(path: Path) -> Path:

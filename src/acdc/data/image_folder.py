@@ -34,7 +34,8 @@ class ImageFolder:
     With `train`: shuffled, RandomResizedCrop and mirroring. Without: in order, the shorter side resized to `resize`,
     the centre cropped. A file that cannot be read is logged and its name kept in `skipped`. In training another image,
     drawn by the same rule, takes its place; in evaluation its row is left out, so accuracy is over the images that
-    were read. More than `bad_limit` such files, as seen by this rank, stop the run.
+    were read, and its place among the files is in `unread` until the next evaluation begins. More than `bad_limit` such
+    files, as seen by this rank, stop the run.
 
     `classes` is the number of classes to insist on.
     """
@@ -65,9 +66,10 @@ class ImageFolder:
         self.channels_last, self.bad_limit = channels_last, bad_limit
         self.class_names = folders.list_classes(self.root, classes)
         self._names, labels = folders.list_files(self.root, split, self.class_names)
-        self._labels = torch.tensor(labels)
+        self.labels = torch.tensor(labels)
         self.samples = len(self._names)
         self.skipped: list[str] = []
+        self.unread: list[int] = []
         self._reader = Reader(folder=self.root / split, seed=seed, train=train, size=size, resize=resize)
         self._requests = _Requests()
         self._loader: DataLoader | None = None
@@ -89,6 +91,7 @@ class ImageFolder:
                 f"first={first}: expected a batch of 0 to {self.steps}, the number of batches an epoch has"
             )
         self._turn += 1
+        self.unread = []
         return self._finish(self._copied(self._whole(epoch, first, self._turn)))
 
     def close(self) -> None:
@@ -111,7 +114,7 @@ class ImageFolder:
             each, more = divmod(min(self.batch_size, self.samples - start), self.world)
             start += self.rank * each + min(self.rank, more)
             share = order[start : start + each + (self.rank < more)]
-            yield Request(epoch, start, [self._names[index] for index in share.tolist()], self._labels[share].tolist())
+            yield Request(epoch, start, [self._names[index] for index in share.tolist()], self.labels[share].tolist())
 
     # What was read
 
@@ -157,6 +160,7 @@ class ImageFolder:
                 yield self._replaced(read, epoch)
             else:
                 unread = {bad.place for bad in read.bad}
+                self.unread += [read.first + place for place in sorted(unread)]
                 keep = [place for place in range(len(read.labels)) if place not in unread]
                 yield read._replace(images=read.images[keep], flips=read.flips[keep], labels=read.labels[keep])
 
@@ -179,7 +183,7 @@ class ImageFolder:
             while again:
                 attempt += 1
                 index = int(generator(self.seed, epoch, position, -attempt).random() * self.samples)
-                request = Request(epoch, position, [self._names[index]], [int(self._labels[index])], attempt)
+                request = Request(epoch, position, [self._names[index]], [int(self.labels[index])], attempt)
                 images, flips, labels, again, _ = self._reader[request]
                 for worse in again:
                     self._skip(worse)

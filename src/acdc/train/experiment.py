@@ -21,7 +21,7 @@ from acdc.data.labels import save_indices
 from acdc.measure.dynamics import flops_of, nonzeros
 from acdc.sparsity.layers import find_prunable
 from acdc.sparsity.uses import forward_uses
-from acdc.train import environment, folder
+from acdc.train import environment, folder, predictions
 from acdc.train.checkpoint import Found
 from acdc.train.console import Console, Plan, Planned
 from acdc.train.evaluation import evaluate
@@ -145,7 +145,7 @@ def _stages(
         for title, file, weights in _recalibrated(_models(stage, result), stage, problem, setting):
             masks = result.masks if result and file == "sparse.safetensors" else {}
             outcome, said = _measured(title, file, weights, stage, problem, setting, uses, masks)
-            by_first(partial(_keep, out, file, weights, said))
+            by_first(partial(_keep, out, file, weights, said, tuple(problem.loaders.test.unread)))
             yield outcome
         if result:
             by_first(partial(write_safetensors, {out / "masks.safetensors": result.masks}))
@@ -161,10 +161,10 @@ def _tell(row: Row, stage: Stage, setting: Setting, out: Path, console: Console)
         sink(row)
 
 
-def _keep(out: Path, file: str, weights: StateDict, said: torch.Tensor | None) -> None:
+def _keep(out: Path, file: str, weights: StateDict, said: torch.Tensor | None, unread: Sequence[int]) -> None:
     write_safetensors({out / file: weights})
     if said is not None:
-        folder.add_predictions(out / file, said)
+        predictions.add(out / file, said, unread)
 
 
 def _note(stage: Stage, outcomes: list[Outcome], began: float) -> None:
