@@ -86,6 +86,7 @@ def kept(run: Path) -> dict[str, Kept]:
             made_from=said.get(name, {}).get("made_from"),
         )
         for name, shape in shapes.items()
+        if len(shape) == 2
     }
 
 
