@@ -52,9 +52,15 @@ class Run:
         return seeds[0]
 
     @property
-    def images(self) -> int | None:
-        """Of the test set."""
+    def test_images(self) -> int | None:
+        """All of the test set."""
         return self.config.get("data", {}).get("test")
+
+    @property
+    def images(self) -> int | None:
+        """Those of the test set that accuracies are of: that could be read."""
+        unread = (self.result or {}).get("unreadable_test_images", 0)
+        return self.test_images - unread if self.test_images is not None else None
 
     @property
     def main(self) -> str:

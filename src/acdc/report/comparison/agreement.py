@@ -26,7 +26,7 @@ def found(groups: Sequence[Group]) -> dict[int, Agreed]:
     """By the groups' numbers. Of several dense settings the first is the reference, plain "dense" before all."""
     plain = min((group for group in groups if dense(group)), key=lambda group: group.method != "dense", default=None)
     known = {run.seed: run.kept["baseline"] for run in plain.runs if "baseline" in run.kept} if plain else {}
-    among = [_agree(a, b, groups[0].runs[0].images) for a, b in combinations(known.values(), 2)]
+    among = [_agree(a, b, groups[0].runs[0].test_images) for a, b in combinations(known.values(), 2)]
     return {
         group.number: Agreed(_with_twin(group), _there(among) if group is plain else _with_dense(group, known))
         for group in groups
@@ -42,7 +42,7 @@ def _with_dense(group: Group, known: Mapping[int | None, Kept]) -> tuple[float, 
     for run in group.runs:
         share = _pair(run, "the dense baseline")  # trained by the run itself
         if share is None and run.seed in known:
-            share = _agree(run.kept.get("baseline" if dense(group) else "sparse"), known[run.seed], run.images)
+            share = _agree(run.kept.get("baseline" if dense(group) else "sparse"), known[run.seed], run.test_images)
         shares.append(share)
     return _there(shares)
 
