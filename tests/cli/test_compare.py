@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from acdc.cli import compare, main
 from acdc.cli.errors import UsageError
 from acdc.measure.agreement import agreement
 from acdc.train import predictions
+from tests.train.problems import JPEGS, jpegs
 
 
 @pytest.fixture(scope="module")
@@ -235,17 +235,9 @@ def test_without_the_data_there_are_no_labels(
 def trained_on_jpegs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run, and its images: of six test images the second cannot be read."""
     made = tmp_path_factory.mktemp("jpegs")
-    images, run = made / "images", made / "made"
-    generator = torch.Generator().manual_seed(0)
-    for split, count in (("train", 6), ("val", 3)):
-        for label, name in enumerate(("cat", "dog")):
-            (images / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = torch.randint(100 * label, 100 * label + 100, (40, 50, 3), generator=generator)
-                Image.fromarray(pixels.byte().numpy()).save(images / split / name / f"{number}.jpg")
+    images, run = jpegs(made / "images"), made / "made"
     (images / "val" / "cat" / "1.jpg").write_bytes(b"")
-    settings = ["train.batch_size=4", "train.precision=fp32", "model.width=0.25", "data.size=32", "data.resize=36"]
-    sets = [part for setting in (*settings, "run.finetune=false") for part in ("--set", setting)]
+    sets = [part for setting in JPEGS for part in ("--set", setting)]
     place = ["--data", str(images), "--device", "cpu", "--workers", "0", "--out", str(run)]
     assert main(["train", "imagenet-mobilenet", "--epochs", "4", *place, *sets]) == 0
     return run, images

@@ -458,6 +458,18 @@ def test_too_many_unreadable_files_stop_the_run(folder, own_tree: Path, workers:
         assert part in str(e.value)
 
 
+def test_one_of_several_ranks_does_not_stop_alone(folder, own_tree: Path) -> None:
+    """The others would wait for it: it goes on, and says so where all ranks ask."""
+    for path in (own_tree / "train").rglob("*.JPEG"):
+        path.write_bytes(b"")
+    data = folder(own_tree, bad_limit=2, rank=1, world=2)
+    assert all((images == images[:, :, :1, :1]).all() for images, _ in read(data)), "black ones"
+    with pytest.raises(RuntimeError, match="bad_limit=2: 21 of the 21 images"):
+        data.refuse_too_many([str(number) for number in range(21)])
+    with pytest.raises(RuntimeError, match="bad_limit=2: "):
+        data.batches(1)
+
+
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_folder_without_a_readable_image_stops_the_run(folder, own_tree: Path, split: str) -> None:
     for path in (own_tree / split).rglob("*.JPEG"):

@@ -6,7 +6,7 @@ device. So a run that is taken up inside an epoch, or shared between ranks, sees
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -42,6 +42,17 @@ class Batches(Protocol):
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """This rank's share of batch `first` of the epoch and of those after it: normalised images, and labels."""
+        ...
+
+
+@runtime_checkable
+class FromFiles(Protocol):
+    """What batches have, too, that are read from files as they are wanted."""
+
+    skipped: list[str]  # files that this rank could not read
+
+    def refuse_too_many(self, skipped: Sequence[str]) -> None:
+        """A BadImagesError where these are more than may be passed over."""
         ...
 
 

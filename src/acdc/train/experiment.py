@@ -31,6 +31,7 @@ from acdc.train.recalibrate import recalibrate
 from acdc.train.recipe import Recipe
 from acdc.train.rows import Row
 from acdc.train.setting import Setting
+from acdc.train.skipped import skipped
 from acdc.twin import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 
 _FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 8 MB each
@@ -215,6 +216,7 @@ def _recalibrated(
             model.load_state_dict(weights)
             precision = stage.recipe.train.precision
             recalibrate(model, problem.loaders.train, precision=precision, device=setting.device)
+            skipped(problem.loaders.train, setting.world)
             setting.world.share_buffers(model)
             named = f"{file.removesuffix('.safetensors')}-recalibrated.safetensors"
             yield f"{title}, BN recalibrated", named, to_cpu(model.state_dict())
