@@ -37,6 +37,7 @@ class Base:
 
     name: ClassVar[str]
     straight_through: ClassVar[bool] = True  # False where a method pulls gradients back to dense weights behind a view
+    on_host: ClassVar[tuple[str, ...]] = ()  # what it remembers on the CPU, wherever the model is
     needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
     alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
     decided_by: ClassVar[str] = "training"  # what makes the sparsity where none is asked for
