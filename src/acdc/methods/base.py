@@ -192,6 +192,12 @@ class Base:
     def keeps_best_twin(self) -> bool:
         return False
 
+    def makes_twin(self, sparsifier: Sparsifier, phase: Phase) -> bool:
+        """Whether the model becomes the dense twin as `phase` begins: where the last dense phase ends, unless the best
+        dense model is kept and one was reported."""
+        ends_dense = phase.final and sparsifier.phase.kind == "dense" and phase.index > 0
+        return ends_dense and not (self.keeps_best_twin() and sparsifier.best_metric is not None)
+
     def config(self) -> dict[str, Any]:
         """Every knob as plain data: what a checkpoint is checked against."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "epochs"}
