@@ -275,6 +275,19 @@ def test_answers_on_other_images_are_not_compared(trained_on_jpegs: tuple[Path, 
     assert "test images that could not be read: number 2 and number 5" in refused(run, other, "--data", images)
 
 
+def test_a_test_set_that_cannot_be_read_is_said(
+    trained_on_jpegs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, images = trained_on_jpegs[0], copy(trained_on_jpegs[1], tmp_path / "images")
+    for path in (images / "val").rglob("*.jpg"):
+        path.write_bytes(b"")
+    newest = sorted((run / "checkpoints").glob("*.pt"))[-1]
+    said = "6 of the 6 images of"
+    assert said in refused(run, newest, "--data", images, "--workers", "0")
+    assert main(["eval", str(run), "--data", str(images), "--workers", "0", "--device", "cpu"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_predictions_that_do_not_say_of_which_images_are_made_again(
     trained_on_jpegs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

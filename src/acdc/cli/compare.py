@@ -12,6 +12,7 @@ from torch import Tensor
 from acdc.cli import common, pairs, weights
 from acdc.cli.errors import UsageError
 from acdc.cli.pairs import Model
+from acdc.data.images import BadImagesError
 from acdc.measure.agreement import Agreeing, Agreement
 from acdc.train import folder, loading
 from acdc.train.distributed import World
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             if not kept:
                 print(f"device: {device.type} ({why})")
         done = [_compare(a, b, problem, device) for a, b in compared]
-    except ValueError as error:
+    except (ValueError, BadImagesError) as error:
         raise UsageError([str(error)]) from None
     finally:
         if problem:

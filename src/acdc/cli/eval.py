@@ -13,6 +13,7 @@ import torch
 
 from acdc.cli import common, weights
 from acdc.cli.errors import UsageError
+from acdc.data.images import BadImagesError
 from acdc.measure.dynamics import flops_of, nonzeros
 from acdc.sparsity.layers import find_prunable
 from acdc.sparsity.uses import forward_uses
@@ -97,6 +98,8 @@ def _one(where: Path, names: list[str], device: torch.device, root: str | None, 
     try:
         with reproducible(recipe, device):
             measured = list(_measure_all(where, names, recipe, problem, device, problems))
+    except BadImagesError as error:
+        raise UsageError([str(error)]) from None
     finally:
         problem.close()
     if measured:

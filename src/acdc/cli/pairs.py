@@ -134,7 +134,7 @@ def refuse_other_data(a: Model, b: Model) -> None:
             [f"{a.where} and {b.where} were not tested on the same images, so they cannot be compared:", *different]
         )
     for model in (a, b):
-        if model.kept and (why := predictions.why_not_of_same_images(model.kept, model.kept, model.test)):
+        if model.kept and (why := model.kept.why_unknown(model.test)):
             raise UsageError([f"{model.where / predictions.FILE}: {why}; remove it"])
 
 

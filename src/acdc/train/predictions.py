@@ -53,6 +53,12 @@ class Kept:
             return UNTIED if _whole(self.model) else OTHER
         return TIED if self.made_from == checksum(self.model) else OTHER
 
+    def why_unknown(self, test: int | None) -> str | None:
+        """Of a test set of so many images: why these could be of any. Older versions did not say which they skipped."""
+        if test is None or self.rows + len(self.unread) == test:
+            return None
+        return f"{self.rows:,} predictions of {test:,} test images, and nothing says of which"
+
     def logits(self) -> Tensor:
         with safe_open(self.model.with_name(FILE), framework="pt") as file:
             return file.get_tensor(self.model.stem)
@@ -91,10 +97,9 @@ def kept(run: Path) -> dict[str, Kept]:
 
 
 def why_not_of_same_images(a: Kept, b: Kept, test: int | None) -> str | None:
-    """Of a test set of so many images, where that is known; older versions did not say which ones they had to skip."""
-    for one in (a, b):
-        if test is not None and one.rows + len(one.unread) != test:
-            return f"{one.rows:,} predictions of {test:,} test images, and nothing says of which"
+    """Of a test set of so many images, where that is known."""
+    if why := next((why for one in (a, b) if (why := one.why_unknown(test))), None):
+        return why
     if a.unread != b.unread:
         return f"one is without {without(a.unread)}, the other without {without(b.unread)}"
     return None
