@@ -30,6 +30,7 @@ class Method(Protocol):
 
     name: ClassVar[str]
     straight_through: ClassVar[bool]  # whether the dense weights take the gradient at the view as it is: no pull_back
+    on_host: ClassVar[tuple[str, ...]]  # what of sparsifier.memory stays on the CPU, wherever the model is
 
     @property
     def schedule(self) -> Schedule: ...

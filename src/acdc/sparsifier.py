@@ -426,7 +426,9 @@ class Sparsifier:
         self.history = [dict(event) for event in state["history"]]
         self.best_metric = state["best_metric"]
         self.twin = Twin(**state["twin"]) if state["twin"] else None
-        self.memory = to_device(state.get("memory") or {}, self.layers.weights[0].param.device)
+        here, host = self.layers.weights[0].param.device, torch.device("cpu")
+        remembered = (state.get("memory") or {}).items()
+        self.memory = {key: to_device(value, host if key in self.method.on_host else here) for key, value in remembered}
         kept = state.get("kept_sparse")
         self.kept_sparse = (kept[0], kept[1]) if kept else None
         self._watch_for_next_phase()

@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 from acdc.cli import compare, main
 from acdc.cli.errors import UsageError
 from acdc.measure.agreement import agreement
+from acdc.train import predictions
+from tests.train.problems import JPEGS, jpegs
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +226,78 @@ def test_without_the_data_there_are_no_labels(
     assert "does not exist" in refused(run, "--data", tmp_path / "nowhere")
     (run / "predictions.safetensors").unlink()
     assert "does not exist" in refused(run)
+
+
+# Images that cannot be read
+
+
+@pytest.fixture(scope="module")
+def trained_on_jpegs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run, and its images: of six test images the second cannot be read."""
+    made = tmp_path_factory.mktemp("jpegs")
+    images, run = jpegs(made / "images"), made / "made"
+    (images / "val" / "cat" / "1.jpg").write_bytes(b"")
+    sets = [part for setting in JPEGS for part in ("--set", setting)]
+    place = ["--data", str(images), "--device", "cpu", "--workers", "0", "--out", str(run)]
+    assert main(["train", "imagenet-mobilenet", "--epochs", "4", *place, *sets]) == 0
+    return run, images
+
+
+def test_models_are_compared_over_the_images_that_could_be_read(
+    trained_on_jpegs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, images = trained_on_jpegs
+    (row,) = as_json(tmp_path, run, "--data", images)
+    assert (row["samples"], row["test_images"], row["source"]) == (5, 6, "kept predictions")
+    said = {row["file"]: row["test_accuracy"] for row in json.loads((run / "result.json").read_text())["models"]}
+    assert (row["accuracy_a"], row["accuracy_b"]) == (said["sparse.safetensors"], said["dense.safetensors"])
+    assert "answers on 5 of 6 test images (1 cannot be read) (kept predictions)" in capsys.readouterr().out
+    newest = sorted((run / "checkpoints").glob("*.pt"))[-1]  # the sparse model again
+    (again,) = as_json(tmp_path, run, newest, "--data", images, "--workers", "0")
+    assert (again["samples"], again["top1"], again["source"]) == (5, 1, "kept predictions and run again")
+
+
+def test_answers_on_other_images_are_not_compared(trained_on_jpegs: tuple[Path, Path], tmp_path: Path) -> None:
+    run, _ = trained_on_jpegs
+    newest = sorted((run / "checkpoints").glob("*.pt"))[-1]
+    images = copy(trained_on_jpegs[1], tmp_path / "images")
+    (images / "val" / "dog" / "2.jpg").write_bytes(b"")
+    said = refused(run, newest, "--data", images, "--workers", "0")
+    assert "made/sparse: its kept predictions are not of the test images that can be read now" in said
+    assert "then: number 2; now: number 2, 6" in said
+    mended = copy(images, tmp_path / "mended")
+    for broken in ("cat/1.jpg", "dog/2.jpg"):
+        shutil.copy(mended / "val" / "cat" / "0.jpg", mended / "val" / broken)
+    assert "then: number 2; now: none" in refused(run, newest, "--data", mended, "--workers", "0")
+    other = copy(run, tmp_path / "other")
+    for name, kept in predictions.kept(run).items():
+        predictions.add(other / f"{name}.safetensors", kept.logits(), [4])
+    assert "test images that could not be read: number 2 and number 5" in refused(run, other, "--data", images)
+
+
+def test_a_test_set_that_cannot_be_read_is_said(
+    trained_on_jpegs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, images = trained_on_jpegs[0], copy(trained_on_jpegs[1], tmp_path / "images")
+    for path in (images / "val").rglob("*.jpg"):
+        path.write_bytes(b"")
+    newest = sorted((run / "checkpoints").glob("*.pt"))[-1]
+    said = "6 of the 6 images of"
+    assert said in refused(run, newest, "--data", images, "--workers", "0")
+    assert main(["eval", str(run), "--data", str(images), "--workers", "0", "--device", "cpu"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_predictions_that_do_not_say_of_which_images_are_made_again(
+    trained_on_jpegs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, images = copy(trained_on_jpegs[0], tmp_path / "run"), trained_on_jpegs[1]
+    save_file(load_file(run / "predictions.safetensors"), run / "predictions.safetensors")  # as older versions wrote it
+    (row,) = as_json(tmp_path, run, "--data", images, "--workers", "0")
+    assert (row["samples"], row["source"]) == (5, "run again")
+    assert "kept predictions are of 5 of 6 test images, and do not say of which: it is run" in capsys.readouterr().out
+    (run / "sparse.safetensors").unlink()
+    assert "5 predictions of 6 test images, and nothing says of which; remove it" in refused(run, "--data", images)
 
 
 # What cannot be

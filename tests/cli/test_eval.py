@@ -29,7 +29,7 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int,
     capsys.readouterr()
     code = main(["eval", *arguments, "--device", "cpu"])
     captured = capsys.readouterr()
-    rows = [line.split() for line in captured.out.splitlines() if ".safetensors " in line]
+    rows = [line.split() for line in captured.out.splitlines() if ".safetensors " in line or ".pt " in line]
     return code, {row[0]: row[1:] for row in rows}, captured.err
 
 
@@ -52,6 +52,38 @@ def test_one_file_by_name_or_path(trained: Path, capsys: pytest.CaptureFixture[s
     assert one == evaluated(capsys, str(trained), "--file", "sparse.safetensors")
     two = evaluated(capsys, str(trained), "--file", "sparse", "--file", "dense")
     assert list(two[1]) == ["sparse.safetensors", "dense.safetensors"]
+
+
+def test_a_checkpoint_is_a_model_of_its_run(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = sorted((trained / "checkpoints").glob("*.pt"))[-1]
+    assert "finetune" in newest.name
+    code, rows, error = evaluated(capsys, str(newest))
+    assert (code, error) == (0, "")
+    finetuned = evaluated(capsys, str(trained / "finetuned.safetensors"))[1]["finetuned.safetensors"]
+    assert list(rows) == [f"checkpoints/{newest.name}"]
+    assert rows[f"checkpoints/{newest.name}"] == finetuned[: -len(["result.json", "the", "same"])]
+    assert evaluated(capsys, str(trained), "--file", f"checkpoints/{newest.name}")[1] == rows
+    monkeypatch.chdir(newest.parent)
+    assert evaluated(capsys, newest.name)[1] == rows
+
+
+def test_checkpoints_that_cannot_be_read(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    newest = sorted((run / "checkpoints").glob("*.pt"))[-1]
+    gone = newest.with_name("9-none-00000001.pt")
+    code, _, error = evaluated(capsys, str(gone))
+    assert (code, f"there is no such checkpoint; type a checkpoint, such as {newest}" in error) == (1, True)
+    alone = shutil.copy(newest, tmp_path / "alone.pt")
+    code, _, error = evaluated(capsys, str(alone))
+    assert (code, "type RUN/checkpoints/NAME.pt" in error) == (2, True)
+    newest.write_bytes(newest.read_bytes()[:5000])
+    code, _, error = evaluated(capsys, str(newest))
+    assert (code, f"{newest}: cut short or not a checkpoint" in error) == (1, True)
+    for file in run.glob("*.safetensors"):
+        file.unlink()
+    code, _, error = evaluated(capsys, str(run))
+    assert (code, f"acdc train --resume {run}; or type a checkpoint, such as {newest}" in error) == (2, True)
 
 
 def test_a_difference_shows(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

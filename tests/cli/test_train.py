@@ -21,7 +21,7 @@ from acdc.data.digits import load_digits
 from acdc.data.images import InMemory
 from acdc.measure.flops import inference_flops
 from acdc.models.resnet_cifar import digits_net
-from acdc.train import experiment, folder, loading, reading
+from acdc.train import experiment, folder, loading, planning, reading
 from acdc.train.evaluation import evaluate
 from acdc.train.setting import Setting
 from acdc.train.step import Execution
@@ -560,6 +560,22 @@ def test_no_whole_checkpoint_is_an_error_that_loses_nothing(stopped: Path, capsy
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
     assert "holds no whole checkpoint to go on from" in capsys.readouterr().err
     assert contents(stopped) == before
+
+
+def test_a_recipe_is_planned_once(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was said then is printed and kept, of a run that goes on as well."""
+    planned, fit = [], planning.fit
+    monkeypatch.setattr(planning, "fit", lambda recipe, **facts: planned.append(recipe) or fit(recipe, **facts))
+    out, said = tmp_path / "run", "rate.warmup = 9: the run of 4 epochs is all warm-up"
+    short = ["--epochs", "4", "--set", "run.baseline=false", "--set", "run.finetune=false", "--set", "rate.warmup=9"]
+    assert main(["train", *short, "--device", "cpu", "--out", str(out)]) == 0
+    assert len(planned) == 1
+    assert capsys.readouterr().out.count(f"warning: {said}") == 1
+    assert read(out, "config.json")["warnings"] == [said]
+    (out / "result.json").unlink()
+    assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
+    assert len(planned) == 2
+    assert capsys.readouterr().out.count(f"warning: {said}") == 1
 
 
 def test_what_cannot_be_resumed_is_refused(run: Path, tmp_path: Path, capsys) -> None:

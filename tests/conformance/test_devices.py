@@ -1,8 +1,13 @@
 """The device under test (ACDC_TEST_DEVICE) takes the same masks as the slow reference on the CPU."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 
+import acdc
+from acdc.methods.lottery import LotteryTicket
 from acdc.sparsity import select
 from acdc.sparsity.masks import apply_, pack, unpack
 from acdc.sparsity.select import top_k, top_k_reference
@@ -64,3 +69,39 @@ def test_many_chunks(monkeypatch):
     masks = top_k({name: score.to(DEVICE) for name, score in here.items()}, 4321)
     for name, expected in top_k_reference(here, 4321).items():
         assert torch.equal(masks[name].cpu(), expected)
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    for item in value.values() if isinstance(value, dict) else ():
+        yield from tensors(item)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_what_a_method_remembers_on_the_host_stays_there(resumed):
+    schedule = acdc.Schedule.from_phases([("dense", "2st"), ("sparse", "4st")])
+    method = LotteryTicket(sparsity=0.75, schedule=schedule, rounds=3, rewind="1st")
+
+    def attached() -> tuple[torch.nn.Module, torch.optim.Optimizer, acdc.Sparsifier]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 4).to(DEVICE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return model, optimizer, acdc.attach(model, optimizer, method)
+
+    model, optimizer, sparsifier = attached()
+    for step in range(6):
+        if step == 2 and resumed:
+            states = [one.state_dict() for one in (model, optimizer, sparsifier)]
+            model, optimizer, sparsifier = attached()
+            for one, state in zip((model, optimizer, sparsifier), states, strict=True):
+                one.load_state_dict(state)
+        sparsifier.begin_step()
+        optimizer.zero_grad()
+        model(torch.ones(2, 8, device=DEVICE)).sum().backward()
+        optimizer.step()
+        if step > 0:
+            kept = list(tensors(sparsifier.memory["start"]))
+            assert kept
+            assert {tensor.device.type for tensor in kept} == {"cpu"}
+    assert sparsifier.finish().sparsity == 0.75

@@ -423,6 +423,10 @@ def test_evaluation_leaves_unreadable_files_out(folder, own_tree: Path, tree: Pa
     assert (data.samples, data.steps, data.skipped) == (9, 3, ["bee/bee_1.JPEG"])
     assert_same([found[0], found[2]], [whole[0], whole[2]])
     assert_same([found[1]], [tuple(x[1:] for x in whole[1])])  # position 4 is the first of batch 1
+    assert data.unread == [4]
+    (own_tree / "val/bee/bee_1.JPEG").write_bytes((tree / "val/bee/bee_1.JPEG").read_bytes())
+    read(data)
+    assert data.unread == [], "of the latest evaluation"
 
 
 def test_a_batch_of_unreadable_files_alone_is_empty(folder, own_tree: Path) -> None:
@@ -452,6 +456,18 @@ def test_too_many_unreadable_files_stop_the_run(folder, own_tree: Path, workers:
         read(data)
     for part in (*(name.partition("/")[2] for name in BAD), "at most 2", "set data.bad_limit=6"):
         assert part in str(e.value)
+
+
+def test_one_of_several_ranks_does_not_stop_alone(folder, own_tree: Path) -> None:
+    """The others would wait for it: it goes on, and says so where all ranks ask."""
+    for path in (own_tree / "train").rglob("*.JPEG"):
+        path.write_bytes(b"")
+    data = folder(own_tree, bad_limit=2, rank=1, world=2)
+    assert all((images == images[:, :, :1, :1]).all() for images, _ in read(data)), "black ones"
+    with pytest.raises(RuntimeError, match="bad_limit=2: 21 of the 21 images"):
+        data.refuse_too_many([str(number) for number in range(21)])
+    with pytest.raises(RuntimeError, match="bad_limit=2: "):
+        data.batches(1)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

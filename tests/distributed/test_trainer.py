@@ -13,6 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from acdc.data.image_folder import ImageFolder
+from tests.train.problems import JPEGS, jpegs
+
 SETTINGS = [
     "data.name=synthetic", "data.classes=4", "data.train=70", "data.test=41", "train.epochs=6", "train.batch_size=16",
     "model.name=wide_resnet", "model.depth=10", "model.width=1", "model.dropout=0", "data.crop=2", "data.flip=true",
@@ -105,3 +108,55 @@ def test_a_mistake_is_named_once(tmp_path: Path, extra: list[str]) -> None:
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert len(re.findall("optimizer.lr = -1|unrecognized arguments", done.stderr)) == 1
+
+
+def on_jpegs(images: Path, out: Path, limit: int, processes: int = 2) -> subprocess.CompletedProcess[str]:
+    sets = [part for one in ("train.epochs=4", *JPEGS, f"data.bad_limit={limit}") for part in ("--set", one)]
+    start = command(out, processes=processes)[: -2 * len(SETTINGS)]
+    start[start.index("digits")] = "imagenet-mobilenet"
+    line = [*start, "--data", str(images), "--workers", "0", *sets]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def shares(images: Path) -> list[list[Path]]:
+    """The files of epoch 0 that each of two ranks is to read."""
+    options = {"batch_size": 4, "device": "cpu", "seed": 0, "train": True, "workers": 0, "bad_limit": 0}
+    ranks = [ImageFolder(images, "train", rank=rank, world=2, **options) for rank in (0, 1)]
+    return [[images / "train" / name for request in data._plan(0, 0) for name in request.names] for data in ranks]
+
+
+def test_unreadable_files_are_counted_over_all_ranks(tmp_path: Path) -> None:
+    images = jpegs(tmp_path / "images")
+    first, second = shares(images)
+    for path in (first[0], *second[:2]):
+        path.write_bytes(b"")
+    done = on_jpegs(images, tmp_path / "enough", 3)
+    assert done.returncode == 0, done.stderr
+    assert [row["skipped_images"] for row in rows(tmp_path / "enough")] == [3] * 4
+    done = on_jpegs(images, tmp_path / "few", 2)
+    assert done.returncode != 0
+    said = "acdc: data.bad_limit=2: 3 of the 12 images of"
+    assert done.stderr.count(said) == 1, done.stderr
+    assert not (tmp_path / "few" / "metrics.jsonl").exists(), "in the first epoch, where no rank met more than two"
+    assert not list((tmp_path / "few").glob("checkpoints/*"))
+
+
+def test_a_rank_that_can_read_nothing_ends_all(tmp_path: Path) -> None:
+    images = jpegs(tmp_path / "images")
+    for path in shares(images)[1]:
+        path.write_bytes(b"")
+    start = time.monotonic()
+    done = on_jpegs(images, tmp_path / "out", 1)
+    assert done.returncode != 0
+    assert done.stderr.count("acdc: data.bad_limit=1: ") == 1, done.stderr
+    assert "acdc/train" not in done.stderr, "the only traceback is torchrun's own"
+    assert time.monotonic() - start < 60, "nobody waited"
+
+
+def test_test_images_that_cannot_be_read_count_over_all_ranks(tmp_path: Path) -> None:
+    images = jpegs(tmp_path / "images")
+    for name in ("cat/0.jpg", "dog/2.jpg"):  # the first rank's and the last one's
+        (images / "val" / name).write_bytes(b"")
+    done = on_jpegs(images, tmp_path / "few", 1)
+    assert done.stderr.count("acdc: data.bad_limit=1: 2 of the 6 images of") == 1, done.stderr

@@ -138,3 +138,16 @@ def test_a_run_that_did_not_pass_the_point():
     t.sparsifier.set_step(2)
     with pytest.raises(RuntimeError, match=r'did not pass rewind="1st"; start it from step 0'):
         t.step()
+
+
+def test_the_point_to_go_back_to_stays_on_the_host():
+    """Also after a resume; meta stands for a GPU here, see tests/conformance/test_devices.py."""
+    t = Tiny(method(), [1, 2, 3, 4], momentum=0.5)
+    t.step([-1, -1, -1, -1])
+    t.step()
+    model = nn.Sequential(nn.Linear(4, 1, bias=False, device="meta"))
+    sparsifier = acdc.attach(model, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5), method())
+    sparsifier.load_state_dict(t.sparsifier.state_dict())
+    start = sparsifier.memory["start"]
+    assert start["model"]["0.weight"].tolist() == [[2, 3, 4, 5]]
+    assert start["optimizer"][0]["momentum_buffer"].tolist() == [[-1, -1, -1, -1]]

@@ -81,3 +81,21 @@ def test_a_dense_phase_goes_on_from_the_grid():
 def test_bad_knobs(knobs, message):
     with pytest.raises(ValueError, match=message):
         QuantisedACDC(epochs=10, **knobs)
+
+
+@pytest.mark.parametrize(
+    ("twin", "reported", "step"), [("last", {}, 5), ("best", {}, 5), ("best", {1: 0.9, 4: 0.5}, 1)]
+)
+def test_its_twin_is_chosen_as_acdc_s(twin, reported, step):
+    """Dense for 2 steps, compressed for 2, dense for 1, compressed: the twin is of step 5, or the best reported."""
+    schedule = acdc.Schedule.from_phases([("dense", "2st"), ("sparse", "2st"), ("dense", "1st"), ("sparse", "2st")])
+    for method in (
+        QuantisedACDC(bits=3, schedule=schedule, twin=twin),
+        acdc.ACDC(sparsity=0.5, schedule=schedule, twin=twin),
+    ):
+        t = Tiny(method, [1.0, 2.0, 3.0, 4.0])
+        for now in range(7):
+            t.step([0.1, 0.1, 0.1, 0.1])
+            if now + 1 in reported:
+                t.sparsifier.report(reported[now + 1])
+        assert t.sparsifier.finish().dense_step == step

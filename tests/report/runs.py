@@ -94,6 +94,13 @@ def change_config(folder: Path, **changes: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config | changes))
 
 
+def add_remarks(folder: Path, *warnings: str, unread: int = 0) -> None:
+    """As of a run that was warned of, and of which some test images could not be read."""
+    change_config(folder, warnings=list(warnings))
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result | {"unreadable_test_images": unread}))
+
+
 def row(run: str, epoch: int, phase: str, kind: str, zeros: float, final: float, epochs: int) -> dict[str, Any]:
     """Accuracy rises towards `final` and is there in the last three epochs."""
     missing = max(0, epochs - 3 - epoch) / epochs

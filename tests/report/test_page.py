@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from acdc.report.write import make, write_report
-from tests.report.runs import change_config, make_run
+from tests.report.runs import add_remarks, change_config, make_run
 
 KEPT = Path(__file__).parents[2] / "results" / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
 VOID = {"meta", "br", "path", "use", "rect", "line", "circle"}
@@ -125,6 +125,17 @@ def test_cut_metrics_are_said_on_the_page(run: Path) -> None:
     text = page_of(run)
     assert '<aside class="notes"' in text
     assert "metrics.jsonl is cut short in its last line" in text
+
+
+def test_what_was_said_as_a_run_began_and_what_was_judged_are_on_the_page(run: Path) -> None:
+    assert 'class="remarks"' not in page_of(run)
+    add_remarks(run, "rate.warmup = 5: the run of <4> epochs is all warm-up", unread=13)
+    text = page_of(run)
+    Page(text)
+    assert text.count('class="remarks"') == 1
+    assert '<p class="note">Said as it began: rate.warmup = 5: the run of &lt;4&gt; epochs is all warm-up.</p>' in text
+    assert '<p class="note">Accuracies are of 387 of 400 test images: 13 cannot be read.</p>' in text
+    assert '<aside class="notes"' not in text, "nothing is missing"
 
 
 @pytest.mark.parametrize("gone", ["phases.jsonl", "predictions.safetensors", "result.json"])

@@ -4,8 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from acdc.report import tables
 from acdc.report.read import ReportError, expand, read
+from acdc.train import predictions
 from tests.report.runs import change_config, make_run, read_lines
 
 
@@ -84,7 +88,50 @@ def test_predictions_cut_short_are_said(run: Path) -> None:
     path.write_bytes(path.read_bytes()[:50])
     found = read(run)
     assert found.pairs == []
-    assert any("predictions.safetensors cannot be read" in note for note in found.notes)
+    assert any("predictions.safetensors: cut short" in note for note in found.notes)
+
+
+def test_predictions_of_a_model_that_is_another_by_now_are_not_shown(run: Path) -> None:
+    for name, kept in predictions.kept(run).items():
+        save_file({"weight": torch.ones(2)}, run / f"{name}.safetensors")
+        predictions.add(run / f"{name}.safetensors", kept.logits())
+    assert len(read(run).pairs) == 1
+    save_file({"weight": torch.zeros(2)}, run / "dense.safetensors")
+    found = read(run)
+    assert found.pairs == []
+    (note,) = found.notes
+    assert "dense.safetensors is not the file its kept predictions were made from: agreement with it is not" in note
+    assert f"acdc compare {run}" in note
+
+
+def test_predictions_that_could_not_be_checked_are_shown_and_it_is_said(run: Path) -> None:
+    def note() -> str:
+        table = tables.agreement(read(run).pairs)
+        assert table is not None
+        return table.note
+
+    assert note().endswith("the models that made them are not here to be checked.")
+    for name in ("sparse", "dense"):
+        save_file({"weight": torch.ones(2)}, run / f"{name}.safetensors")
+    assert note().endswith("that an older acdc kept, which tied them to no file.")
+    for name, kept in predictions.kept(run).items():
+        predictions.add(run / f"{name}.safetensors", kept.logits())
+    assert note().endswith("not 0.")
+    assert read(run).notes == []
+
+
+def test_predictions_of_other_images_are_not_shown(run: Path) -> None:
+    sparse, dense = (predictions.kept(run)[name].logits() for name in ("sparse", "dense"))
+    save_file({"sparse": sparse[1:].clone(), "dense": dense[1:].clone()}, run / "predictions.safetensors")
+    found = read(run)
+    assert found.pairs == []
+    assert any("399 predictions of 400 test images, and nothing says of which" in note for note in found.notes)
+    for name, logits, unread in (("sparse", sparse[1:], [0]), ("dense", dense[:-1], [399])):
+        save_file({"weight": torch.ones(2)}, run / f"{name}.safetensors")
+        predictions.add(run / f"{name}.safetensors", logits.clone(), unread)
+    assert any("one is without number 1, the other without number 400" in note for note in read(run).notes)
+    predictions.add(run / "dense.safetensors", dense[1:].clone(), [0])
+    assert [pair.samples for pair in read(run).pairs] == [399]
 
 
 def test_settings_of_another_acdc_are_no_reason_to_stop(run: Path) -> None:

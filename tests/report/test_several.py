@@ -11,7 +11,7 @@ from acdc.report.compose import compose
 from acdc.report.read import ReportError, expand, read
 from acdc.report.several import groups
 from acdc.report.write import make
-from tests.report.runs import make_run
+from tests.report.runs import add_remarks, make_run
 
 
 @pytest.fixture
@@ -124,3 +124,13 @@ def test_a_note_says_of_which_run_it_is(runs: list[Path], tmp_path: Path) -> Non
     (runs[1] / "result.json").unlink()
     _, notes = make(runs, tmp_path / "report.html")
     assert any(note.startswith("other: This run is not complete") for note in notes)
+
+
+def test_a_remark_is_made_once_with_the_runs_it_is_of(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / name) for name in ("one", "other")]
+    for unread, folder in zip((0, 3), folders, strict=True):
+        add_remarks(folder, "it may surprise", unread=unread)
+    assert several.remarks([read(folder) for folder in folders]) == [
+        "Said as it began: it may surprise.",
+        "other: Accuracies are of 397 of 400 test images: 3 cannot be read.",
+    ]

@@ -10,7 +10,7 @@ import pytest
 from acdc.report import write
 from acdc.report.read import ReportError
 from acdc.report.write import FORMATS, make, write_report
-from tests.report.runs import make_run
+from tests.report.runs import add_remarks, make_run
 
 
 def test_the_default_is_a_page_in_the_run_s_folder(run: Path) -> None:
@@ -92,6 +92,13 @@ def test_json_has_the_facts(run: Path, tmp_path: Path) -> None:
     assert one["phases"][1]["layer_sparsity"]["fc.weight"] == pytest.approx(0.9)
     assert one["agreement"][0]["top1"] == pytest.approx(0.9)
     assert content["findings"]["agreement"]["title"].endswith("agree on 90.0 % of the test images")
+    assert (one["warnings"], one["test_images"]) == ([], {"all": 400, "judged": 400})
+    add_remarks(run, "it may surprise", unread=1)
+    make([run], tmp_path / "r.json", "json")
+    content = json.loads((tmp_path / "r.json").read_text())
+    assert content["runs"][0]["warnings"] == ["it may surprise"]
+    assert content["runs"][0]["test_images"] == {"all": 400, "judged": 399}
+    assert content["remarks"][0] == "Said as it began: it may surprise."
 
 
 def test_csv_has_a_line_for_each_model(run: Path, tmp_path: Path) -> None:
@@ -103,8 +110,10 @@ def test_csv_has_a_line_for_each_model(run: Path, tmp_path: Path) -> None:
 
 
 def test_markdown_has_findings_and_tables(run: Path, tmp_path: Path) -> None:
+    add_remarks(run, "it may surprise")
     make([run], tmp_path / "r.md", "md")
     text = (tmp_path / "r.md").read_text()
+    assert "\n\nSaid as it began: it may surprise.\n\n" in text
     assert "- 90 % sparse ends 2.5 points below the dense baseline: 96.0 % against 98.5 %." in text
     for block in text.split("\n\n"):
         if block.startswith("| "):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
 from acdc.sparsity.uses import forward_uses
 from acdc.train import loading, reading
@@ -26,6 +27,25 @@ TABLES: dict[str, Any] = {
     "method": {"sparsity": 0.8},
     "run": {"finetune": True},
 }
+
+
+JPEGS = (
+    "train.batch_size=4", "train.precision=fp32", "model.width=0.25", "data.size=32", "data.resize=36",
+    "run.finetune=false",
+)  # fmt: skip
+"""Settings of imagenet-mobilenet for the images of `jpegs`."""
+
+
+def jpegs(root: Path) -> Path:
+    """Dark cats and bright dogs, six of each to train on and three to test."""
+    generator = torch.Generator().manual_seed(0)
+    for split, count in (("train", 6), ("val", 3)):
+        for label, name in enumerate(("cat", "dog")):
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = torch.randint(100 * label, 100 * label + 100, (40, 50, 3), generator=generator)
+                Image.fromarray(pixels.byte().numpy()).save(root / split / name / f"{number}.jpg")
+    return root
 
 
 def recipe(*settings: str) -> Recipe:

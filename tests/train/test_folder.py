@@ -5,10 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
-from acdc.train.folder import add_predictions, append, checksum, checksums, claim, trim_metrics, why_not, write_json
+from acdc.train.folder import append, claim, trim_metrics, why_not, write_json
 from acdc.train.rows import Row
 
 ROW = Row(
@@ -99,15 +97,3 @@ def test_what_a_checkpoint_does_not_know_of_is_dropped(tmp_path: Path) -> None:
     assert not (tmp_path / "phases.jsonl").exists()
     trim_metrics(tmp_path, ["dense", "acdc"], -1, 0)
     assert file.read_text() == ""
-
-
-def test_predictions_are_added_to_those_there_and_tied_to_their_model(tmp_path: Path) -> None:
-    for name, logits in (("sparse", torch.ones(2)), ("dense", torch.zeros(3)), ("sparse", torch.ones(1))):
-        save_file({"weight": logits}, tmp_path / f"{name}.safetensors")
-        add_predictions(tmp_path / f"{name}.safetensors", logits)
-    file = tmp_path / "predictions.safetensors"
-    assert {name: tensor.tolist() for name, tensor in load_file(file).items()} == {"sparse": [1], "dense": [0, 0, 0]}
-    sums = {name: checksum(tmp_path / f"{name}.safetensors") for name in ("sparse", "dense")}
-    assert checksums(file) == sums
-    save_file({"sparse": torch.ones(2)}, file)  # as older versions wrote it
-    assert checksums(file) == {}

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from acdc.cli import main
 from acdc.train.distributed import World
-from tests.train.problems import problem, recipe
+from tests.train.problems import JPEGS, jpegs, problem, recipe
 
 
 def test_the_model_fits_the_data_and_is_a_function_of_the_seed() -> None:
@@ -50,25 +49,11 @@ def test_a_last_batch_too_small_for_the_processes_is_refused() -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    root = tmp_path / "images"
-    generator = torch.Generator().manual_seed(0)
-    for split, count in (("train", 6), ("val", 3)):
-        for label, name in enumerate(("cat", "dog")):
-            (root / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = torch.randint(100 * label, 100 * label + 100, (40, 50, 3), generator=generator)
-                Image.fromarray(pixels.byte().numpy()).save(root / split / name / f"{number}.jpg")
-    return root
-
-
-SETTINGS = [
-    "train.epochs=4", "train.batch_size=4", "train.precision=fp32", "model.width=0.25", "data.size=32",
-    "data.resize=36", "run.finetune=false",
-]  # fmt: skip
+    return jpegs(tmp_path / "images")
 
 
 def train(tree: Path, out: Path, *settings: str) -> int:
-    sets = [part for setting in (*SETTINGS, *settings) for part in ("--set", setting)]
+    sets = [part for setting in ("train.epochs=4", *JPEGS, *settings) for part in ("--set", setting)]
     place = ["--data", str(tree), "--device", "cpu", "--workers", "0", "--out", str(out)]
     return main(["train", "imagenet-mobilenet", *place, *sets])
 

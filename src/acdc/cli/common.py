@@ -137,11 +137,11 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
         print(line)
 
 
-def judged(images: int, unreadable: int) -> str:
+def judged(images: int, unreadable: int, noun: str = "images") -> str:
     """The test images an accuracy is of."""
     if not unreadable:
-        return f"{images:,} images"
-    return f"{images - unreadable:,} of {images:,} images ({unreadable:,} cannot be read)"
+        return f"{images:,} {noun}"
+    return f"{images - unreadable:,} of {images:,} {noun} ({unreadable:,} cannot be read)"
 
 
 def sparsity_of(method: "Base") -> str:

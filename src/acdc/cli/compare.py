@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
-from acdc.cli import common, pairs
+from acdc.cli import common, pairs, weights
 from acdc.cli.errors import UsageError
-from acdc.cli.eval import load_weights, put_weights
 from acdc.cli.pairs import Model
+from acdc.data.images import BadImagesError
 from acdc.measure.agreement import Agreeing, Agreement
-from acdc.train import checkpoint, folder, loading
-from acdc.train.checkpoint import CheckpointError
+from acdc.train import folder, loading
 from acdc.train.distributed import World
 from acdc.train.experiment import reproducible
 from acdc.train.recipe import Recipe
@@ -69,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             if not kept:
                 print(f"device: {device.type} ({why})")
         done = [_compare(a, b, problem, device) for a, b in compared]
-    except (ValueError, CheckpointError) as error:
+    except (ValueError, BadImagesError) as error:
         raise UsageError([str(error)]) from None
     finally:
         if problem:
@@ -100,12 +98,10 @@ def _problem(
 
 
 def _compare(a: Model, b: Model, problem: loading.Problem | None, device: torch.device) -> Compared:
-    counter = Agreeing()
+    counter, start = Agreeing(), 0
     with reproducible(a.recipe, device), torch.no_grad():
         answers = [_answers(model, problem, device) for model in (a, b)]
-        start = 0
-        for images, labels in _batches(problem, a.test, needs_images=not (a.kept and b.kept)):
-            count = len(labels) if labels is not None else min(_BATCH, a.test - start)
+        for images, labels, count in _batches(a, b, problem):
             logits_a, logits_b = (answer(images, slice(start, start + count)) for answer in answers)
             counter.add(logits_a, logits_b.to(logits_a.device), labels)
             start += count
@@ -113,35 +109,37 @@ def _compare(a: Model, b: Model, problem: loading.Problem | None, device: torch.
     return Compared(a=a, b=b, source=" and ".join(sorted(sources)), agreement=counter.result())
 
 
-def _batches(
-    problem: loading.Problem | None, samples: int, *, needs_images: bool
-) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-    """Images and labels in the order of the test set; either may be missing."""
-    if problem and problem.images and not needs_images:
-        yield from ((None, labels) for labels in problem.images.test.labels.split(_BATCH))
-    elif problem:
-        yield from problem.loaders.test.batches(0)
-    else:
-        yield from ((None, None) for _ in range(0, samples, _BATCH))
+def _batches(a: Model, b: Model, problem: loading.Problem | None) -> Iterator[tuple[Tensor | None, Tensor | None, int]]:
+    """Images, labels and how many, of the test images that both could judge, in their order. Without data there are
+    neither, and images only where a model is run."""
+    if a.kept and b.kept:
+        whole = problem.loaders.test.labels if problem else None
+        judged = torch.ones(a.test, dtype=torch.bool)
+        judged[list(a.kept.unread)] = False
+        for places in judged.nonzero().flatten().split(_BATCH):
+            yield None, None if whole is None else whole[places.to(whole.device)], len(places)
+        return
+    assert problem is not None, "without data there are kept predictions"
+    test = problem.loaders.test
+    for number, (images, labels) in enumerate(test.batches(0), 1):
+        pairs.refuse_other_images((a, b), problem, number * test.batch_size)
+        if len(labels):  # some of it could be read
+            yield images, labels, len(labels)
 
 
 def _answers(model: Model, problem: loading.Problem | None, device: torch.device) -> Callable[[Any, slice], Tensor]:
-    """Logits of the test images at some places."""
+    """Logits of some of the test images that could be read, by their rows."""
     if model.kept:
-        with safe_open(model.where / folder.PREDICTIONS, framework="pt") as file:
-            logits = file.get_tensor(model.name)
-        return lambda images, places: logits[places]
+        logits = model.kept.logits()
+        return lambda images, rows: logits[rows]
     assert problem is not None, "without data there are kept predictions"
     network, precision = problem.new_model(model.recipe).to(device), model.recipe.train.precision
-    if model.file.suffix == ".pt":
-        put_weights(network, checkpoint.load(model.file)["model"], model.file)
-    else:
-        load_weights(network, model.file)
+    weights.load(network, model.file)
     network.eval()
     if precision == "fp16" and device.type == "cpu":
         precision = "fp32"
 
-    def answer(images: Tensor, places: slice) -> Tensor:
+    def answer(images: Tensor, rows: slice) -> Tensor:
         with autocast(precision, device):
             return network(images)
 
@@ -167,8 +165,9 @@ def _show(done: Sequence[Compared]) -> None:
             ]
         )
     header = ["A", "B", "agree", "A to B", "B to A", "A right", "B right", "both", "only A", "only B"]
-    samples, sources = done[0].agreement.samples, sorted({one.source for one in done})
-    title = f"{', '.join(map(str, runs))}: answers on {samples:,} test images ({', '.join(sources)})"
+    sources, images = sorted({one.source for one in done}), done[0].a.test
+    judged = common.judged(images, images - done[0].agreement.samples, "test images")
+    title = f"{', '.join(map(str, runs))}: answers on {judged} ({', '.join(sources)})"
     common.show_table(title, header, rows, text=2)
     print("agree: the same top-1 class; A to B: cross-entropy −Σ softmax(A) · log softmax(B), in nats")
     for one in done:
@@ -198,6 +197,7 @@ def _write(path: Path, done: Sequence[Compared]) -> None:
             },
             "data": one.a.recipe.data.name,
             "source": one.source,
+            "test_images": one.a.test,
             **asdict(one.agreement),
         }
         for one in done

@@ -2,23 +2,22 @@
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import nn
 
-from acdc.cli import common
+from acdc.cli import common, weights
 from acdc.cli.errors import UsageError
+from acdc.data.images import BadImagesError
 from acdc.measure.dynamics import flops_of, nonzeros
 from acdc.sparsity.layers import find_prunable
 from acdc.sparsity.uses import forward_uses
-from acdc.train import folder, loading, reading
+from acdc.train import folder, loading
 from acdc.train.distributed import World
 from acdc.train.evaluation import evaluate
 from acdc.train.experiment import reproducible
@@ -26,17 +25,19 @@ from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 from acdc.train.step import Execution
 
-_OTHERS = ("masks.safetensors", "predictions.safetensors")
-
 
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "eval",
-        description="Measure the models of a run folder, or one of its files, on the test images, and compare with "
-        "what the run wrote.",
+        description="Measure the models of a run folder, one of its files or a checkpoint on the test images, and "
+        "compare with what the run wrote.",
         allow_abbrev=False,
     )
-    parser.add_argument("run", metavar="RUN", help="a run's folder, or a .safetensors file in it")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="a run's folder, a .safetensors file in it, or a checkpoint: RUN/checkpoints/NAME.pt",
+    )
     parser.add_argument(
         "--file", action="append", default=[], metavar="NAME", help="only this file of the run; repeatable"
     )
@@ -65,27 +66,30 @@ class Measured:
 
 
 def _where(args: argparse.Namespace) -> tuple[Path, list[str]]:
+    """The run, and the files of it that were named."""
     path = Path(args.run)
-    if path.suffix == ".safetensors":
-        if args.file:
+    where = weights.run_of(path)
+    names = [name if name.endswith(weights.FILES) else f"{name}.safetensors" for name in args.file]
+    if path.suffix in weights.FILES:
+        if names:
             raise UsageError([f"RUN {path} names a file already; leave --file out, or give the run's folder"])
-        where, names = path.parent, [path.name]
-    else:
-        where, names = path, [name if name.endswith(".safetensors") else f"{name}.safetensors" for name in args.file]
+        names = [os.path.relpath(path, where)]
     if not (where / "config.json").is_file():
-        raise UsageError([f"RUN {path}: {where} holds no run (no config.json); type a folder that acdc train wrote"])
+        raise UsageError([f"RUN {path}: {weights.no_run(path, where)}"])
     return where, names
 
 
 def _one(where: Path, names: list[str], device: torch.device, root: str | None, workers: int | None) -> int:
-    recipe = recipe_of(where)
+    recipe = weights.recipe_of(where)
     if recipe.train.precision == "fp16" and device.type == "cpu":
         recipe = replace(recipe, train=replace(recipe.train, precision="fp32"))
         print("precision: fp32 (trained in fp16, which needs a GPU)")
     if not names:
-        names = _models(where)
+        names = weights.models(where)
         if not names:
-            raise UsageError([f"RUN {where}: no model in it yet; go on with: acdc train --resume {where}"])
+            instead = weights.a_checkpoint(where)
+            resume = f"go on with: acdc train --resume {where}{f'; or {instead}' if instead else ''}"
+            raise UsageError([f"RUN {where}: no model in it yet; {resume}"])
     try:
         problem = loading.load(recipe, device, root=root, workers=workers, world=World())
     except (ModuleNotFoundError, ValueError, OSError) as error:
@@ -94,6 +98,8 @@ def _one(where: Path, names: list[str], device: torch.device, root: str | None, 
     try:
         with reproducible(recipe, device):
             measured = list(_measure_all(where, names, recipe, problem, device, problems))
+    except BadImagesError as error:
+        raise UsageError([str(error)]) from None
     finally:
         problem.close()
     if measured:
@@ -102,17 +108,6 @@ def _one(where: Path, names: list[str], device: torch.device, root: str | None, 
     for text in problems:
         print(f"acdc: {text}", file=sys.stderr)
     return 1 if problems else 0
-
-
-def _models(where: Path) -> list[str]:
-    return [path.name for path in sorted(where.glob("*.safetensors")) if path.name not in _OTHERS]
-
-
-def recipe_of(where: Path) -> Recipe:
-    try:
-        return reading.from_dict(folder.read_json(where / "config.json")["recipe"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError([f"RUN {where}: config.json cannot be read ({error}); type another run"]) from None
 
 
 def _measure_all(
@@ -124,7 +119,7 @@ def _measure_all(
         model = problem.new_model(recipe).to(device)
         uses = uses or forward_uses(model, problem.example(device))
         try:
-            load_weights(model, where / name)
+            weights.load(model, where / name)
         except ValueError as error:
             problems.append(str(error))
             continue
@@ -135,41 +130,6 @@ def _measure_all(
         sparsity = 1 - sum(counts.values()) / layers.size
         flops, dense = flops_of(counts, uses), flops_of(whole, uses)
         yield Measured(name, score.accuracy, score.loss, sparsity, flops, dense, score.samples)
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Weights into the model, or a ValueError in words. Only safetensors are read: nothing in a file is executed."""
-    try:
-        weights = load_file(path)
-    except FileNotFoundError:
-        there = ", ".join(_models(path.parent)) or "none"
-        raise ValueError(f"{path}: there is no such file; the folder's models are {there}") from None
-    except (SafetensorError, OSError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ValueError(f"{path}: cut short, or not a safetensors file ({reason})") from None
-    put_weights(model, weights, path)
-
-
-def put_weights(model: nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Weights of a file that was read, or a ValueError that names what does not fit."""
-    expected = model.state_dict()
-    faults = [
-        f"{what} {', '.join(sorted(keys)[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"
-        for what, keys in (("it lacks", {*expected} - {*weights}), ("it adds", {*weights} - {*expected}))
-        if keys
-    ]
-    faults += [
-        f"{key} is {_shape(weights[key])} and should be {_shape(value)}"
-        for key, value in expected.items()
-        if key in weights and weights[key].shape != value.shape
-    ][:3]
-    if faults:
-        raise ValueError(f"{path}: does not fit the run's model {type(model).__name__}: {'; '.join(faults)}")
-    model.load_state_dict(weights)
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return " x ".join(map(str, tensor.shape)) or "one number"
 
 
 def _show(where: Path, measured: list[Measured], images: str) -> None:

@@ -5,17 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
+from acdc.cli import weights
 from acdc.cli.errors import UsageError
-from acdc.cli.eval import recipe_of
-from acdc.train import folder, loading
+from acdc.train import folder, loading, predictions
+from acdc.train.predictions import GONE, OTHER, UNTIED, Kept
 from acdc.train.recipe import Recipe
 
 _FIRST = ("sparse", "baseline")  # what a run stands for, where it holds several models
 _TWINS = ("dense", "finetuned", "baseline")  # what its sparse model is compared with
-_OTHERS = ("masks", "predictions")  # files that are no models
-_FILES = (".safetensors", ".pt")
 _TRAINING = ("crop", "flip", "validation", "corrupt", "corrupt_kind")  # what data.* changes of the training images
 
 
@@ -28,7 +25,7 @@ class Model:
     file: Path
     recipe: Recipe
     test: int  # images
-    kept: tuple[int, ...] | None = None  # the shape of its predictions, where the run kept them and they are its own
+    kept: Kept | None = None  # its predictions, where the run kept them and they are its own
     note: str | None = None  # what a reader must know of them
 
     def __str__(self) -> str:
@@ -42,7 +39,7 @@ def pairs(first: str, second: str | None) -> list[tuple[Model, Model]]:
             raise UsageError([f"A {first} and B {second} are the same model; type two different ones"])
         return [(a, b)]
     a = _model(first)
-    if Path(first).suffix in _FILES:
+    if Path(first).suffix in weights.FILES:
         raise UsageError(
             [f"A {first} is one model, and B is missing; type another model after it, or the run's folder"]
         )
@@ -65,25 +62,22 @@ def labels(models: Iterable[Model]) -> dict[Path, str]:
 
 def _model(text: str) -> Model:
     path = Path(text)
-    named, checkpoint = path.suffix in _FILES, path.suffix == ".pt"
-    where = path.parent if named else path
-    if checkpoint:
-        where = where.parent if where.name else where.absolute().parent
+    where = weights.run_of(path)
     if not (where / "config.json").is_file():
-        raise UsageError([f"{text}: {_no_run(where, named=named, checkpoint=checkpoint)}"])
-    recipe = recipe_of(where)
+        raise UsageError([f"{text}: {weights.no_run(path, where)}"])
+    recipe = weights.recipe_of(where)
     try:
         test = int(folder.read_json(where / "config.json")["data"]["test"])
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError([f"{text}: config.json does not say how many test images there were ({error})"]) from None
-    if checkpoint:
+    if path.suffix == ".pt":
         if not path.is_file():
-            raise UsageError([f"{text}: there is no such checkpoint; {_checkpoints(where) or 'the run has none'}"])
+            raise UsageError([weights.no_checkpoint(path)])
         return Model(where, path.stem, path, recipe, test)
     names = _names(where)
-    name = path.stem if named else next((name for name in _FIRST if name in names), None)
+    name = path.stem if path.suffix in weights.FILES else next((name for name in _FIRST if name in names), None)
     if not names:
-        instead = _checkpoints(where) or "type a folder that acdc train has finished"
+        instead = weights.a_checkpoint(where) or "type a folder that acdc train has finished"
         raise UsageError([f"{text}: it holds neither a model nor predictions; {instead}"])
     if name is None or name not in names:
         there = ", ".join(f"{name}.safetensors" for name in names)
@@ -91,67 +85,34 @@ def _model(text: str) -> Model:
     return _read(where, name, recipe, test)
 
 
-def _no_run(where: Path, *, named: bool, checkpoint: bool) -> str:
-    if checkpoint:
-        return (
-            f"expected a checkpoint where its run keeps it, and {where} holds no run (no config.json); "
-            "type RUN/checkpoints/NAME.pt"
-        )
-    seeds = sorted(inner.name for inner in where.glob("seed-*") if inner.is_dir())
-    if seeds:
-        return f"it holds several seeds: type one of them, such as {where / seeds[0]}"
-    return f"{f'{where} holds' if named else 'holds'} no run (no config.json); type a folder of acdc train"
-
-
-def _checkpoints(where: Path) -> str:
-    newest = sorted((where / "checkpoints").glob("*.pt"))[-1:]
-    return f"type a checkpoint, such as {newest[0]}" if newest else ""
-
-
 def _names(where: Path) -> list[str]:
-    files = {path.stem for path in where.glob("*.safetensors")} - {*_OTHERS}
-    return sorted(files | {*_kept(where)[0]})
+    files = {Path(name).stem for name in weights.models(where)}
+    return sorted(files | {*_kept(where)})
 
 
 def _read(where: Path, name: str, recipe: Recipe, test: int) -> Model:
-    """With its predictions, if they are of the file as it is now."""
-    file, (shapes, made_from) = where / f"{name}.safetensors", _kept(where)
-    model = Model(where, name, file, recipe, test)
-    if name not in shapes:
+    """With its predictions, if they are of the file as it is now, and of images that are known."""
+    model, kept = Model(where, name, where / f"{name}.safetensors", recipe, test), _kept(where).get(name)
+    if kept is None:
         return model
-    kept, known = replace(model, kept=shapes[name]), made_from.get(name)
-    if not file.is_file():
-        return replace(kept, note=f"{file} is gone: its kept predictions stand for it")
-    if known is None and _whole(file):
-        return replace(kept, note=f"{file}: its kept predictions are of an older acdc, which tied them to no file")
-    if known is None or known != folder.checksum(file):
-        again = "it is run again instead of using them"
+    file, again = model.file, "it is run again instead of using them"
+    if kept.source == OTHER:
         return replace(model, note=f"{file} is not the file its kept predictions were made from: {again}")
-    return kept
+    if kept.source != GONE and kept.rows + len(kept.unread) < test:
+        said = f"its kept predictions are of {kept.rows:,} of {test:,} test images, and do not say of which"
+        return replace(model, note=f"{file}: {said}: {again}")
+    notes = {
+        GONE: f"{file} is gone: its kept predictions stand for it",
+        UNTIED: f"{file}: its kept predictions are of an older acdc, which tied them to no file",
+    }
+    return replace(model, kept=kept, note=notes.get(kept.source))
 
 
-def _whole(file: Path) -> bool:
-    """Whether a file is as long as it says: cheap, and enough to notice one cut short."""
+def _kept(where: Path) -> dict[str, Kept]:
     try:
-        with safe_open(file, framework="pt"):
-            return True
-    except (SafetensorError, OSError):
-        return False
-
-
-def _kept(where: Path) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
-    """Shapes of the predictions a run kept, and the checksums of the files they were made from; both by model."""
-    path = where / folder.PREDICTIONS
-    if not path.is_file():
-        return {}, {}
-    try:
-        with safe_open(path, framework="pt") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        return shapes, folder.checksums(path)
-    except (SafetensorError, OSError) as error:
-        raise UsageError(
-            [f"{path}: cut short, or not a safetensors file ({error}); remove it to run the models"]
-        ) from None
+        return predictions.kept(where)
+    except ValueError as error:
+        raise UsageError([f"{error}; remove it to run the models"]) from None
 
 
 # What cannot be compared
@@ -164,16 +125,17 @@ def refuse_other_data(a: Model, b: Model) -> None:
     for key in sorted({*data_a.options, *data_b.options}):
         sides.append((f"data.{key}", _plain(data_a.options.get(key)), _plain(data_b.options.get(key))))
     if a.kept and b.kept:
-        sides.append(("classes", str(a.kept[1]), str(b.kept[1])))
+        sides.append(("classes", str(a.kept.classes), str(b.kept.classes)))
+        without = predictions.without
+        sides.append(("test images that could not be read", without(a.kept.unread), without(b.kept.unread)))
     different = [f"{what}: {one} and {other}" for what, one, other in sides if one != other]
     if different:
         raise UsageError(
             [f"{a.where} and {b.where} were not tested on the same images, so they cannot be compared:", *different]
         )
     for model in (a, b):
-        if model.kept and model.kept[0] != model.test:
-            path, count = model.where / folder.PREDICTIONS, model.kept[0]
-            raise UsageError([f"{path}: {count:,} predictions of {model.test:,} test images; remove it"])
+        if model.kept and (why := model.kept.why_unknown(model.test)):
+            raise UsageError([f"{model.where / predictions.FILE}: {why}; remove it"])
 
 
 def other_training(a: Model, b: Model) -> str | None:
@@ -198,7 +160,19 @@ def refuse_other_models(compared: Sequence[tuple[Model, Model]], problem: loadin
                 f"{model.where} was tested on {model.test:,} images, and {model.recipe.data.name} has "
                 f"{problem.loaders.test.samples:,} here; say where the run's data lies with --data"
             )
-        if model.kept and model.kept[1] != problem.classes:
+        if model.kept and model.kept.classes != problem.classes:
+            data, told = model.recipe.data.name, model.kept.classes
+            raise ValueError(f"{model} tells {told:,} classes apart, and {data} has {problem.classes:,}")
+
+
+def refuse_other_images(models: Iterable[Model], problem: loading.Problem, seen: int) -> None:
+    """Of the first `seen` test images: what cannot be read now against what a run could not read."""
+    now = tuple(place for place in problem.loaders.test.unread if place < seen)
+    for model in models:
+        then = tuple(place for place in model.kept.unread if place < seen) if model.kept else now
+        if then != now:
             raise ValueError(
-                f"{model} tells {model.kept[1]:,} classes apart, and {model.recipe.data.name} has {problem.classes:,}"
+                f"{model}: its kept predictions are not of the test images that can be read now (could not be read "
+                f"then: {predictions.without(then)}; now: {predictions.without(now)}); to run it again, remove "
+                f"{model.where / predictions.FILE}"
             )

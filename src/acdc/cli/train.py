@@ -58,6 +58,14 @@ class Place:
     settings: tuple[str, ...] = ()  # that runs which have begun go on with; see differences.FREE
 
 
+@dataclass(frozen=True)
+class Ready:
+    """What a recipe is trained on, looked at with it: nothing is wrong, and this may surprise."""
+
+    problem: loading.Problem
+    warnings: Sequence[str]
+
+
 def run(args: argparse.Namespace) -> int:
     device, why_device = common.read_device(args.device)
     jobs = pool.read_jobs(args.jobs)
@@ -78,25 +86,25 @@ def run(args: argparse.Namespace) -> int:
         if args.resume is not None:
             recipe, out, root = _recipe_of(args)
             place = replace(place, root=place.root or root)
-            problem = load(recipe, place)
+            ready = _begun(recipe, place)
         else:
-            recipe, problem = _new(args, place)  # before the folder is made: what is wrong leaves nothing behind
+            recipe, ready = _new(args, place)  # before the folder is made: what is wrong leaves nothing behind
             out = _claim(args.out, recipe, world)
         if len(recipe.run.seeds) == 1:
             if jobs > 1 and world.first:
                 print(f"--jobs {jobs}: one seed is trained, so there is nothing to do side by side")
-            return train_one(recipe, place, out, problem)
-        problem.close()
-        return seeds.train_all(recipe, place, out, jobs, lambda one, inner: train_one(one, place, inner, None, out))
+            return _train_one(recipe, place, out, ready, shown=out)
+        ready.problem.close()
+
+        def one(recipe: Recipe, inner: Path) -> int:
+            return _train_one(recipe, place, inner, _begun(recipe, place), shown=out)
+
+        return seeds.train_all(recipe, place, out, jobs, one)
 
 
-def train_one(
-    recipe: Recipe, place: Place, out: Path, problem: loading.Problem | None = None, shown: Path | None = None
-) -> int:
+def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: Path) -> int:
     """One seed, from the start or from its newest checkpoint. `shown` is the folder a hint names."""
-    problem = problem or load(recipe, place)
-    warnings = fit(recipe, problem, place, began=True)
-    plan, world = experiment.plan(recipe), place.world
+    plan, world, problem = experiment.plan(recipe), place.world, ready.problem
     lock = world.by_first(lambda: _lock(out))  # a number that means something on rank 0
     try:
         found = _found(recipe, out, world) if (out / "config.json").is_file() else None
@@ -116,11 +124,11 @@ def train_one(
                 sinks=logs,
             )
             _introduce(console, recipe, problem, setting, place, out, found)
-            for text in warnings:
+            for text in ready.warnings:
                 console.say(f"warning: {text}")
             root = str(Path(place.root).resolve()) if place.root else None
             said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name, "root": root}
-            said["warnings"] = warnings
+            said["warnings"] = list(ready.warnings)
             outcomes = experiment.run(recipe, problem, setting, out, console, resume=found, settings=said)
             _show(console, recipe, outcomes, problem, out)
             if world.first:
@@ -128,7 +136,7 @@ def train_one(
     except (
         stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, BadImagesError, OSError
     ) as error:  # fmt: skip
-        return _ended(error, out, shown or out, recipe, world)
+        return _ended(error, out, shown, recipe, world)
     finally:
         problem.close()
         if world.first:
@@ -163,10 +171,20 @@ def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path, str | None]:
         raise UsageError([f"--resume {out}: its config.json cannot be read ({error})"]) from None
 
 
-def _new(args: argparse.Namespace, place: Place) -> tuple[Recipe, loading.Problem]:
+def _begun(recipe: Recipe, place: Place) -> Ready:
+    """Of a run that has a folder already."""
+    problem = load(recipe, place)
+    try:
+        return Ready(problem, fit(recipe, problem, place, began=True))
+    except UsageError:
+        problem.close()
+        raise
+
+
+def _new(args: argparse.Namespace, place: Place) -> tuple[Recipe, Ready]:
     """A recipe with its data, looked at as `acdc check` does; or all that is wrong, at once."""
     recipe, problems = common.examine(args)
-    wrong, problem = list(problems), None
+    wrong, problem, warnings = list(problems), None, list[str]()
     problems += _bad_out(args.out, args.recipe)
     if recipe is not None:
         try:
@@ -174,14 +192,14 @@ def _new(args: argparse.Namespace, place: Place) -> tuple[Recipe, loading.Proble
         except UsageError as error:
             problems += error.problems
         try:
-            fit(recipe, problem, place, wrong=wrong)
+            warnings = fit(recipe, problem, place, wrong=wrong)
         except UsageError as error:
             problems += error.problems
     if problems or recipe is None or problem is None:
         if problem is not None:
             problem.close()
         raise UsageError(problems)
-    return recipe, problem
+    return recipe, Ready(problem, warnings)
 
 
 def fit(

@@ -7,7 +7,7 @@ of ranks, nor from where an epoch was resumed.
 
 import logging
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -34,7 +34,11 @@ class ImageFolder:
     With `train`: shuffled, RandomResizedCrop and mirroring. Without: in order, the shorter side resized to `resize`,
     the centre cropped. A file that cannot be read is logged and its name kept in `skipped`. In training another image,
     drawn by the same rule, takes its place; in evaluation its row is left out, so accuracy is over the images that
-    were read. More than `bad_limit` such files, as seen by this rank, stop the run.
+    were read, and its place among the files is in `unread` until the next evaluation begins.
+
+    More than `bad_limit` such files are an error. Of several ranks none raises it in the middle of an epoch, where the
+    others would wait for it: it goes on with black images, and the loop asks for the error on all ranks at once, with
+    what all of them met (`refuse_too_many`); or it comes with this rank's next epoch.
 
     `classes` is the number of classes to insist on.
     """
@@ -65,9 +69,10 @@ class ImageFolder:
         self.channels_last, self.bad_limit = channels_last, bad_limit
         self.class_names = folders.list_classes(self.root, classes)
         self._names, labels = folders.list_files(self.root, split, self.class_names)
-        self._labels = torch.tensor(labels)
+        self.labels = torch.tensor(labels)
         self.samples = len(self._names)
         self.skipped: list[str] = []
+        self.unread: list[int] = []
         self._reader = Reader(folder=self.root / split, seed=seed, train=train, size=size, resize=resize)
         self._requests = _Requests()
         self._loader: DataLoader | None = None
@@ -88,7 +93,9 @@ class ImageFolder:
             raise ValueError(
                 f"first={first}: expected a batch of 0 to {self.steps}, the number of batches an epoch has"
             )
+        self.refuse_too_many(self.skipped)
         self._turn += 1
+        self.unread = []
         return self._finish(self._copied(self._whole(epoch, first, self._turn)))
 
     def close(self) -> None:
@@ -111,7 +118,7 @@ class ImageFolder:
             each, more = divmod(min(self.batch_size, self.samples - start), self.world)
             start += self.rank * each + min(self.rank, more)
             share = order[start : start + each + (self.rank < more)]
-            yield Request(epoch, start, [self._names[index] for index in share.tolist()], self._labels[share].tolist())
+            yield Request(epoch, start, [self._names[index] for index in share.tolist()], self.labels[share].tolist())
 
     # What was read
 
@@ -157,6 +164,7 @@ class ImageFolder:
                 yield self._replaced(read, epoch)
             else:
                 unread = {bad.place for bad in read.bad}
+                self.unread += [read.first + place for place in sorted(unread)]
                 keep = [place for place in range(len(read.labels)) if place not in unread]
                 yield read._replace(images=read.images[keep], flips=read.flips[keep], labels=read.labels[keep])
 
@@ -177,9 +185,12 @@ class ImageFolder:
         for bad in read.bad:
             position, attempt, again = read.first + bad.place, 0, [bad]
             while again:
+                if self.world > 1 and self._too_many(self.skipped):
+                    read.images[bad.place] = 0
+                    break
                 attempt += 1
                 index = int(generator(self.seed, epoch, position, -attempt).random() * self.samples)
-                request = Request(epoch, position, [self._names[index]], [int(self._labels[index])], attempt)
+                request = Request(epoch, position, [self._names[index]], [int(self.labels[index])], attempt)
                 images, flips, labels, again, _ = self._reader[request]
                 for worse in again:
                     self._skip(worse)
@@ -191,16 +202,25 @@ class ImageFolder:
             return
         self.skipped.append(bad.name)
         log.warning("skipped %s: %s", self.root / self.split / bad.name, bad.reason)
-        count, shown = len(self.skipped), ", ".join(self.skipped[:3])
-        if count > self.bad_limit or count == self.samples:
-            enough = 2 * count if count < self.samples else None
-            instead = f", or set data.bad_limit={enough} to go on without them" if enough else ""
-            raise BadImagesError(
-                f"data.bad_limit={self.bad_limit}: {count} of the {self.samples} images of {self.root / self.split} "
-                f"cannot be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. "
-                f"Copy these files again from their archive{instead}",
-                enough,
-            )
+        if self.world == 1:
+            self.refuse_too_many(self.skipped)
+
+    def _too_many(self, skipped: Sequence[str]) -> bool:
+        return len(skipped) > self.bad_limit or len(skipped) == self.samples
+
+    def refuse_too_many(self, skipped: Sequence[str]) -> None:
+        """A BadImagesError where more of the files cannot be read than may be passed over."""
+        if not self._too_many(skipped):
+            return
+        count, shown = len(skipped), ", ".join(skipped[:3])
+        enough = 2 * count if count < self.samples else None
+        instead = f", or set data.bad_limit={enough} to go on without them" if enough else ""
+        raise BadImagesError(
+            f"data.bad_limit={self.bad_limit}: {count} of the {self.samples} images of {self.root / self.split} "
+            f"cannot be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. "
+            f"Copy these files again from their archive{instead}",
+            enough,
+        )
 
     # On the device
 

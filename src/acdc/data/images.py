@@ -4,9 +4,9 @@ An epoch is a pure function of seed and epoch: its order, crops and flips are dr
 device. So a run that is taken up inside an epoch, or shared between ranks, sees the same images as one that is not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +28,12 @@ class Batches(Protocol):
 
     samples: int  # in an epoch, over all ranks
     batch_size: int  # over all ranks
+    labels: Tensor  # of all samples, in the order of an evaluation
+
+    @property
+    def unread(self) -> Sequence[int]:
+        """Places of the samples that the latest evaluation had to leave out, on this rank."""
+        ...
 
     @property
     def steps(self) -> int:
@@ -36,6 +42,17 @@ class Batches(Protocol):
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """This rank's share of batch `first` of the epoch and of those after it: normalised images, and labels."""
+        ...
+
+
+@runtime_checkable
+class FromFiles(Protocol):
+    """What batches have, too, that are read from files as they are wanted."""
+
+    skipped: list[str]  # files that this rank could not read
+
+    def refuse_too_many(self, skipped: Sequence[str]) -> None:
+        """A BadImagesError where these are more than may be passed over."""
         ...
 
 
@@ -137,7 +154,8 @@ class InMemory:
         world: int = 1,
     ) -> None:
         self.samples, self.batch_size = len(images), batch_size
-        self._labels, self._train, self._seed = images.labels, train, seed
+        self.labels, self.unread = images.labels, ()
+        self._train, self._seed = train, seed
         self._crop, self._flip = (crop, flip) if train else (0, False)
         self._pixels = F.pad(images.pixels, (self._crop,) * 4) if self._crop else images.pixels
         self._height, self._width = images.pixels.shape[2:]
@@ -179,7 +197,7 @@ class InMemory:
         else:
             pixels = self._pixels[index]
         images = pixels.to(torch.float32, memory_format=self._format).mul_(self._factor).sub_(self._shift)
-        return images, self._labels[index]
+        return images, self.labels[index]
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """For every image of the epoch, in order: which it is, how far down and right its crop lies, if mirrored."""

@@ -81,9 +81,8 @@ class ACDC(Scored):
             if masks:
                 _revive(sparsifier, masks)
             return
-        ends_dense = phase.final and sparsifier.phase.kind == "dense" and phase.index > 0
-        keep_twin = ends_dense and (self.twin == "last" or sparsifier.best_metric is None)
-        self.compress(sparsifier, budgets=self._budgets_of(sparsifier, phase), keep_twin=keep_twin)
+        budgets, keep_twin = self._budgets_of(sparsifier, phase), self.makes_twin(sparsifier, phase)
+        self.compress(sparsifier, budgets=budgets, keep_twin=keep_twin)
 
     def _budgets_of(self, sparsifier: Sparsifier, phase: Phase) -> list[Budget]:
         """What survives the compression a phase begins with."""

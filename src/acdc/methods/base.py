@@ -37,6 +37,7 @@ class Base:
 
     name: ClassVar[str]
     straight_through: ClassVar[bool] = True  # False where a method pulls gradients back to dense weights behind a view
+    on_host: ClassVar[tuple[str, ...]] = ()  # what it remembers on the CPU, wherever the model is
     needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
     alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
     decided_by: ClassVar[str] = "training"  # what makes the sparsity where none is asked for
@@ -190,6 +191,12 @@ class Base:
 
     def keeps_best_twin(self) -> bool:
         return False
+
+    def makes_twin(self, sparsifier: Sparsifier, phase: Phase) -> bool:
+        """Whether the model becomes the dense twin as `phase` begins: where the last dense phase ends, unless the best
+        dense model is kept and one was reported."""
+        ends_dense = phase.final and sparsifier.phase.kind == "dense" and phase.index > 0
+        return ends_dense and not (self.keeps_best_twin() and sparsifier.best_metric is not None)
 
     def config(self) -> dict[str, Any]:
         """Every knob as plain data: what a checkpoint is checked against."""

@@ -42,6 +42,7 @@ class LotteryTicket(Base):
     rewind: str = "1ep"
 
     name: ClassVar[str] = "lottery"
+    on_host: ClassVar[tuple[str, ...]] = ("start",)
 
     def __post_init__(self) -> None:
         check_whole("rounds", self.rounds, 2, "one is dense and the last sparse, so write rounds=12")

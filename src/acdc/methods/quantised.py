@@ -59,8 +59,7 @@ class QuantisedACDC(Learned):
             sparsifier.unshadow(to="view")
             sparsifier.decompress(reset=self.reset)
             return
-        ends_dense = phase.final and sparsifier.phase.kind == "dense" and phase.index > 0
-        if ends_dense and (self.twin == "last" or sparsifier.best_metric is None):
+        if self.makes_twin(sparsifier, phase):
             sparsifier.keep_twin()
         sparsifier.shadow()
 

@@ -44,7 +44,8 @@ class Report:
     subtitle: str
     runs: Sequence[Run]
     groups: Sequence[Group]
-    notes: Sequence[str]
+    notes: Sequence[str]  # what is missing
+    remarks: Sequence[str]  # what is worth knowing all the same
     cards: Sequence[Card]
     charts: Sequence[Chart]
     tables: Sequence[Table]
@@ -86,6 +87,7 @@ def _one(run: Run) -> Report:
         runs=[run],
         groups=[],
         notes=run.notes,
+        remarks=facts.remarks(run),
         cards=[_card(model) for role in _CARDS for model in facts.models(run) if model.role == role],
         charts=[chart for chart in drawn if chart is not None],
         tables=[table for table in shown if table is not None],
@@ -111,6 +113,7 @@ def _methods(found: Sequence[Group], notes: Sequence[str]) -> Report:
         runs=runs,
         groups=found,
         notes=notes,
+        remarks=several.remarks(runs),
         cards=[],
         charts=[chart for chart in [*drawn, masks] if chart is not None],
         tables=[table for table in (comparing.methods(made), comparing.agreement(made)) if table is not None],
@@ -146,6 +149,7 @@ def _several(found: Sequence[Group], notes: Sequence[str]) -> Report:
         runs=runs,
         groups=found,
         notes=notes,
+        remarks=several.remarks(runs),
         cards=[_group_card(group) for group in found] if len(found) <= 6 else [],
         charts=[chart for chart in drawn if chart is not None],
         tables=[tables.several(found), tables.seeds(found)],

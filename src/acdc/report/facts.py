@@ -152,6 +152,16 @@ def rival(run: Run) -> Model | None:
     return next((model for role in ("baseline", "twin", "finetuned") for model in found if model.role == role), None)
 
 
+def remarks(run: Run) -> list[str]:
+    """What a reader should know of a run that has nothing wrong with it."""
+    found = [f"Said as it began: {text}." for text in run.config.get("warnings", ())]
+    judged, images = run.images, run.test_images
+    if judged is not None and images is not None and judged < images:
+        unread = f"{images - judged:,} cannot be read"
+        found.append(f"Accuracies are of {judged:,} of {images:,} test images: {unread}.")
+    return found
+
+
 def _finished(run: Run, row: Record) -> Model:
     stem = Path(row["file"]).stem
     role = ROLES.get(stem, "other")

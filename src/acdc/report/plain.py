@@ -19,6 +19,7 @@ _COLUMNS = [field.name for field in fields(Model) if field.name != "best"]
 def markdown(report: Report, marker: str) -> str:
     parts = [f"<!-- {marker} -->", f"# {_plain(report.title)}", _plain(report.subtitle)]
     parts += [f"> {_plain(note)}" for note in report.notes]
+    parts += [_plain(text) for text in report.remarks]
     parts.append("\n".join(f"- {_plain(chart.title)}." for chart in report.charts))
     parts += [_table(table) for table in [*report.tables, *report.details]]
     if report.commands:
@@ -42,6 +43,7 @@ def as_json(report: Report, marker: str) -> str:
         "made_by": marker,
         "title": report.title,
         "notes": list(report.notes),
+        "remarks": list(report.remarks),
         "findings": {chart.name: {"title": chart.title, "alt": chart.alt} for chart in report.charts},
         "groups": [{"label": g.label, "runs": [str(run.folder) for run in g.runs]} for g in report.groups],
         "runs": [_run(run) for run in report.runs],
@@ -56,6 +58,8 @@ def _run(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "complete": run.result is not None,
         "epochs": run.planned,
+        "test_images": {"all": run.test_images, "judged": run.images},
+        "warnings": list(run.config.get("warnings", ())),
         "models": [{**asdict(model), "flops_ratio": model.ratio} for model in facts.models(run)],
         "phases": [_phase(phase) for phase in facts.phases(run)],
         "agreement": [asdict(pair) for pair in run.pairs],

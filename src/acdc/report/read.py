@@ -6,20 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from acdc.report import pairs
 from acdc.report.comparison import cells
 from acdc.report.comparison.cells import Cell
+from acdc.report.pairs import Pair
 from acdc.train import reading
+from acdc.train.predictions import Kept
 from acdc.train.recipe import Recipe
 
 Record = dict[str, Any]
 _ROW = {"run", "epoch", "phase", "kind", "loss", "test_accuracy", "test_loss", "sparsity", "flops", "lr", "seconds"}
 _END = {"run", "index", "phase", "kind", "epoch", "nonzero", "size", "dead_filters", "filters", "flops", "histogram"}
-_PAIRS = (
-    ("sparse", "dense", "the sparse model", "its dense twin"),
-    ("sparse", "finetuned", "the sparse model", "the fine-tuned twin"),
-    ("sparse", "baseline", "the sparse model", "the dense baseline"),
-    ("dense", "baseline", "the dense twin", "the dense baseline"),
-)
 
 
 class ReportError(ValueError):
@@ -30,18 +27,6 @@ class NotBegunError(ReportError):
     """A run without a single epoch: among others it is named, and left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """How far two models of a run say the same on the test images."""
-
-    a: str
-    b: str
-    top1: float
-    ab: float  # cross-entropy, −Σ p_a · log p_b, in nats; and the other way round
-    ba: float
-    samples: int
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
     folder: Path
@@ -50,7 +35,8 @@ class Run:
     rows: Sequence[Record]  # of metrics.jsonl
     ends: Sequence[Record]  # of phases.jsonl
     result: Mapping[str, Any] | None
-    pairs: Sequence[Pair]
+    pairs: Sequence[Pair]  # how far its models agree
+    kept: Mapping[str, Kept]  # predictions of its models, by their files' names
     classes: int | None
     notes: Sequence[str]  # what is cut, missing or unfinished
     cell: Cell | None = None  # its place in a comparison of methods
@@ -66,9 +52,15 @@ class Run:
         return seeds[0]
 
     @property
-    def images(self) -> int | None:
-        """Of the test set."""
+    def test_images(self) -> int | None:
+        """All of the test set."""
         return self.config.get("data", {}).get("test")
+
+    @property
+    def images(self) -> int | None:
+        """Those of the test set that accuracies are of: that could be read."""
+        unread = (self.result or {}).get("unreadable_test_images", 0)
+        return self.test_images - unread if self.test_images is not None else None
 
     @property
     def main(self) -> str:
@@ -147,11 +139,13 @@ def read(folder: Path) -> Run:
             f"This run is not complete (no result.json): it stands after epoch {last['epoch'] + 1} of the stage "
             f"“{last['run']}”, and numbers are of the last epoch that was measured.",
         )
-    pairs, classes = _agreement(folder / "predictions.safetensors", notes)
+    kept = pairs.kept(folder, notes)
+    found, classes = pairs.agreeing(kept, config.get("data", {}).get("test"), notes), None
     if not (folder / "predictions.safetensors").is_file():
-        pairs, classes = _compared(folder / "agreement.json")
-        if not pairs and result is not None:
+        found, classes = pairs.compared(_json(folder / "agreement.json") or {})
+        if not found and result is not None:
             notes.append("There is no predictions.safetensors: agreement between the models is not shown.")
+    classes = next((one.classes for one in kept.values()), classes)
     if classes is None and ends:
         classes = list(ends[-1]["filters"].values())[-1]
     return Run(
@@ -161,7 +155,8 @@ def read(folder: Path) -> Run:
         rows=rows,
         ends=ends,
         result=result,
-        pairs=pairs,
+        pairs=found,
+        kept=kept,
         classes=classes,
         notes=notes,
         cell=cells.of(folder),
@@ -212,56 +207,3 @@ def _recipe(config: Mapping[str, Any], notes: list[str]) -> Recipe | None:
             f"This acdc cannot read all settings of the run ({why}): the paper’s values are not shown beside it."
         )
         return None
-
-
-def _agreement(path: Path, notes: list[str]) -> tuple[list[Pair], int | None]:
-    if not path.is_file():
-        return [], None
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    from acdc.measure.agreement import agreement
-
-    try:
-        logits = load_file(path)
-    except (SafetensorError, OSError) as error:
-        notes.append(f"{path.name} cannot be read ({error}): agreement between the models is not shown.")
-        return [], None
-    labels, pairs = logits.get("labels"), []
-    for a, b, a_name, b_name in _PAIRS:
-        if a in logits and b in logits:
-            try:
-                found = agreement(logits[a], logits[b], labels)
-            except ValueError as error:
-                notes.append(f"{path.name}: agreement of {a_name} and {b_name} is not shown ({error}).")
-                continue
-            pairs.append(
-                Pair(
-                    a=a_name,
-                    b=b_name,
-                    top1=found.top1,
-                    ab=found.cross_entropy_ab,
-                    ba=found.cross_entropy_ba,
-                    samples=found.samples,
-                )
-            )
-    return pairs, next((int(t.shape[1]) for t in logits.values() if t.ndim == 2), None)
-
-
-def _compared(path: Path) -> tuple[list[Pair], int | None]:
-    """What `acdc compare` found while the predictions were there: they are too large to be kept with results."""
-    said = (_json(path) or {}).get("comparisons", ())
-    known = {(one["a"]["model"], one["b"]["model"]): one for one in said if one["a"]["run"] == one["b"]["run"]}
-    pairs = [
-        Pair(
-            a=a_name,
-            b=b_name,
-            top1=found["top1"],
-            ab=found["cross_entropy_ab"],
-            ba=found["cross_entropy_ba"],
-            samples=found["samples"],
-        )
-        for a, b, a_name, b_name in _PAIRS
-        if (found := known.get((a, b)))
-    ]
-    return pairs, next((found["classes"] for found in known.values()), None)

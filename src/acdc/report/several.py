@@ -155,6 +155,15 @@ def _flat(settings: Mapping[str, Any], name: str = "") -> dict[str, Any]:
     return found
 
 
+def remarks(runs: Sequence[Run]) -> list[str]:
+    """Each once, with the names of its runs where it is not of all."""
+    said: dict[str, list[str]] = {}
+    for run in runs:
+        for text in facts.remarks(run):
+            said.setdefault(text, []).append(run.name)
+    return [text if len(of) == len(runs) else f"{words.listed(of)}: {text}" for text, of in said.items()]
+
+
 def headline(found: Sequence[Group]) -> str:
     """The best sparse setting against the best dense model, or the best of all."""
     sparse = [group for group in found if group.main == "sparse"]

@@ -7,7 +7,8 @@ from typing import Any
 
 from acdc.report import curves, facts, place, words
 from acdc.report.facts import Model
-from acdc.report.read import Pair, Run
+from acdc.report.pairs import Pair, unchecked
+from acdc.report.read import Run
 from acdc.report.several import Group
 
 
@@ -120,6 +121,7 @@ def agreement(pairs: Sequence[Pair]) -> Table | None:
     header = ["models", "same class", "cross-entropy a→b", "cross-entropy b→a", "test images"]
     note = "Cross-entropy a→b is the mean of −Σ p_a · log p_b, in nats, with a the model named first. Two models with "
     note += "the same predictions have the entropy of these predictions, not 0."
+    note += f" {unchecked(source for pair in pairs for source in pair.sources)}".rstrip()
     return Table("agreement", "Agreement", header, rows, note)
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from acdc.data.images import Batches, share
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
+from acdc.train.skipped import skipped
 from acdc.train.step import autocast
 
 log = logging.getLogger("acdc")
@@ -53,6 +54,7 @@ def evaluate(
                 "evaluation overflows fp16 and is finite in fp32: it was done again in fp32, as any other like it will "
                 "be (batch norm's statistics are often far off after few steps)"
             )
+    skipped(batches, setting.world)
     model.train(training)
     return score
 

@@ -21,7 +21,7 @@ from acdc.data.labels import save_indices
 from acdc.measure.dynamics import flops_of, nonzeros
 from acdc.sparsity.layers import find_prunable
 from acdc.sparsity.uses import forward_uses
-from acdc.train import environment, folder
+from acdc.train import environment, folder, predictions
 from acdc.train.checkpoint import Found
 from acdc.train.console import Console, Plan, Planned
 from acdc.train.evaluation import evaluate
@@ -31,6 +31,7 @@ from acdc.train.recalibrate import recalibrate
 from acdc.train.recipe import Recipe
 from acdc.train.rows import Row
 from acdc.train.setting import Setting
+from acdc.train.skipped import skipped
 from acdc.twin import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 
 _FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 8 MB each
@@ -145,7 +146,7 @@ def _stages(
         for title, file, weights in _recalibrated(_models(stage, result), stage, problem, setting):
             masks = result.masks if result and file == "sparse.safetensors" else {}
             outcome, said = _measured(title, file, weights, stage, problem, setting, uses, masks)
-            by_first(partial(_keep, out, file, weights, said))
+            by_first(partial(_keep, out, file, weights, said, tuple(problem.loaders.test.unread)))
             yield outcome
         if result:
             by_first(partial(write_safetensors, {out / "masks.safetensors": result.masks}))
@@ -161,10 +162,10 @@ def _tell(row: Row, stage: Stage, setting: Setting, out: Path, console: Console)
         sink(row)
 
 
-def _keep(out: Path, file: str, weights: StateDict, said: torch.Tensor | None) -> None:
+def _keep(out: Path, file: str, weights: StateDict, said: torch.Tensor | None, unread: Sequence[int]) -> None:
     write_safetensors({out / file: weights})
     if said is not None:
-        folder.add_predictions(out / file, said)
+        predictions.add(out / file, said, unread)
 
 
 def _note(stage: Stage, outcomes: list[Outcome], began: float) -> None:
@@ -215,6 +216,7 @@ def _recalibrated(
             model.load_state_dict(weights)
             precision = stage.recipe.train.precision
             recalibrate(model, problem.loaders.train, precision=precision, device=setting.device)
+            skipped(problem.loaders.train, setting.world)
             setting.world.share_buffers(model)
             named = f"{file.removesuffix('.safetensors')}-recalibrated.safetensors"
             yield f"{title}, BN recalibrated", named, to_cpu(model.state_dict())

@@ -10,7 +10,6 @@ report.html        one page that shows what happened
 result.json        the final table; there once the run is complete
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -18,12 +17,6 @@ from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
-
-from safetensors import safe_open
-from safetensors.torch import load_file
-from torch import Tensor
-
-from acdc.twin import write_safetensors
 
 
 def why_not(out: Path) -> str | None:
@@ -116,32 +109,3 @@ def append(path: Path, row: Any) -> None:
         file.write(json.dumps(asdict(row), allow_nan=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-# Predictions: each is tied to the file of the model that made it.
-
-PREDICTIONS = "predictions.safetensors"
-
-
-def add_predictions(model: Path, logits: Tensor) -> None:
-    """Of a model on the test images, beside those its run keeps already."""
-    path = model.with_name(PREDICTIONS)
-    held, made_from = (load_file(path), checksums(path)) if path.exists() else ({}, {})
-    sums = json.dumps({**made_from, model.stem: checksum(model)}, sort_keys=True)  # one entry: their order is not kept
-    write_safetensors({path: {**held, model.stem: logits}}, {"made_from": sums})
-
-
-def checksums(predictions: Path) -> dict[str, str]:
-    """Of the model files that predictions were made from, by model. Runs of older versions kept none."""
-    with safe_open(predictions, framework="pt") as file:
-        said = (file.metadata() or {}).get("made_from", "{}")
-    try:
-        found = json.loads(said)
-    except json.JSONDecodeError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"

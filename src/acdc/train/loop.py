@@ -36,12 +36,13 @@ from acdc.train.rates import Rates
 from acdc.train.recipe import Recipe
 from acdc.train.rows import Live, Row
 from acdc.train.setting import Loaders, Setting
+from acdc.train.skipped import skipped
 from acdc.train.step import Step, Totals, autocast, compiled
 from acdc.train.stopping import Stopped
 from acdc.train.watch import Watch
 from acdc.twin import StateDict, to_cpu
 
-_ASK_OTHERS = 20  # steps between two times that ranks tell each other whether one was asked to stop
+_ASK_OTHERS = 20  # steps between two times that ranks tell each other what each has met
 
 
 class DivergedError(ArithmeticError):
@@ -153,6 +154,8 @@ class Stage:
             self.seconds = time.perf_counter() - start
             if (sums := watch.look()) is not None:
                 self._show(sums, (self.batch - first) / max(1e-9, time.monotonic() - began))
+            if self._others_tell():
+                skipped(self.loaders.train, self.setting.world)
             if self._asked_to_stop():
                 self.save()
                 raise Stopped(self.setting.stop.signum or signal.SIGTERM)
@@ -211,7 +214,7 @@ class Stage:
             validation_accuracy=validation.accuracy if validation else None,
             ema_accuracy=average.accuracy if average else None,
             memorization=self._memorization(test.precision),
-            skipped_images=len(getattr(self.loaders.train, "skipped", ())),
+            skipped_images=len(skipped(self.loaders.train, self.setting.world)),
         )
 
     def _memorization(self, precision: str) -> dict[str, float] | None:
@@ -277,8 +280,11 @@ class Stage:
         world = self.setting.world
         if world.size == 1:
             return bool(self.setting.stop)
-        ask = self.batch % _ASK_OTHERS == 0 or self.batch == self.loaders.train.steps
-        return ask and world.any(bool(self.setting.stop), self.setting.device)
+        return self._others_tell() and world.any(bool(self.setting.stop), self.setting.device)
+
+    def _others_tell(self) -> bool:
+        """Whether ranks tell each other after this batch whether one was asked to stop, and which files it skipped."""
+        return self.batch % _ASK_OTHERS == 0 or self.batch == self.loaders.train.steps
 
     def _check_finite(self) -> None:
         if self.scaler:  # GradScaler has skipped such steps
@@ -303,8 +309,9 @@ class Stage:
     # Checkpoints
 
     def save(self) -> None:
-        """Refuses what is not finite: the last checkpoint is always a good one."""
+        """Refuses what is not finite, or of too many files: the last checkpoint is always a good one."""
         self._check_finite()
+        skipped(self.loaders.train, self.setting.world)
         rng = self.setting.world.gather(checkpoint.rng_state())
 
         def write() -> Path:

@@ -10,7 +10,7 @@ import pytest
 from acdc.report.write import make
 from tests.report.browser.chromium import ask, screenshot
 from tests.report.compared import make_comparison
-from tests.report.runs import make_run
+from tests.report.runs import add_remarks, make_run
 
 KEPT = Path(__file__).parents[3] / "results" / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
 COLOURS = """
@@ -35,8 +35,9 @@ OVERFLOW = "return { page: document.documentElement.scrollWidth, window: innerWi
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with every figure there is."""
+    """A page with every figure there is, and remarks."""
     folder = make_run(tmp_path_factory.mktemp("one") / "run")
+    add_remarks(folder, "rate.milestones: 60, 80 lie past the last epoch, 11", "x" * 200, unread=13)
     return make([folder])[0]
 
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from torch import Tensor
-
+from acdc.measure.agreement import agreement
 from acdc.report.comparison.levels import dense
 from acdc.report.read import Run
 from acdc.report.several import Group
+from acdc.train.predictions import Kept, why_not_of_same_images
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,8 @@ class Agreed:
 def found(groups: Sequence[Group]) -> dict[int, Agreed]:
     """By the groups' numbers. Of several dense settings the first is the reference, plain "dense" before all."""
     plain = min((group for group in groups if dense(group)), key=lambda group: group.method != "dense", default=None)
-    kept = {run.seed: _logits(run, "baseline") for run in plain.runs} if plain else {}
-    known = {seed: logits for seed, logits in kept.items() if logits is not None}
-    among = [_agree(a, b) for a, b in combinations(known.values(), 2)]
+    known = {run.seed: run.kept["baseline"] for run in plain.runs if "baseline" in run.kept} if plain else {}
+    among = [_agree(a, b, groups[0].runs[0].test_images) for a, b in combinations(known.values(), 2)]
     return {
         group.number: Agreed(_with_twin(group), _there(among) if group is plain else _with_dense(group, known))
         for group in groups
@@ -38,12 +37,12 @@ def _with_twin(group: Group) -> tuple[float, ...]:
     return _there([_pair(run, "its dense twin") for run in group.runs])
 
 
-def _with_dense(group: Group, known: Mapping[int | None, Tensor]) -> tuple[float, ...]:
+def _with_dense(group: Group, known: Mapping[int | None, Kept]) -> tuple[float, ...]:
     shares = []
     for run in group.runs:
         share = _pair(run, "the dense baseline")  # trained by the run itself
         if share is None and run.seed in known:
-            share = _agree(_logits(run, "baseline" if dense(group) else "sparse"), known[run.seed])
+            share = _agree(run.kept.get("baseline" if dense(group) else "sparse"), known[run.seed], run.test_images)
         shares.append(share)
     return _there(shares)
 
@@ -56,24 +55,10 @@ def _there(shares: Sequence[float | None]) -> tuple[float, ...]:
     return tuple(share for share in shares if share is not None)
 
 
-def _agree(a: Tensor | None, b: Tensor) -> float | None:
-    from acdc.measure.agreement import agreement
-
-    try:
-        return agreement(a, b).top1 if a is not None else None
-    except ValueError:  # not of the same images, or not finite: nothing to say
-        return None
-
-
-def _logits(run: Run, model: str) -> Tensor | None:
-    """None where the run kept none: test sets too large to, and several processes."""
-    from safetensors import SafetensorError, safe_open
-
-    path = run.folder / "predictions.safetensors"
-    if not path.is_file():
+def _agree(a: Kept | None, b: Kept, test: int | None) -> float | None:
+    if a is None or why_not_of_same_images(a, b, test):
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            return file.get_tensor(model) if model in file.keys() else None  # noqa: SIM118
-    except (SafetensorError, OSError):
+        return agreement(a.logits(), b.logits()).top1
+    except ValueError:  # not finite: nothing to say
         return None

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from acdc.report import words
 from acdc.report.comparison.rows import Row, Spread, reference
+from acdc.report.pairs import unchecked
 from acdc.report.several import Group, settings_of
 from acdc.report.tables import Table, flatten
 
@@ -64,9 +65,9 @@ def agreement(made: Sequence[Row]) -> Table | None:
         for row in known
     ]
     header = ["method", "zeros, %", "with its own twin, %", "with the dense run, %", "pairs"]
-    return Table(
-        "agreement", "Sparse–dense agreement", header, rows, f"{AGREEMENT} Mean ± std over seeds.", sortable=True
-    )
+    sources = {one.source for row in known for run in row.group.runs for one in run.kept.values()}
+    note = f"{AGREEMENT} Mean ± std over seeds. {unchecked(sources)}".rstrip()
+    return Table("agreement", "Sparse–dense agreement", header, rows, note, sortable=True)
 
 
 def shared(groups: Sequence[Group]) -> Table:

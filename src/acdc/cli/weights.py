@@ -1,0 +1,108 @@
+"""Weights that a run left, as files of models and checkpoints: where they lie, and into a model."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from acdc.cli.errors import UsageError
+from acdc.train import checkpoint, folder, predictions, reading
+from acdc.train.checkpoint import CheckpointError
+from acdc.train.recipe import Recipe
+
+FILES = (".safetensors", ".pt")
+_NO_MODELS = ("masks.safetensors", predictions.FILE)
+
+
+def run_of(path: Path) -> Path:
+    """The run's folder, of itself or of a file in it: RUN/NAME.safetensors, RUN/checkpoints/NAME.pt."""
+    if path.suffix != ".pt":
+        return path.parent if path.suffix in FILES else path
+    inside = path.parent
+    return inside.parent if inside.name not in ("", "..") else inside.resolve().parent
+
+
+def recipe_of(where: Path) -> Recipe:
+    try:
+        return reading.from_dict(folder.read_json(where / "config.json")["recipe"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError([f"RUN {where}: config.json cannot be read ({error}); type another run"]) from None
+
+
+def models(where: Path) -> list[str]:
+    """The files of a run's models, checkpoints apart."""
+    return [path.name for path in sorted(where.glob("*.safetensors")) if path.name not in _NO_MODELS]
+
+
+def a_checkpoint(where: Path) -> str:
+    """What to type where there is no model; nothing where there is no checkpoint either."""
+    newest = sorted((where / "checkpoints").glob("*.pt"))[-1:]
+    return f"type a checkpoint, such as {newest[0]}" if newest else ""
+
+
+def no_run(path: Path, where: Path) -> str:
+    """What is said where `where` holds none."""
+    if path.suffix == ".pt":
+        return (
+            f"expected a checkpoint where its run keeps it, and {where} holds no run (no config.json); "
+            "type RUN/checkpoints/NAME.pt"
+        )
+    seeds = sorted(inner.name for inner in where.glob("seed-*") if inner.is_dir())
+    if seeds:
+        return f"it holds several seeds: type one of them, such as {where / seeds[0]}"
+    holds = f"{where} holds" if path.suffix in FILES else "holds"
+    return f"{holds} no run (no config.json); type a folder of acdc train"
+
+
+def no_checkpoint(path: Path) -> str:
+    return f"{path}: there is no such checkpoint; {a_checkpoint(run_of(path)) or 'the run has none'}"
+
+
+def load(model: nn.Module, path: Path) -> None:
+    """Into the model, or a ValueError in words. Nothing in a file is executed."""
+    put(model, _read_checkpoint(path) if path.suffix == ".pt" else _read_model(path), path)
+
+
+def _read_model(path: Path) -> Mapping[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        there = ", ".join(models(path.parent)) or "none"
+        raise ValueError(f"{path}: there is no such file; the folder's models are {there}") from None
+    except (SafetensorError, OSError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"{path}: cut short, or not a safetensors file ({reason})") from None
+
+
+def _read_checkpoint(path: Path) -> Mapping[str, torch.Tensor]:
+    if not path.is_file():
+        raise ValueError(no_checkpoint(path))
+    try:
+        return checkpoint.load(path)["model"]
+    except CheckpointError as error:
+        raise ValueError(str(error)) from None
+
+
+def put(model: nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Weights of a file that was read, or a ValueError that names what does not fit."""
+    expected = model.state_dict()
+    faults = [
+        f"{what} {', '.join(sorted(keys)[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"
+        for what, keys in (("it lacks", {*expected} - {*weights}), ("it adds", {*weights} - {*expected}))
+        if keys
+    ]
+    faults += [
+        f"{key} is {_shape(weights[key])} and should be {_shape(value)}"
+        for key, value in expected.items()
+        if key in weights and weights[key].shape != value.shape
+    ][:3]
+    if faults:
+        raise ValueError(f"{path}: does not fit the run's model {type(model).__name__}: {'; '.join(faults)}")
+    model.load_state_dict(weights)
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "one number"

@@ -1,0 +1,137 @@
+"""Predictions that a run keeps: each model's logits on the test images, tied to the file of the model that made them.
+
+RUN/predictions.safetensors has a tensor for each model, with a row for each test image that could be read, in the order
+of the test set. Its metadata says of each model which file it was, by a checksum, and which images have no row.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from acdc.twin import write_safetensors
+
+FILE = "predictions.safetensors"
+
+# What becomes of the file that predictions were made from.
+TIED = "tied"  # it is there, as it was
+GONE = "gone"
+OTHER = "other"  # another one is in its place, or only a part of it
+UNTIED = "untied"  # an older acdc kept no checksum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What is known of a model's predictions without reading them."""
+
+    model: Path
+    shape: tuple[int, ...]
+    unread: tuple[int, ...]  # places of test images without a row
+    made_from: str | None
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def classes(self) -> int:
+        return self.shape[1]
+
+    @cached_property
+    def source(self) -> str:
+        """TIED, GONE, OTHER or UNTIED. Reads the whole file, once."""
+        if not self.model.is_file():
+            return GONE
+        if self.made_from is None:
+            return UNTIED if _whole(self.model) else OTHER
+        return TIED if self.made_from == checksum(self.model) else OTHER
+
+    def why_unknown(self, test: int | None) -> str | None:
+        """Of a test set of so many images: why these could be of any. Older versions did not say which they skipped."""
+        if test is None or self.rows + len(self.unread) == test:
+            return None
+        return f"{self.rows:,} predictions of {test:,} test images, and nothing says of which"
+
+    def logits(self) -> Tensor:
+        with safe_open(self.model.with_name(FILE), framework="pt") as file:
+            return file.get_tensor(self.model.stem)
+
+
+def add(model: Path, logits: Tensor, unread: Sequence[int] = ()) -> None:
+    """Of a model on the test images, beside those its run keeps already."""
+    path = model.with_name(FILE)
+    held, said = (load_file(path), _said(path)) if path.exists() else ({}, {})
+    said[model.stem] = {"made_from": checksum(model), "unread": list(unread)}
+    metadata = {"models": json.dumps(said, sort_keys=True)}  # one entry: the order of several is not kept
+    write_safetensors({path: {**held, model.stem: logits}}, metadata)
+
+
+def kept(run: Path) -> dict[str, Kept]:
+    """By model; none where the run kept none. A file that cannot be read raises a ValueError in words."""
+    path = run / FILE
+    if not path.is_file():
+        return {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        said = _said(path)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: cut short, or not a safetensors file ({error})") from None
+    return {
+        name: Kept(
+            model=run / f"{name}.safetensors",
+            shape=shape,
+            unread=tuple(said.get(name, {}).get("unread", ())),
+            made_from=said.get(name, {}).get("made_from"),
+        )
+        for name, shape in shapes.items()
+        if len(shape) == 2
+    }
+
+
+def why_not_of_same_images(a: Kept, b: Kept, test: int | None) -> str | None:
+    """Of a test set of so many images, where that is known."""
+    if why := next((why for one in (a, b) if (why := one.why_unknown(test))), None):
+        return why
+    if a.unread != b.unread:
+        return f"one is without {without(a.unread)}, the other without {without(b.unread)}"
+    return None
+
+
+def without(unread: Sequence[int]) -> str:
+    """Test images that could not be read, counted from 1."""
+    if not unread:
+        return "none"
+    numbers = ", ".join(f"{place + 1:,}" for place in unread[:5])
+    return f"number {numbers}{f' and {len(unread) - 5:,} more' if len(unread) > 5 else ''}"
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def _said(path: Path) -> dict[str, Any]:
+    """Of each model. Older versions said nothing."""
+    with safe_open(path, framework="pt") as file:
+        text = (file.metadata() or {}).get("models", "{}")
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError):
+        return {}
+
+
+def _whole(file: Path) -> bool:
+    """Whether a file is as long as it says: cheap, and enough to notice one cut short."""
+    try:
+        with safe_open(file, framework="pt"):
+            return True
+    except (SafetensorError, OSError):
+        return False

@@ -1,0 +1,70 @@
+"""Predictions know the file they were made from, and the images they are of."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from acdc.train import predictions
+from acdc.train.predictions import FILE, GONE, OTHER, TIED, UNTIED
+
+
+def add(run: Path, name: str, logits: torch.Tensor, unread: tuple[int, ...] = ()) -> None:
+    save_file({"weight": logits}, run / f"{name}.safetensors")
+    predictions.add(run / f"{name}.safetensors", logits, unread)
+
+
+def test_they_are_added_to_those_there_and_tied_to_their_model(tmp_path: Path) -> None:
+    assert predictions.kept(tmp_path) == {}
+    add(tmp_path, "sparse", torch.ones(3, 2))
+    add(tmp_path, "dense", torch.zeros(3, 2))
+    add(tmp_path, "sparse", torch.ones(2, 2), (1,))
+    assert {name: len(rows) for name, rows in load_file(tmp_path / FILE).items()} == {"sparse": 2, "dense": 3}
+    found = predictions.kept(tmp_path)
+    assert (found["sparse"].rows, found["sparse"].classes, found["sparse"].unread) == (2, 2, (1,))
+    assert (found["dense"].unread, found["dense"].source, found["sparse"].source) == ((), TIED, TIED)
+    assert found["dense"].logits().tolist() == [[0, 0]] * 3
+
+
+def test_what_became_of_the_model(tmp_path: Path) -> None:
+    model = tmp_path / "sparse.safetensors"
+
+    def source() -> str:
+        return predictions.kept(tmp_path)["sparse"].source
+
+    add(tmp_path, "sparse", torch.ones(3, 2))
+    whole = model.read_bytes()
+    save_file({"weight": torch.zeros(3, 2)}, model)
+    assert source() == OTHER
+    model.unlink()
+    assert source() == GONE
+    model.write_bytes(whole)
+    assert source() == TIED
+    save_file({"sparse": torch.ones(3, 2)}, tmp_path / FILE)  # as older versions wrote it
+    assert source() == UNTIED
+    model.write_bytes(whole[:-3])
+    assert source() == OTHER
+
+
+def test_whether_they_are_of_the_same_images(tmp_path: Path) -> None:
+    add(tmp_path, "all", torch.ones(9, 2))
+    for name, unread in (("one", (3,)), ("same", (3,)), ("another", (4,)), ("older", ())):
+        add(tmp_path, name, torch.ones(8, 2), unread)
+    found = predictions.kept(tmp_path)
+
+    def why_not(a: str, b: str) -> str | None:
+        return predictions.why_not_of_same_images(found[a], found[b], 9)
+
+    assert why_not("one", "same") is None
+    assert why_not("one", "another") == "one is without number 4, the other without number 5"
+    assert why_not("one", "all") == "one is without number 4, the other without none"
+    assert why_not("one", "older") == "8 predictions of 9 test images, and nothing says of which"
+    assert predictions.without(range(1200, 1206)) == "number 1,201, 1,202, 1,203, 1,204, 1,205 and 1 more"
+
+
+def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
+    add(tmp_path, "sparse", torch.ones(3, 2))
+    (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:20])
+    with pytest.raises(ValueError, match=r"predictions.safetensors: cut short, or not a safetensors file"):
+        predictions.kept(tmp_path)
