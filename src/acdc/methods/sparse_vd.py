@@ -19,6 +19,7 @@ draw of the weights, which is noisier but asks nothing of the model. κ is from 
 that a gradient scaler skipped the model holds the noisy weights until the next one begins.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,6 +34,7 @@ from acdc.sparsifier import Sparsifier
 
 K1, K2, K3 = 0.63576, 1.87320, 1.48695
 _TINY = 1e-8  # added to θ²: a weight at exactly 0 is as good as one of 1e-4
+_HALF = 0.5 / math.log(2)  # σ = 2^(_HALF log σ²): of powers, those of 2 cost a CPU a third
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -93,7 +95,7 @@ class SparseVD(Learned):
             generator = self.generator(sparsifier, bundle, dense.device)
             for mean, log_variance, shown in bundle.pieces(dense, log_variances, out):
                 noise = shown.normal_(generator=generator)
-                torch.addcmul(mean, torch.mul(log_variance, 0.5).exp_(), noise, out=shown)
+                torch.addcmul(mean, torch.mul(log_variance, _HALF).exp2_(), noise, out=shown)
         else:
             for mean, log_variance, ratio, shown in bundle.pieces(dense, log_variances, log_alphas, out):
                 log_alpha(log_variance, mean, out=ratio)
