@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import acdc
-from acdc import methods
+from acdc import bundle, methods
 from acdc.bundle import Bundle
 from tests.conformance.harness import OPTIMIZERS, STEPS_PER_EPOCH, TOTAL, Net, assert_same_bits, batch
 
@@ -92,6 +92,19 @@ def test_between_steps_the_model_holds_the_view(name):
         run.model(batch(step)[0])  # evaluation, with gradients on, changes nothing
         run.model.train()
         assert_same_bits(before, run.bits())
+
+
+@every_method
+def test_layers_by_themselves_train_as_in_a_bundle(name, monkeypatch):
+    """A layer alone is worked on in its own memory, several in a copy. Noise is a bundle's: there is next to none."""
+    knobs = {"start": -40.0, "rate": 1e-3, "samples": 10**9} if name == "sparse_vd" else {}
+    together = Run(name, **knobs).train()
+    monkeypatch.setattr(bundle, "_CPU_SIZE", 1)
+    alone = Run(name, **knobs).train()
+    for key, value in together.model.state_dict().items():
+        torch.testing.assert_close(alone.model.state_dict()[key], value)
+    for layer, weight in together.sparsifier.weights.items():
+        torch.testing.assert_close(alone.sparsifier.weights[layer], weight)
 
 
 @every_method

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from acdc.sparsity.layers import Weight
 
-_CPU_SIZE, _CPU_PIECE, _SIZE = 1 << 18, 1 << 16, 1 << 26  # elements
+_CPU_SIZE, _CPU_PIECE, _SIZE = 1 << 18, 1 << 17, 1 << 26  # elements
 
 
 class Bundle:
@@ -39,17 +39,23 @@ class Bundle:
         return [flat.as_strided(param.shape, stride, first + start) for param, stride, start in layouts]
 
     def split_once(self, flat: Tensor) -> list[Tensor]:
-        """As `split`, of a tensor that stays where it is: the views are remembered."""
+        """As `split`, of a tensor that stays where it is: the views are remembered, where there are several."""
+        if len(self.params) == 1:  # it may be the parameter's own memory, which must not be kept alive here
+            return self.split(flat)
         if flat.data_ptr() not in self._views:
             self._views[flat.data_ptr()] = flat, self.split(flat)
         return self._views[flat.data_ptr()][1]
+
+    def as_one(self, parts: list[Tensor]) -> Tensor | None:
+        """The layers' tensors as one without a copy, where they lie together, as those of one layer by itself do."""
+        return parts[0].detach().as_strided((self.size,), (1,)) if self._together(parts) else None
 
     @torch.no_grad()
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
         """The layers' tensors, by name, as one. Where they lie apart they are moved together, and replaced by views."""
         parts = [tensors[name] for name in self.names]
-        if self._together(parts):
-            return parts[0].as_strided((self.size,), (1,))
+        if (together := self.as_one(parts)) is not None:
+            return together
         flat = self.new(dtype=parts[0].dtype)
         views = self.split(flat)
         torch._foreach_copy_(views, parts)  # pyright: ignore[reportPrivateImportUsage]

@@ -55,17 +55,20 @@ class Shadow:
     def show(self) -> None:
         """Put the view into the parameters. The dense weights stay."""
         for bundle, dense in self._flat.items():
-            view = self._scratch(bundle)
-            self._view(bundle, dense, view)
-            _copy(bundle.split_once(view), bundle.params)
+            self._show(bundle, dense)
         self.shown = True
+
+    def _show(self, bundle: Bundle, dense: Tensor) -> None:
+        view = self._room_for(bundle, bundle.params)
+        self._view(bundle, dense, view)
+        _put(bundle, view, bundle.params)
 
     @torch.no_grad()
     def put_dense(self) -> None:
         """Put the dense weights into the parameters, for the optimizer."""
         if self.shown:
             for bundle, dense in self._flat.items():
-                _copy(bundle.split_once(dense), bundle.params)
+                _put(bundle, dense, bundle.params)
             self.shown = False
 
     @torch.no_grad()
@@ -75,32 +78,40 @@ class Shadow:
             return
         for whole in self._bundles:
             for bundle in whole.with_gradients():
-                grad = self._scratch(bundle)
-                parts, grads = bundle.split_once(grad), [p.grad for p in bundle.params if p.grad is not None]
-                _copy(grads, parts)
+                grads = [p.grad for p in bundle.params if p.grad is not None]
+                grad = self._take(bundle, grads)
                 if scale is not None:
                     grad.div_(scale)
                 self._pull_back(bundle, grad, bundle.join(self.dense))
                 if scale is not None:
                     grad.mul_(scale)
-                _copy(parts, grads)
+                _put(bundle, grad, grads)
 
     @torch.no_grad()
     def take_dense(self) -> None:
         """Keep what the optimizer made of them, and show the view of that."""
         for bundle, dense in self._flat.items():
-            after = self._scratch(bundle)
-            _copy(bundle.params, bundle.split_once(after))
+            after = self._take(bundle, bundle.params)
             self._settle(bundle, dense, after)
             dense.copy_(after)
-        self.show()
+            self._show(bundle, dense)
+        self.shown = True
 
     @torch.no_grad()
     def held(self, bundle: Bundle) -> Tensor:
-        """What the parameters hold, as one tensor, until the next call."""
-        held = self._scratch(bundle, "held")
-        _copy(bundle.params, bundle.split_once(held))
-        return held
+        """What the parameters hold, as one tensor, to be read until the next call; it may be their own memory."""
+        return self._take(bundle, bundle.params, "held")
+
+    def _take(self, bundle: Bundle, tensors: list[Any], use: str = "view") -> Tensor:
+        """Layers' tensors as one: their own memory where they lie together, else a copy of them."""
+        one = self._room_for(bundle, tensors, use)
+        if one.data_ptr() != tensors[0].data_ptr():
+            _copy(tensors, bundle.split_once(one))
+        return one
+
+    def _room_for(self, bundle: Bundle, tensors: list[Any], use: str = "view") -> Tensor:
+        one = bundle.as_one(tensors)
+        return one if one is not None and one.dtype == bundle.params[0].dtype else self._scratch(bundle, use)
 
     def _scratch(self, bundle: Bundle, use: str = "view") -> Tensor:
         """Room for one bundle: the same for all of a kind, so that it stays in a CPU's cache."""
@@ -118,6 +129,12 @@ class Shadow:
         for name, value in self.dense.items():
             value.copy_(state[name])
         self.shown = True
+
+
+def _put(bundle: Bundle, one: Tensor, tensors: list[Any]) -> None:
+    """Into layers' tensors what is in one, unless that is their own memory."""
+    if one.data_ptr() != tensors[0].data_ptr():
+        _copy(bundle.split_once(one), tensors)
 
 
 def _copy(sources: list[Any], targets: list[Any]) -> None:

@@ -293,7 +293,7 @@ class Sparsifier:
         self._pruning.write_masked(bundle, tensor, out)
 
     def held(self, bundle: Bundle) -> Tensor:
-        """What the model's parameters hold, where a method trains dense weights behind them; until the next call."""
+        """What the model's parameters hold, where a method trains dense weights behind them; to be read only."""
         assert self._pruning.shadow is not None, "asked for by methods that have one"
         return self._pruning.shadow.held(bundle)
 

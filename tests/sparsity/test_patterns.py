@@ -173,8 +173,21 @@ def test_many_layers_at_once_keep_what_each_keeps_alone(
 def alone(weight: Weight, tensor: Tensor) -> Tensor:
     """By comparing all pairs: the plain version."""
     last = tensor.movedim(weight.in_dim, -1)
-    keep = patterns._keep_n_by_pairs(last.reshape(-1, 4).abs(), 2, 0).to(torch.int8).neg_()
+    groups = last.reshape(-1, 4).abs()
+    keep = patterns._keep_n_by_pairs(groups, 2, torch.arange(len(groups))).to(torch.int8).neg_()
     return keep.reshape(last.shape).movedim(-1, weight.in_dim)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("n", "m"), [(2, 4), (1, 4), (3, 4), (2, 3), (5, 8)])
+@pytest.mark.parametrize("scale", [0, 2, 1e6])
+def test_all_ways_to_keep_n_agree(n: int, m: int, scale: float, dtype: torch.dtype) -> None:
+    """All equal, many ties, none: with a threshold as on a CPU, and by keys as on a GPU, as by pairs."""
+    groups = (torch.randn(50, m, generator=torch.Generator().manual_seed(0)) * scale).round().to(dtype)
+    pairs = patterns._keep_n_by_pairs(groups.abs(), n, torch.arange(7, 57))
+    for kept in (patterns._keep_n(groups, n, 7), patterns._keep_n_by_keys(groups, n, 7)):
+        assert torch.equal(kept, pairs.to(dtype))
+        assert (kept.sum(1) == n).all()
 
 
 def test_nm_of_rows_longer_than_a_chunk() -> None:

@@ -58,7 +58,7 @@ class STR(Learned):
         s, v = (_stack(sparsifier.memory[key], bundle) for key in ("s", "v"))
         settings = sparsifier.settings(bundle)
         thresholds = torch.sigmoid(s)
-        sign = sparsifier.held(bundle).sign_()  # the view's: 0 where the threshold prunes
+        sign = sparsifier.held(bundle).sign()  # the view's: 0 where the threshold prunes
         slopes = -thresholds * (1 - thresholds) * bundle.sums(grad.mul_(sign))
         grad.mul_(sign)
         decay = settings.get("weight_decay", 0.0) if self.decay is None else self.decay

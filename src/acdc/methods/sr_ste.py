@@ -5,7 +5,7 @@ Idea       Train dense weights by gradients taken at their N:M version, straight
 Step       each step m ← the N largest |θ| of every M;  θ ← θ − η (∇f(m·θ) + λ (1 − m)·θ).
 Knobs      pattern (NM(2, 4), or another NM); decay λ (2e-4). The sparsity is the pattern's, 1 − N/M.
 FLOPs      2·F forward and for the inputs' gradients by the weights that are left, and F_D for the weights'.
-Costs      a dense copy of the weights; the N:M choice, and with it some thirty passes, every step.
+Costs      a dense copy of the weights; the N:M choice, and with it about a dozen passes over them, every step.
 Reference  Zhou, Ma, Zhu, Liu, Zhang, Yuan, Sun, Li: Learning N:M Fine-grained Structured Sparse Neural Networks From
            Scratch. ICLR 2021.
 
@@ -63,4 +63,4 @@ class SRSTE(Base):
 
     def pull_back(self, sparsifier: Sparsifier, bundle: Bundle, grad: Tensor, dense: Tensor) -> None:
         """The model still holds m·θ, so that (1 − m)·θ is what it lacks."""
-        grad.add_(sparsifier.held(bundle).sub_(dense), alpha=-self.decay)
+        grad.add_(sparsifier.held(bundle) - dense, alpha=-self.decay)

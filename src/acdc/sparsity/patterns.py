@@ -224,12 +224,27 @@ def _keep_n(groups: Tensor, n: int, first_group: int) -> Tensor:
     """1 at the n largest magnitudes of each row, 0 elsewhere. Among equals the place to start from moves on by one
     with every row.
 
-    Magnitudes are ordered as their bits are; times m plus a place in the row no two are equal, and a double still
-    holds them exactly.
+    What is not below the n-th largest is kept; the few rows in which that is more than n are then done by pairs. To
+    know whether there are any, a GPU would have to wait.
     """
-    if groups.element_size() > 4:
-        return _keep_n_by_pairs(groups.abs(), n, first_group).to(groups.dtype).contiguous()
+    if groups.is_cuda:
+        return _keep_n_by_keys(groups, n, first_group)
+    kept = groups.abs().contiguous()
+    kept.ge_(_nth_largest([column.abs() for column in groups.unbind(1)], n)[:, None])
+    if kept.sum(dtype=torch.float32) != n * len(kept):
+        tied = kept.sum(1, dtype=torch.float32).ne(n).nonzero().squeeze(1)
+        kept[tied] = _keep_n_by_pairs(groups[tied].abs(), n, tied + first_group).to(kept.dtype)
+    return kept
+
+
+def _keep_n_by_keys(groups: Tensor, n: int, first_group: int) -> Tensor:
+    """The same. Magnitudes are ordered as their bits are; times m plus a place in the row no two are equal, and a
+    double still holds them exactly.
+    """
     rows, m = groups.shape
+    if groups.element_size() > 4:
+        turns = torch.arange(first_group, first_group + rows, device=groups.device)
+        return _keep_n_by_pairs(groups.abs(), n, turns).to(groups.dtype).contiguous()
     keys = torch.empty(m, rows, dtype=torch.float64, device=groups.device)
     keys.copy_(groups.float().abs().view(torch.int32).t())
     turn = torch.arange(m, device=groups.device)
@@ -237,21 +252,28 @@ def _keep_n(groups: Tensor, n: int, first_group: int) -> Tensor:
     whole = rows - rows % m
     keys.mul_(m)[:, :whole].unflatten(1, (-1, m)).add_(place[:, None])
     keys[:, whole:] += place[:, : rows - whole]
-    sorted_ = list(keys)
-    for place in range(n):  # the largest comes to place 0, the next to place 1, …
-        for other in range(place + 1, m):
-            one, two = sorted_[place], sorted_[other]
-            sorted_[place], sorted_[other] = torch.maximum(one, two), torch.minimum(one, two)
+    smallest = _nth_largest(list(keys), n)
     kept = torch.empty(rows, m, dtype=groups.dtype, device=groups.device)
     for column, key in enumerate(keys):
-        kept[:, column] = key.ge_(sorted_[n - 1])
+        kept[:, column] = key.ge_(smallest)
     return kept
 
 
-def _keep_n_by_pairs(groups: Tensor, n: int, first_group: int) -> Tensor:
-    """The same, of any magnitudes: each is compared with each other one of its row."""
+def _nth_largest(columns: list[Tensor], n: int) -> Tensor:
+    """Of each row."""
+    for place in range(n):  # the largest comes to place 0, the next to place 1, …
+        for other in range(place + 1, len(columns)):
+            one, two = columns[place], columns[other]
+            columns[place] = torch.maximum(one, two)
+            if place < n - 1:
+                columns[other] = torch.minimum(one, two)
+    return columns[n - 1]
+
+
+def _keep_n_by_pairs(groups: Tensor, n: int, turns: Tensor) -> Tensor:
+    """The same, of any magnitudes: each is compared with each other one of its row. A row's turn is its number."""
     rows, m = groups.shape
-    turn = ((torch.arange(rows, device=groups.device) + first_group) % m).to(torch.int16)
+    turn = (turns % m).to(torch.int16)
     columns = groups.t().contiguous()
     beaten_by = torch.zeros(m, rows, dtype=torch.int16, device=groups.device)
     for one in range(m):
