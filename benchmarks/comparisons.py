@@ -10,6 +10,7 @@ settings, metrics, phases, result and log, which `acdc report` reads once unpack
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -119,6 +120,15 @@ def comparison_table(name: str, kept: Comparison) -> Table:
         for one in kept["methods"]
     ]
     return f"{name}: {kept['recipe']}, {kept['epochs']} epochs", header, body, note(kept)
+
+
+def figure(name: str, results: Path, page: Path) -> str:
+    """The kept figure of a comparison, for a page of the repository; nothing where it has none."""
+    path = results / "comparisons" / name / "frontier.svg"
+    if not path.is_file():
+        return ""
+    alt = "Test accuracy against training FLOPs, a mark for each method"
+    return f"![{alt}]({os.path.relpath(path, page.parent)})\n"
 
 
 def note(kept: Comparison) -> str:

@@ -84,7 +84,8 @@ def _frontier(results: Path) -> str:
             found = "none" if not one["sparsity"] else f"{one['sparsity']:.1%}"
             cells = [f"{_frontier_cell(one, most)}, zeros: {found}"] + ["–"] * (len(asked) - 1)
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", f"<sub>{kept['recipe']}, {kept['epochs']} epochs. {comparisons.note(kept)}</sub>"]
+    lines += ["", comparisons.figure("frontier", results, results.parent / "README.md")]
+    lines.append(f"<sub>{kept['recipe']}, {kept['epochs']} epochs. {comparisons.note(kept)}</sub>")
     return "\n".join(lines) + "\n"
 
 

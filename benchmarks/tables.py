@@ -121,8 +121,10 @@ def page(results: Path) -> str:
     kept = runs.read_all(results)
     text = _INTRO + _RUNS + (markdown(runs.runs_table(kept)) if kept else _NONE)
     compared = comparisons.read_all(results)
-    tables = [markdown(comparisons.comparison_table(name, one)) for name, one in compared.items()]
-    text += _COMPARISONS + ("".join(tables) or _NONE)
+    text += _COMPARISONS + ("" if compared else _NONE)
+    for name, one in compared.items():
+        text += markdown(comparisons.comparison_table(name, one))
+        text += "\n" + comparisons.figure(name, results, results / "README.md")
     if found := memorized.read_kept(results):
         text += _MEMORIZATION + markdown(memorized.table(found))
     for intro, file, key, table in (

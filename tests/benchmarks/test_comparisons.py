@@ -94,8 +94,9 @@ def test_what_the_support_did_is_read_from_what_was_kept(compared: Path, tmp_pat
 
 def test_the_readme_has_a_row_for_each_method(compared: Path, tmp_path: Path) -> None:
     assert readme._frontier(tmp_path) == ""
-    comparisons.keep(compared, "frontier", tmp_path)
-    block = readme._frontier(tmp_path)
+    comparisons.keep(compared, "frontier", tmp_path / "results")
+    block = readme._frontier(tmp_path / "results")
+    assert "](results/comparisons/frontier/frontier.svg)" in block
     assert "| 90% zeros |" in block
     assert {line.split(" | ")[0] for line in block.splitlines()[2:5]} == {"| AC/DC", "| Static", "| dense"}
     assert "zeros: none" in block
