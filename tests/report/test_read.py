@@ -175,3 +175,13 @@ def test_a_run_named_twice_or_not_there_is_refused(run: Path) -> None:
         expand([run, run.parent / "." / run.name])
     with pytest.raises(ReportError, match="no such folder"):
         expand([run / "nothing"])
+
+
+def test_one_model_by_itself_lacks_no_predictions(run: Path) -> None:
+    """Agreement is of two: a run of dense training alone has nothing that could be shown."""
+    (run / "predictions.safetensors").unlink()
+    assert any("predictions.safetensors" in note for note in read(run).notes)
+    result = json.loads((run / "result.json").read_text())
+    result["models"] = [model for model in result["models"] if model["file"] == "baseline.safetensors"]
+    (run / "result.json").write_text(json.dumps(result))
+    assert read(run).notes == []

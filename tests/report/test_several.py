@@ -36,6 +36,18 @@ def test_how_often_a_run_was_saved_makes_no_other_setting(tmp_path: Path) -> Non
     assert len(groups([read(one), read(other)])) == 1
 
 
+def test_a_setting_that_came_after_a_run_has_its_default_there(tmp_path: Path) -> None:
+    """As in a config.json that an older version wrote: beside a newer run nothing differs but the seed."""
+    new = make_run(tmp_path / "new", settings=["run.recalibrate=true"])
+    old = make_run(tmp_path / "old", seed=1)
+    config = json.loads((old / "config.json").read_text())
+    recipe = config["recipe"]
+    del recipe["rate"]["rewarm"], recipe["train"]["distill"], config["method"]["revive"]
+    (old / "config.json").write_text(json.dumps(config))
+    (one,) = groups([read(new), read(old)])
+    assert [run.seed for run in one.runs] == [0, 1]
+
+
 def test_labels_say_what_differs(tmp_path: Path) -> None:
     one = make_run(tmp_path / "one", settings=["optimizer.lr=0.05"])
     other = make_run(tmp_path / "other", settings=["train.epochs=20", 'method.reset="all"'])

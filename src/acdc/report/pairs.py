@@ -36,6 +36,12 @@ class Pair:
     sources: tuple[str, ...] = ()  # of the predictions: see train/predictions.py
 
 
+def any_among(result: Mapping[str, Any]) -> bool:
+    """Whether a run left two models whose agreement is told."""
+    names = {Path(model["file"]).stem for model in result.get("models", ())}
+    return any(a in names and b in names for a, b, *_ in _PAIRS)
+
+
 def kept(folder: Path, notes: list[str]) -> dict[str, Kept]:
     """The predictions of a run that are its models' own."""
     try:

@@ -143,7 +143,7 @@ def read(folder: Path) -> Run:
     found, classes = pairs.agreeing(kept, config.get("data", {}).get("test"), notes), None
     if not (folder / "predictions.safetensors").is_file():
         found, classes = pairs.compared(_json(folder / "agreement.json") or {})
-        if not found and result is not None:
+        if not found and result is not None and pairs.any_among(result):
             notes.append("There is no predictions.safetensors: agreement between the models is not shown.")
     classes = next((one.classes for one in kept.values()), classes)
     if classes is None and ends:

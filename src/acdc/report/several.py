@@ -13,7 +13,7 @@ from acdc.report.read import ReportError, Run
 from acdc.report.theme import DASHES, SERIES_LIGHT
 
 _NAMED = ("name", "method.name", "method.sparsity")
-_NOT_TOLD = {"about", "paper", "run.seeds", "run.checkpoint_every", "run.keep", "run.baseline", "run.finetune"}
+_NOT_TOLD = ("about", "paper", "run.")  # what is said of a recipe, and around its training
 # How a setting is said where it tells runs apart, those that say most first.
 _SAID: dict[str, Callable[[Any], str]] = {
     "name": str,
@@ -84,7 +84,7 @@ def _said(value: Any) -> str:
 
 def groups(runs: Sequence[Run]) -> list[Group]:
     flat = [_settings(run) for run in runs]
-    keys = list(dict.fromkeys(key for settings in flat for key in settings if key not in _NOT_TOLD))
+    keys = list(dict.fromkeys(key for settings in flat for key in settings if not key.startswith(_NOT_TOLD)))
     together: dict[str, list[int]] = {}
     for index, settings in enumerate(flat):
         together.setdefault(json.dumps([settings.get(key) for key in keys]), []).append(index)
@@ -115,10 +115,18 @@ def _differs(key: str, firsts: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """Of the recipe; those of the method as it was built, what the recipe left to it included."""
+    """Of the recipe; those of the method as it was built, what the recipe left to it included.
+
+    What came to be a setting after a run was made has its default there, as it had in effect.
+    """
     recipe, built = dict(run.config.get("recipe", {})), run.config.get("method")
+    method = None
+    if run.recipe:
+        recipe, method = run.recipe.to_dict(), run.recipe.build_method()
+        recipe["train"]["epochs"] = run.recipe.epochs  # by a schedule's name, too
     if built:
-        recipe["method"] = {**built, "schedule": run.settings("method").get("schedule")}
+        newer = method.config() if method else {}
+        recipe["method"] = {**newer, **built, "schedule": run.settings("method").get("schedule")}
     if run.cell:
         recipe["method"] = {**recipe.get("method", {}), "name": run.cell.variant}
     return _flat(recipe)
@@ -126,7 +134,7 @@ def _settings(run: Run) -> dict[str, Any]:
 
 def settings_of(group: Group) -> dict[str, Any]:
     """What decides what its runs compute, but the seed; by dotted names."""
-    return {key: value for key, value in _settings(group.runs[0]).items() if key not in _NOT_TOLD}
+    return {key: value for key, value in _settings(group.runs[0]).items() if not key.startswith(_NOT_TOLD)}
 
 
 def _label(settings: Mapping[str, Any], differing: Sequence[str]) -> str:
