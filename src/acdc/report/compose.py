@@ -8,7 +8,7 @@ from acdc.report.comparison import cells, dots, rows
 from acdc.report.comparison import curves as methods
 from acdc.report.comparison import frontier as by_cost
 from acdc.report.comparison import tables as comparing
-from acdc.report.comparison.levels import levels
+from acdc.report.comparison.levels import dense, levels
 from acdc.report.facts import Model
 from acdc.report.read import ReportError, Run
 from acdc.report.several import Group
@@ -123,18 +123,23 @@ def _methods(found: Sequence[Group], notes: Sequence[str]) -> Report:
 
 
 def _best(made: Sequence[rows.Row]) -> str:
-    """At each sparsity the method that ends highest."""
+    """At each sparsity the method that ends highest, and dense training where there is."""
     by_number, said = {row.group.number: row for row in made}, []
     found = levels([row.group for row in made])
-    for level in [level for level in found if level.sparsity is not None] or found:
+    at_levels = [level for level in found if level.sparsity is not None]
+    for level in at_levels or found:
         top = rows.leaders([by_number[group.number] for group in level.groups])
         where = f"at {level.title} " if level.sparsity is not None else ""
         spread = words.spread(top[0].accuracy.values, digits=1)
         if len(top) == 1:
-            said.append(f"{where}{level.name(top[0].group)}{' ends highest,' if not said else ''} with {spread} %")
+            ends = " ends" if len([group for group in level.groups if not dense(group)]) == 1 else " ends highest,"
+            said.append(f"{where}{level.name(top[0].group)}{'' if said else ends} with {spread} %")
         else:
             names = words.listed([level.name(row.group) for row in top]) + (" end highest" if not said else "")
             said.append(f"{where}{names}, too close to tell apart ({level.name(top[0].group)} {spread} %)")
+    plain = max((row for row in made if dense(row.group)), key=lambda row: row.accuracy.mean, default=None)
+    if at_levels and plain is not None:
+        said.append(f"dense training with {words.spread(plain.accuracy.values, digits=1)} %")
     return words.sentence("; ".join(said))
 
 

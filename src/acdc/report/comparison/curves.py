@@ -28,7 +28,10 @@ def accuracy(groups: Sequence[Group]) -> Chart:
     others = [group for group in groups if dense(group) and group not in found]
     if others:
         level = max(_last(group, _accuracy) for group in others)
-        said = f"of the sparse, {said}; dense ends at {words.percent(level)}"
+        if len(found) == 1:
+            said = f"{found[0].label} ends at {best}, dense training at {words.percent(level)}"
+        else:
+            said = f"of the sparse, {said}; dense training ends at {words.percent(level)}"
     title = f"Test accuracy over the epochs: {said}"
     return _chart("curves", title, groups, _accuracy, "test accuracy (%)")
 
