@@ -8,6 +8,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from acdc.cli import main
+from tests.train.problems import JPEGS, jpegs
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +178,18 @@ def test_fp16_is_evaluated_in_fp32_on_a_cpu(run: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "precision: fp32 (trained in fp16, which needs a GPU)" in out
     assert "the same" in out
+
+
+def test_a_run_s_data_are_found_where_they_lay(tmp_path: Path, capsys) -> None:
+    """Other data may be typed, and are then said to be others."""
+    images, out = jpegs(tmp_path / "images"), tmp_path / "run"
+    place = ["--device", "cpu", "--workers", "0"]
+    sets = [part for setting in JPEGS for part in ("--set", setting)]
+    begin = ["train", "imagenet-mobilenet", "--epochs", "4", "--data", str(images), "--out", str(out)]
+    assert main([*begin, *place, *sets]) == 0
+    capsys.readouterr()
+    assert main(["eval", str(out), *place]) == 0
+    assert "note:" not in capsys.readouterr().out
+    (images / "val" / "cat" / "0.jpg").unlink()
+    assert main(["eval", str(out), *place, "--data", str(images)]) == 0
+    assert "note: these are not the data of the run: 6 test images as it began, 5 now" in capsys.readouterr().out

@@ -30,6 +30,14 @@ def test_runs_that_differ_only_in_the_seed_are_one_group(runs: list[Path]) -> No
     assert [run.seed for run in found[0].runs] == [0, 1, 2]
 
 
+def test_one_seed_twice_is_no_second_seed(tmp_path: Path) -> None:
+    """Two trainings of one seed, or a copy: each stands by itself, and there is no deviation between them."""
+    made = [make_run(tmp_path / name, seed=seed) for name, seed in (("one", 0), ("two", 1), ("again", 0))]
+    found = groups([read(path) for path in made])
+    assert [[run.name for run in group.runs] for group in found] == [["one", "two"], ["again"]]
+    assert ["(one)" in found[0].label, "(again)" in found[1].label] == [True, True]
+
+
 def test_how_often_a_run_was_saved_makes_no_other_setting(tmp_path: Path) -> None:
     one = make_run(tmp_path / "one")
     other = make_run(tmp_path / "other", seed=1, settings=['run.checkpoint_every="3ep"'])

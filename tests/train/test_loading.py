@@ -66,7 +66,9 @@ def test_a_tree_of_jpegs_trains_and_a_bad_one_is_skipped_by_name(tree: Path, tmp
     assert rows[-1]["skipped_images"] == 1
     assert "3.jpg" in caplog.text
     config = json.loads((tmp_path / "run" / "config.json").read_text())
+    files = config["data"].pop("files")
     assert config["data"] == {"train": 12, "test": 6}
+    assert len(set(files.split())) == 2
 
 
 def test_accuracy_is_of_the_test_images_that_can_be_read(tree: Path, tmp_path: Path, capsys) -> None:
@@ -104,6 +106,36 @@ def test_a_run_stopped_by_bad_images_goes_on_with_a_higher_limit(tree: Path, tmp
     assert main([*again, "--set", "data.bad_limit=-4"]) == 2
     assert main([*again, "--set", "data.bad_limit=4"]) == 0
     assert json.loads((out / "config.json").read_text())["recipe"]["data"]["bad_limit"] == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tree: (tree / "train" / "cat" / "0.jpg").unlink(), "12 train images as it began, 11 now"),
+        (lambda tree: (tree / "val" / "dog" / "2.jpg").unlink(), "6 test images as it began, 5 now"),
+        (lambda tree: [(tree / s / "cat").rename(tree / s / "wolf") for s in ("train", "val")], "other names"),
+    ],
+    ids=["training images", "test images", "classes"],
+)
+def test_a_run_does_not_go_on_with_other_data(tree: Path, tmp_path: Path, capsys, change, said: str) -> None:
+    """Labels would be permuted, or the epochs of another length, without a word."""
+    out = tmp_path / "run"
+    (tree / "val" / "dog" / "1.jpg").write_bytes(b"not an image")
+    assert train(tree, out, "data.bad_limit=0") == 1  # stopped after its first epoch
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    change(tree)
+    capsys.readouterr()
+    again = ["train", "--resume", str(out), "--device", "cpu", "--workers", "0", "--set", "data.bad_limit=4"]
+    assert main(again) == 2
+    error = capsys.readouterr().err
+    assert "its data have changed: " in error
+    assert said in error
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_imagenet_has_a_thousand_classes(tree: Path, capsys) -> None:
+    assert main(["check", "imagenet-resnet50", "--data", str(tree), "--device", "cpu"]) == 2
+    assert "classes=1000" in capsys.readouterr().err
 
 
 def test_a_tree_that_is_not_there_or_of_other_classes_is_refused(tree: Path, tmp_path: Path, capsys) -> None:

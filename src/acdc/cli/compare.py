@@ -17,7 +17,6 @@ from acdc.measure.agreement import Agreeing, Agreement
 from acdc.train import folder, loading
 from acdc.train.distributed import World
 from acdc.train.experiment import reproducible
-from acdc.train.recipe import Recipe
 from acdc.train.step import autocast
 
 _BATCH = 1000  # of predictions that were kept
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         pairs.refuse_other_data(a, b)
     kept = all(model.kept for pair in compared for model in pair)
     try:
-        problem, missing = _problem(compared[0][0].recipe, device, args.data, workers, kept=kept)
+        problem, missing = _problem(compared[0][0], device, args.data, workers, kept=kept)
     except UsageError as error:
         notes = dict.fromkeys(model.note for pair in compared for model in pair if model.note and not model.kept)
         raise UsageError([*error.problems, *notes]) from None
@@ -86,13 +85,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _problem(
-    recipe: Recipe, device: torch.device, root: str | None, workers: int | None, *, kept: bool
+    model: Model, device: torch.device, asked: str | None, workers: int | None, *, kept: bool
 ) -> tuple[loading.Problem | None, str | None]:
     """The test images; or, where predictions were kept and will do, why there are none."""
     try:
-        return loading.load(recipe, device, root=root, workers=workers, world=World()), None
+        root = asked or weights.root_of(model.where)
+        return loading.load(model.recipe, device, root=root, workers=workers, world=World()), None
     except (ModuleNotFoundError, ValueError, OSError) as error:
-        if kept and root is None:
+        if kept and asked is None:
             return None, str(error)
         raise UsageError([str(error)]) from None
 

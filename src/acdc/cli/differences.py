@@ -1,6 +1,6 @@
 """What differs between the settings a run began with and those of now."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 FREE = ("data.bad_limit", "run.checkpoint_every", "run.keep")  # no number depends on these: a run may go on with others
@@ -18,6 +18,16 @@ def first(saved: Any, now: Any, name: str = "") -> str | None:
     both = isinstance(saved, list | tuple) and isinstance(now, list | tuple)
     same = list(saved) == list(now) if both else saved == now
     return None if same else f"{name.replace('.options.', '.')} was {saved!r} there and is {now!r} here"
+
+
+def data(began: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """In which way the data a run began with are not those of now. Older runs know only how many images there were."""
+    for key in ("train", "validation", "test"):
+        if key in began and began[key] != now.get(key, 0):
+            return f"{began[key]:,} {key} images as it began, {now.get(key, 0):,} now"
+    if "files" in began and began["files"] != now.get("files"):
+        return "as many images as it began with, but files or classes have other names"
+    return None
 
 
 def free(settings: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -91,9 +91,12 @@ def _one(where: Path, names: list[str], device: torch.device, root: str | None, 
             resume = f"go on with: acdc train --resume {where}{f'; or {instead}' if instead else ''}"
             raise UsageError([f"RUN {where}: no model in it yet; {resume}"])
     try:
+        root = root or weights.root_of(where)
         problem = loading.load(recipe, device, root=root, workers=workers, world=World())
     except (ModuleNotFoundError, ValueError, OSError) as error:
         raise UsageError([str(error)]) from None
+    if difference := weights.other_data(where, problem):
+        print(f"note: these are not the data of the run: {difference}")
     problems: list[str] = []
     try:
         with reproducible(recipe, device):

@@ -130,9 +130,16 @@ def refuse_other_data(a: Model, b: Model) -> None:
         sides.append(("test images that could not be read", without(a.kept.unread), without(b.kept.unread)))
     different = [f"{what}: {one} and {other}" for what, one, other in sides if one != other]
     if different:
-        raise UsageError(
-            [f"{a.where} and {b.where} were not tested on the same images, so they cannot be compared:", *different]
-        )
+        problems = [
+            f"{a.where} and {b.where} were not tested on the same images, so they cannot be compared:",
+            *different,
+        ]
+        if a.kept and b.kept and a.kept.unread != b.kept.unread:
+            older = a if a.kept.unread else b
+            problems.append(
+                f"if they can be read by now, remove {older.where / predictions.FILE}: its models are run again"
+            )
+        raise UsageError(problems)
     for model in (a, b):
         if model.kept and (why := model.kept.why_unknown(model.test)):
             raise UsageError([f"{model.where / predictions.FILE}: {why}; remove it"])

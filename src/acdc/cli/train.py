@@ -107,7 +107,7 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: 
     plan, world, problem = experiment.plan(recipe), place.world, ready.problem
     lock = world.by_first(lambda: _lock(out))  # a number that means something on rank 0
     try:
-        found = _found(recipe, out, world) if (out / "config.json").is_file() else None
+        found = _found(recipe, problem, out, world) if (out / "config.json").is_file() else None
         wanted = place.log if world.first else ()
         with (
             stopping.listening() as stop,
@@ -263,9 +263,13 @@ def execution(recipe: Recipe, problem: loading.Problem, place: Place) -> step.Ex
     return step.choose(recipe.train, place.device, steps=steps, world=place.world.size)
 
 
-def _found(recipe: Recipe, out: Path, world: World) -> Found | None:
+def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) -> Found | None:
     """The checkpoint to go on from; None where the run stopped before its first."""
     stages = list(experiment.plan(recipe))
+    if difference := differences.data(folder.read_json(out / "config.json").get("data", {}), problem.described()):
+        raise UsageError(
+            [f"--resume {out}: its data have changed: {difference}; put them back (--data DIR), or start a new run"]
+        )
     if not checkpoint.any_in(out / "checkpoints"):
         world.by_first(lambda: folder.trim_metrics(out, stages, -1, 0))
         return None

@@ -8,8 +8,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from acdc.cli import differences
 from acdc.cli.errors import UsageError
-from acdc.train import checkpoint, folder, predictions, reading
+from acdc.train import checkpoint, folder, loading, predictions, reading
 from acdc.train.checkpoint import CheckpointError
 from acdc.train.recipe import Recipe
 
@@ -30,6 +31,17 @@ def recipe_of(where: Path) -> Recipe:
         return reading.from_dict(folder.read_json(where / "config.json")["recipe"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError([f"RUN {where}: config.json cannot be read ({error}); type another run"]) from None
+
+
+def root_of(where: Path) -> str | None:
+    """Where a run's data lay, as it was typed; None where nothing is by now."""
+    root = folder.read_json(where / "config.json").get("root")
+    return root if root and Path(root).exists() else None
+
+
+def other_data(where: Path, problem: loading.Problem) -> str | None:
+    """In which way these are not the data of the run."""
+    return differences.data(folder.read_json(where / "config.json").get("data", {}), problem.described())
 
 
 def models(where: Path) -> list[str]:

@@ -21,7 +21,8 @@ def load_digits(device: torch.device | str = "cpu", *, split_seed: int = 0) -> I
         if (error.name or "").partition(".")[0] != "sklearn":
             raise
         raise ModuleNotFoundError(
-            'the digits come with scikit-learn, which is not installed; type: pip install "acdc-torch[digits]"',
+            'the digits come with scikit-learn, which is not installed; type: pip install "acdc-torch[digits]" (in a '
+            'checkout: ".[digits]")',
             name=error.name,
         ) from error
     pixels, classes = read(return_X_y=True)

@@ -37,7 +37,7 @@ def list_classes(root: Path, count: int | None) -> list[str]:
     if count is not None and len(train) != count:
         raise ValueError(
             f"classes={count}: {str(root)!r} holds {len(train)} class folders; expected as many as the recipe says. "
-            f"Complete the folders, or set classes={len(train)} for the model too"
+            f"Complete the folders, or set classes={len(train)} (data.classes in a recipe)"
         )
     return train
 

@@ -5,6 +5,7 @@ each is cropped and mirrored, follow from (seed, epoch, position in the epoch) a
 of ranks, nor from where an epoch was resumed.
 """
 
+import hashlib
 import logging
 import multiprocessing
 from collections.abc import Iterator, Sequence
@@ -31,10 +32,10 @@ log = logging.getLogger("acdc")
 class ImageFolder:
     """One split of a tree of images, in batches.
 
-    With `train`: shuffled, RandomResizedCrop and mirroring. Without: in order, the shorter side resized to `resize`,
-    the centre cropped. A file that cannot be read is logged and its name kept in `skipped`. In training another image,
-    drawn by the same rule, takes its place; in evaluation its row is left out, so accuracy is over the images that
-    were read, and its place among the files is in `unread` until the next evaluation begins.
+    With `train`: shuffled, RandomResizedCrop and, with `flip`, half of them mirrored. Without: in order, the shorter
+    side resized to `resize`, the centre cropped. A file that cannot be read is logged and its name kept in `skipped`.
+    In training another image, drawn by the same rule, takes its place; in evaluation its row is left out, so accuracy
+    is over the images that were read, and its place among the files is in `unread` until the next evaluation begins.
 
     More than `bad_limit` such files are an error. Of several ranks none raises it in the middle of an epoch, where the
     others would wait for it: it goes on with black images, and the loop asks for the error on all ranks at once, with
@@ -60,6 +61,7 @@ class ImageFolder:
         resize: int = 256,
         bad_limit: int,
         classes: int | None = None,
+        flip: bool = True,
     ) -> None:
         check_installed()
         _check(split, batch_size, workers, rank, world, size, resize, bad_limit)
@@ -73,7 +75,7 @@ class ImageFolder:
         self.samples = len(self._names)
         self.skipped: list[str] = []
         self.unread: list[int] = []
-        self._reader = Reader(folder=self.root / split, seed=seed, train=train, size=size, resize=resize)
+        self._reader = Reader(folder=self.root / split, seed=seed, train=train, flip=flip, size=size, resize=resize)
         self._requests = _Requests()
         self._loader: DataLoader | None = None
         self._reads: Iterator[Read] = iter(())
@@ -97,6 +99,10 @@ class ImageFolder:
         self._turn += 1
         self.unread = []
         return self._finish(self._copied(self._whole(epoch, first, self._turn)))
+
+    def names_checksum(self) -> str:
+        """Of all files of the split, in their classes' folders: classes renamed or files missing give another."""
+        return hashlib.sha256("\n".join(self._names).encode()).hexdigest()[:16]
 
     def close(self) -> None:
         """End the workers. They start again with the next batches()."""

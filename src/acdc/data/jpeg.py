@@ -58,7 +58,7 @@ def check_installed() -> None:
             raise
         raise ModuleNotFoundError(
             f"folders of images are read with simplejpeg and Pillow, and {error.name} is not installed; "
-            'type: pip install "acdc-torch[imagenet]"',
+            'type: pip install "acdc-torch[imagenet]" (in a checkout: ".[imagenet]")',
             name=error.name,
         ) from error
 
@@ -173,6 +173,7 @@ class Reader(Dataset):
     folder: Path
     seed: int
     train: bool
+    flip: bool
     size: int
     resize: int
 
@@ -182,7 +183,7 @@ class Reader(Dataset):
         bad = []
         for place, name in enumerate(request.names):
             rng = generator(self.seed, request.epoch, request.first + place, request.attempt)
-            flips[place] = self.train and rng.random() < 0.5
+            flips[place] = self.train and rng.random() < 0.5 and self.flip  # crops do not depend on it
             try:
                 picture = open_picture((self.folder / name).read_bytes())
                 if self.train:

@@ -85,21 +85,29 @@ def _said(value: Any) -> str:
 def groups(runs: Sequence[Run]) -> list[Group]:
     flat = [_settings(run) for run in runs]
     keys = list(dict.fromkeys(key for settings in flat for key in settings if not key.startswith(_NOT_TOLD)))
-    together: dict[str, list[int]] = {}
+    together: dict[tuple[str, int], list[int]] = {}
     for index, settings in enumerate(flat):
-        together.setdefault(json.dumps([settings.get(key) for key in keys]), []).append(index)
+        setting, again = json.dumps([settings.get(key) for key in keys]), 0
+        while _has_seed(runs[index].seed, [runs[other] for other in together.get((setting, again), ())]):
+            again += 1  # one seed twice is no second seed: the run stands by itself
+        together.setdefault((setting, again), []).append(index)
     firsts = [flat[members[0]] for members in together.values()]
     differing = [key for key in keys if _differs(key, firsts)]
     cells = [(settings.get("method.name"), settings.get("method.sparsity")) for settings in firsts]
     if all(run.cell for run in runs) and len({*cells}) == len(cells):
         differing = ["method.name", *(["method.sparsity"] if len({share for _, share in cells} - {None}) > 1 else [])]
-    found = []
-    for number, (members, settings) in enumerate(zip(together.values(), firsts, strict=True)):
+    found, twice = [], {setting for setting, again in together if again}
+    for number, (((setting, _), members), settings) in enumerate(zip(together.items(), firsts, strict=True)):
         seeds = sorted((runs[index] for index in members), key=lambda run: (run.seed is None, run.seed))
         method, share = cells[number]
         name = _label(settings, ["method.name", *(key for key in differing if key not in _NAMED)])
-        found.append(Group(_label(settings, differing), seeds, number, str(method), name, share))
+        label, run = _label(settings, differing), f" ({seeds[0].name})" if setting in twice else ""
+        found.append(Group(label + run, seeds, number, str(method), name + run, share))
     return found
+
+
+def _has_seed(seed: int | None, runs: Sequence[Run]) -> bool:
+    return seed is not None and any(run.seed == seed for run in runs)
 
 
 def _differs(key: str, firsts: Sequence[Mapping[str, Any]]) -> bool:

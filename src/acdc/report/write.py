@@ -25,7 +25,7 @@ def missing() -> str | None:
     gone = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
     if not gone:
         return None
-    return f"a report needs {' and '.join(gone)}; type: pip install 'acdc-torch[report]'"
+    return f"a report needs {' and '.join(gone)}; type: pip install 'acdc-torch[report]' (in a checkout: '.[report]')"
 
 
 def write_report(run: Path) -> Path:

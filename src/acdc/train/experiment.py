@@ -287,8 +287,7 @@ def _begin(
             "recipe": recipe.to_dict(),
             "method": {"name": method.name, **method.config()} if method else {"name": "dense"},
             "steps_per_epoch": loaders.train.steps,
-            "data": {"train": loaders.train.samples, "test": loaders.test.samples}
-            | ({"validation": loaders.validation.samples} if loaders.validation else {}),
+            "data": problem.described(),
             "notes": list(problem.notes),
             "execution": list(setting.execution.why),
             "processes": setting.world.size,

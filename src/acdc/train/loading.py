@@ -29,6 +29,7 @@ class Problem:
     shape: tuple[int, int, int]
     notes: tuple[str, ...]
     images: ImageData | None = None  # where all of it is in memory
+    files: str | None = None  # a checksum of all names, where images are read from folders
 
     def example(self, device: torch.device) -> torch.Tensor:
         return torch.zeros(1, *self.shape, device=device)
@@ -39,6 +40,14 @@ class Problem:
         return models.build(
             recipe.model.name, classes=self.classes, in_channels=channels, seed=seed, **recipe.model.options
         )
+
+    def described(self) -> dict[str, Any]:
+        """What tells other data from these: a run is not gone on with on others."""
+        loaders = self.loaders
+        found: dict[str, Any] = {"train": loaders.train.samples, "test": loaders.test.samples}
+        if loaders.validation:
+            found["validation"] = loaders.validation.samples
+        return found | ({"files": self.files} if self.files else {})
 
     def close(self) -> None:
         """End worker processes, if there are any."""
@@ -112,6 +121,7 @@ def _folder(
         "world": world.size,
         "channels_last": recipe.train.channels_last,
         "bad_limit": said.bad_limit,
+        "flip": said.flip,
         **said.options,
     }
     place = data.find_root(root)
@@ -120,7 +130,11 @@ def _folder(
     _check_batch(recipe, train.samples, world)
     size = said.options.get("size", 224)
     return Problem(
-        loaders=Loaders(train=train, test=test), classes=len(train.class_names), shape=(3, size, size), notes=()
+        loaders=Loaders(train=train, test=test),
+        classes=len(train.class_names),
+        shape=(3, size, size),
+        notes=(),
+        files=f"{train.names_checksum()} {test.names_checksum()}",
     )
 
 
