@@ -88,6 +88,35 @@ def test_a_signal_to_torchrun_stops_both_with_a_checkpoint_and_the_run_goes_on(t
         assert all(torch.equal(one[key], two[key]) for key in one), name
 
 
+LATE = """
+import sys, time
+from acdc.cli import main
+from acdc.train.distributed import World
+
+on_time = World.by_first
+
+def late(world, act):
+    made = on_time(world, act)
+    time.sleep(0.2 * world.rank)
+    return made
+
+World.by_first = late
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_rank_that_is_late_goes_the_same_way(tmp_path: Path) -> None:
+    """Rank 0 has written files by the time the other looks: what is there is asked once for all."""
+    (tmp_path / "late.py").write_text(LATE)
+    line = command(tmp_path / "out", processes=2)
+    module = line.index("-m", line.index("--nproc-per-node"))
+    line[module : module + 2] = [str(tmp_path / "late.py")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "result.json").is_file()
+
+
 def test_what_rank_0_cannot_do_is_known_to_all_and_said_once(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()  # where the folder would be made, by rank 0 alone
     base = command(tmp_path / "out", processes=2)

@@ -107,7 +107,9 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: 
     plan, world, problem = experiment.plan(recipe), place.world, ready.problem
     lock = world.by_first(lambda: _lock(out))  # a number that means something on rank 0
     try:
-        found = _found(recipe, problem, out, world) if (out / "config.json").is_file() else None
+        # Asked once for all: rank 0 writes the file next, and a rank that looked later would go another way.
+        began = world.by_first(lambda: (out / "config.json").is_file())
+        found = _found(recipe, problem, out, world) if began else None
         wanted = place.log if world.first else ()
         with (
             stopping.listening() as stop,
