@@ -15,7 +15,7 @@ from typing import Any
 from acdc.cli import common, differences, pool
 from acdc.cli.cells import Cell, by_method, plan
 from acdc.cli.errors import UsageError
-from acdc.cli.train import Place, fit, load
+from acdc.cli.place import Place, fit, load
 from acdc.report import several
 from acdc.report.comparison import cells as compared
 from acdc.report.comparison import rows

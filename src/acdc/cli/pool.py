@@ -15,7 +15,7 @@ from acdc.train import folder, stopping
 from acdc.train.recipe import Recipe
 
 if TYPE_CHECKING:
-    from acdc.cli.train import Place
+    from acdc.cli.place import Place
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from acdc.train import folder
 from acdc.train.recipe import Recipe
 
 if TYPE_CHECKING:
-    from acdc.cli.train import Place
+    from acdc.cli.place import Place
 
 
 def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: Callable[[Recipe, Path], int]) -> int:

@@ -1,0 +1,64 @@
+"""Where runs happen, their data there, and whether a recipe fits both: the same for one run and for a comparison."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from acdc.cli.errors import UsageError
+from acdc.cli.facts import STAND_IN
+from acdc.train import experiment, loading, planning, step
+from acdc.train.distributed import World
+from acdc.train.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a run happens, and who looks on: nothing that changes what it computes."""
+
+    device: torch.device
+    why_device: str
+    root: str | None
+    workers: int | None
+    world: World
+    log: tuple[str, ...]
+    settings: tuple[str, ...] = ()  # that runs which have begun go on with; see differences.FREE
+
+
+def load(recipe: Recipe, place: Place) -> loading.Problem:
+    if recipe.train.precision == "fp16" and place.device.type != "cuda":
+        raise UsageError(['train.precision = "fp16": it needs a GPU; on a CPU write "bf16" or "fp32"'])
+    try:
+        return loading.load(recipe, place.device, root=place.root, workers=place.workers, world=place.world)
+    except (ModuleNotFoundError, ValueError) as error:
+        raise UsageError([str(error)]) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UsageError([str(error)]) from None
+
+
+def execution(recipe: Recipe, problem: loading.Problem, place: Place) -> step.Execution:
+    steps = sum(len(planned.kinds) for planned in experiment.plan(recipe).values()) * problem.loaders.train.steps
+    return step.choose(recipe.train, place.device, steps=steps, world=place.world.size)
+
+
+def fit(
+    recipe: Recipe, problem: loading.Problem | None, place: Place, *, wrong: Sequence[str] = (), began: bool = False
+) -> list[str]:
+    """What may surprise in a recipe that fits its model and data, where there are any; a UsageError where it does not.
+
+    A run whose method will do nothing is not begun; one that has begun is not lost, and warned of.
+    """
+    data = problem or STAND_IN
+    steps = problem.loaders.train.steps if problem else None
+    found = planning.fit(recipe, classes=data.classes, shape=data.shape, steps=steps, wrong=wrong)
+    problems = found.problems if began else found.problems + found.idle
+    if problem and not problems and not wrong:
+        try:
+            execution(recipe, problem, place)
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise UsageError(problems)
+    return found.idle + found.warnings
