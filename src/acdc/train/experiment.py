@@ -314,7 +314,13 @@ def reproducible(recipe: Recipe, device: torch.device) -> Iterator[None]:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
             stack.callback(torch.set_float32_matmul_precision, matmul)
             stack.enter_context(
-                cudnn.flags(enabled=cudnn.enabled, benchmark=not fixed, deterministic=fixed, allow_tf32=tf32)
+                cudnn.flags(
+                    enabled=cudnn.enabled,
+                    benchmark=not fixed,
+                    benchmark_limit=0,  # every kernel is tried, not torch's first ten
+                    deterministic=fixed,
+                    allow_tf32=tf32,
+                )
             )
             stack.enter_context(torch.cuda.stream(torch.cuda.Stream(device)))
         yield
