@@ -79,10 +79,11 @@ def _frontier(results: Path) -> str:
     for name in names:
         by_share = {one["asked"]: one for one in kept["methods"] if one["name"] == name}
         cells = [_frontier_cell(by_share[share], most) if share in by_share else "–" for share in asked]
-        if None in by_share:  # dense training, or zeros as training found them
+        if None in by_share:  # dense training, or zeros as training found them: the column they come nearest to
             one = by_share[None]
             found = "none" if not one["sparsity"] else f"{one['sparsity']:.1%}"
-            cells = [f"{_frontier_cell(one, most)}, zeros: {found}"] + ["–"] * (len(asked) - 1)
+            nearest = min(range(len(asked)), key=lambda index: abs(asked[index] - one["sparsity"]))
+            cells[nearest] = f"{_frontier_cell(one, most)}, zeros: {found}"
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", comparisons.figure("frontier", results, results.parent / "README.md")]
     lines.append(f"<sub>{kept['recipe']}, {kept['epochs']} epochs. {comparisons.note(kept)}</sub>")

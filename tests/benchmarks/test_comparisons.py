@@ -5,6 +5,7 @@ import json
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,20 @@ def test_the_readme_has_a_row_for_each_method(compared: Path, tmp_path: Path) ->
     assert "| 90% zeros |" in block
     assert {line.split(" | ")[0] for line in block.splitlines()[2:5]} == {"| AC/DC", "| Static", "| dense"}
     assert "zeros: none" in block
+
+
+def test_zeros_that_training_found_stand_in_the_nearest_column(tmp_path: Path) -> None:
+    def one(name: str, asked: float | None, sparsity: float) -> dict[str, Any]:
+        return {"name": name, "asked": asked, "sparsity": sparsity, "values": [0.9], "training": 0.5}
+
+    methods = [one("AC/DC", 0.9, 0.9), one("AC/DC", 0.95, 0.95), one("STR-1", None, 0.896), one("STR-2", None, 0.943)]
+    kept = {"recipe": "r", "epochs": 1, "methods": methods, "missing": [], "commit": "c", "started": "2026-01-01"}
+    folder = tmp_path / "comparisons" / "frontier"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps({**kept, "hardware": ["g"], "torch": ["2"]}))
+    lines = readme._frontier(tmp_path).splitlines()
+    assert "| STR-1 | 90.00 (0.50x), zeros: 89.6% | – |" in lines
+    assert "| STR-2 | – | 90.00 (0.50x), zeros: 94.3% |" in lines
 
 
 def test_what_is_missing_is_told_by_title_and_sparsity() -> None:
