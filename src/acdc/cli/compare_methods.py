@@ -112,11 +112,10 @@ def _fit(cells: Sequence[Cell], place: Place) -> list[str]:
         try:
             if isinstance(found, UsageError):
                 raise found
-            for text in fit(recipe, found, place):
+            for text in fit(recipe, found, place, typed=cell.variant.method):
                 warnings.setdefault(text, []).append(name)
         except UsageError as error:
             for text in error.problems:
-                text = text.replace(" write method.every=", f" write {cell.variant.method}.every=")
                 problems.setdefault(text, []).append(name)
     for found in loaded.values():
         if not isinstance(found, UsageError):

@@ -9,6 +9,7 @@ from acdc.cli.errors import UsageError
 from acdc.cli.facts import STAND_IN
 from acdc.train import experiment, loading, planning, step
 from acdc.train.distributed import World
+from acdc.train.mistakes import SettingError
 from acdc.train.recipe import Recipe
 
 
@@ -44,7 +45,13 @@ def execution(recipe: Recipe, problem: loading.Problem, place: Place) -> step.Ex
 
 
 def fit(
-    recipe: Recipe, problem: loading.Problem | None, place: Place, *, wrong: Sequence[str] = (), began: bool = False
+    recipe: Recipe,
+    problem: loading.Problem | None,
+    place: Place,
+    *,
+    wrong: Sequence[SettingError] = (),
+    began: bool = False,
+    typed: str = "method",
 ) -> list[str]:
     """What may surprise in a recipe that fits its model and data, where there are any; a UsageError where it does not.
 
@@ -52,7 +59,7 @@ def fit(
     """
     data = problem or STAND_IN
     steps = problem.loaders.train.steps if problem else None
-    found = planning.fit(recipe, classes=data.classes, shape=data.shape, steps=steps, wrong=wrong)
+    found = planning.fit(recipe, classes=data.classes, shape=data.shape, steps=steps, wrong=wrong, typed=typed)
     problems = found.problems if began else found.problems + found.idle
     if problem and not problems and not wrong:
         try:

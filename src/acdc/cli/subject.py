@@ -53,11 +53,12 @@ def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
             problems.append(str(error))
         return None
 
-    recipe, wrong = common.examine(args)
-    problems += wrong
+    examined = common.examine(args)
+    recipe, wrong = examined.recipe, examined.wrong
+    problems += examined.problems
     device = attempt(common.read_device, args.device)
     attempt(lambda: common.read_workers(args.workers))
-    facts = attempt(lambda: facts_of(recipe, args.data)) if recipe and not common.data_is_wrong(wrong) else None
+    facts = attempt(lambda: facts_of(recipe, args.data)) if recipe and not examined.data_is_wrong else None
     if recipe:
         data = facts or STAND_IN
         steps = _steps(recipe, data) if facts and not wrong else None

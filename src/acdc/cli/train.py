@@ -170,16 +170,16 @@ def _begun(recipe: Recipe, place: Place) -> Ready:
 
 def _new(args: argparse.Namespace, place: Place) -> tuple[Recipe, Ready]:
     """A recipe with its data, looked at as `acdc check` does; or all that is wrong, at once."""
-    recipe, problems = common.examine(args)
-    wrong, problem, warnings = list(problems), None, list[str]()
-    problems += _bad_out(args.out, args.recipe)
+    examined = common.examine(args)
+    recipe, problem, warnings = examined.recipe, None, list[str]()
+    problems = [*examined.problems, *_bad_out(args.out, args.recipe)]
     if recipe is not None:
         try:
-            problem = load(recipe, place) if not common.data_is_wrong(wrong) else None
+            problem = load(recipe, place) if not examined.data_is_wrong else None
         except UsageError as error:
             problems += error.problems
         try:
-            warnings = fit(recipe, problem, place, wrong=wrong)
+            warnings = fit(recipe, problem, place, wrong=examined.wrong)
         except UsageError as error:
             problems += error.problems
     if problems or recipe is None or problem is None:
