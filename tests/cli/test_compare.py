@@ -105,6 +105,20 @@ def test_models_run_again_answer_as_they_did(trained: Path, run: Path, tmp_path:
         assert row["cross_entropy_ab"] == pytest.approx(kept["cross_entropy_ab"], abs=1e-3)  # kept in half precision
 
 
+def test_fp16_is_run_again_in_fp32_on_a_cpu_and_that_is_said(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, said = json.loads((run / "config.json").read_text()), "precision: fp32 (trained in fp16, which needs a GPU)"
+    config["recipe"]["train"]["precision"] = "fp16"
+    (run / "config.json").write_text(json.dumps(config))
+    (kept,) = as_json(tmp_path, run / "sparse.safetensors", run / "dense.safetensors")
+    assert said not in capsys.readouterr().out, "nothing was run"
+    (run / "predictions.safetensors").unlink()
+    (again,) = as_json(tmp_path, run / "sparse.safetensors", run / "dense.safetensors")
+    assert capsys.readouterr().out.count(said) == 1
+    assert (again["source"], again["top1"]) == ("run again", kept["top1"])
+
+
 def test_predictions_are_enough_where_the_weights_are_gone(run: Path, tmp_path: Path) -> None:
     (run / "sparse.safetensors").unlink()
     assert as_json(tmp_path, run / "sparse.safetensors", run / "dense.safetensors")[0]["samples"] == 400

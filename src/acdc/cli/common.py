@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from acdc.train.recipe import Recipe
 
 DEVICES = ("auto", "cpu", "cuda")
+IN_FP32 = "precision: fp32 (trained in fp16, which needs a GPU)"  # of models that are run; see train/step.py
 # Options that are short for a setting.
 SHORTCUTS = {"sparsity": "method.sparsity", "epochs": "train.epochs", "lr": "optimizer.lr"}
 

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,11 @@ from acdc.measure.dynamics import flops_of, nonzeros
 from acdc.sparsity.layers import find_prunable
 from acdc.sparsity.uses import forward_uses
 from acdc.train import folder, loading
-from acdc.train.distributed import World
 from acdc.train.evaluation import evaluate
 from acdc.train.experiment import reproducible
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
-from acdc.train.step import Execution
+from acdc.train.step import Execution, computable
 
 
 def add_to(verbs: Any) -> None:
@@ -80,21 +79,17 @@ def _where(args: argparse.Namespace) -> tuple[Path, list[str]]:
 
 
 def _one(where: Path, names: list[str], device: torch.device, root: str | None, workers: int | None) -> int:
-    recipe = weights.recipe_of(where)
-    if recipe.train.precision == "fp16" and device.type == "cpu":
-        recipe = replace(recipe, train=replace(recipe.train, precision="fp32"))
-        print("precision: fp32 (trained in fp16, which needs a GPU)")
+    trained = weights.recipe_of(where)
+    recipe = computable(trained, device)
+    if recipe is not trained:
+        print(common.IN_FP32)
     if not names:
         names = weights.models(where)
         if not names:
             instead = weights.a_checkpoint(where)
             resume = f"go on with: acdc train --resume {where}{f'; or {instead}' if instead else ''}"
             raise UsageError([f"RUN {where}: no model in it yet; {resume}"])
-    try:
-        root = root or weights.root_of(where)
-        problem = loading.load(recipe, device, root=root, workers=workers, world=World())
-    except (ModuleNotFoundError, ValueError, OSError) as error:
-        raise UsageError([str(error)]) from None
+    problem = weights.data_of(where, recipe, device, root, workers)
     if difference := weights.other_data(where, problem):
         print(f"note: these are not the data of the run: {difference}")
     problems: list[str] = []

@@ -27,15 +27,21 @@ class Place:
 
 
 def load(recipe: Recipe, place: Place) -> loading.Problem:
-    if recipe.train.precision == "fp16" and place.device.type != "cuda":
+    """The data to train on."""
+    if step.computable(recipe, place.device) is not recipe:
         raise UsageError(['train.precision = "fp16": it needs a GPU; on a CPU write "bf16" or "fp32"'])
+    return load_data(recipe, place.device, root=place.root, workers=place.workers, world=place.world)
+
+
+def load_data(
+    recipe: Recipe, device: torch.device, *, root: str | None, workers: int | None, world: World
+) -> loading.Problem:
+    """A recipe's data; or a UsageError: where they lie, and that they are whole, is the user's to see to."""
     try:
-        return loading.load(recipe, place.device, root=place.root, workers=place.workers, world=place.world)
-    except (ModuleNotFoundError, ValueError) as error:
-        raise UsageError([str(error)]) from None
-    except BrokenPipeError:
+        return loading.load(recipe, device, root=root, workers=workers, world=world)
+    except BrokenPipeError:  # of who reads our output
         raise
-    except OSError as error:
+    except (ModuleNotFoundError, ValueError, OSError) as error:
         raise UsageError([str(error)]) from None
 
 
