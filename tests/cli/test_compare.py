@@ -14,6 +14,7 @@ from acdc.cli import compare, main
 from acdc.cli.errors import UsageError
 from acdc.measure.agreement import agreement
 from acdc.train import predictions
+from acdc.train.predictions import Made
 from tests.train.problems import JPEGS, jpegs
 
 
@@ -284,8 +285,7 @@ def test_answers_on_other_images_are_not_compared(trained_on_jpegs: tuple[Path, 
         shutil.copy(mended / "val" / "cat" / "0.jpg", mended / "val" / broken)
     assert "then: number 2; now: none" in refused(run, newest, "--data", mended, "--workers", "0")
     other = copy(run, tmp_path / "other")
-    for name, kept in predictions.kept(run).items():
-        predictions.add(other / f"{name}.safetensors", kept.logits(), [4])
+    predictions.add(other, {name: Made(kept.logits(), [4]) for name, kept in predictions.kept(run).items()})
     assert "test images that could not be read: number 2 and number 5" in refused(run, other, "--data", images)
 
 

@@ -143,11 +143,16 @@ def _stages(
             note()
             by_first(partial(_tell, row, stage, setting, out, console))
         result = _finish(stage)
+        made: dict[str, predictions.Made] = {}
         for title, file, weights in _recalibrated(_models(stage, result), stage, problem, setting):
             masks = result.masks if result and file == "sparse.safetensors" else {}
             outcome, said = _measured(title, file, weights, stage, problem, setting, uses, masks)
-            by_first(partial(_keep, out, file, weights, said, tuple(problem.loaders.test.unread)))
+            by_first(partial(write_safetensors, {out / file: weights}))
+            if said is not None:
+                made[Path(file).stem] = predictions.Made(said, tuple(problem.loaders.test.unread))
             yield outcome
+        if made:
+            by_first(partial(predictions.add, out, made))
         if result:
             by_first(partial(write_safetensors, {out / "masks.safetensors": result.masks}))
 
@@ -160,12 +165,6 @@ def _tell(row: Row, stage: Stage, setting: Setting, out: Path, console: Console)
     console.epoch(row)
     for sink in setting.sinks:
         sink(row)
-
-
-def _keep(out: Path, file: str, weights: StateDict, said: torch.Tensor | None, unread: Sequence[int]) -> None:
-    write_safetensors({out / file: weights})
-    if said is not None:
-        predictions.add(out / file, said, unread)
 
 
 def _note(stage: Stage, outcomes: list[Outcome], began: float) -> None:
