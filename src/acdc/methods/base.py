@@ -1,7 +1,7 @@
 """What methods share: the knobs that say which weights and how many, and hooks that do nothing unless a method asks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -201,6 +201,13 @@ class Base:
     def config(self) -> dict[str, Any]:
         """Every knob as plain data: what a checkpoint is checked against."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "epochs"}
+
+    def unset(self, knob: str) -> Any:
+        found = next((f for f in fields(self) if f.name == knob), None)
+        if found is None:
+            return None
+        default = found.default if found.default_factory is MISSING else found.default_factory()
+        return replace(self, **{knob: default}).config()[knob]  # what this method makes of it
 
 
 def check_every(value: str) -> None:

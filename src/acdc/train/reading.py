@@ -49,7 +49,10 @@ def from_tables(name: str, tables: Mapping[str, Any], settings: Iterable[str] = 
 
 
 def from_dict(state: Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
-    """What Recipe.to_dict gave, after a trip through JSON, with settings on top."""
+    """What Recipe.to_dict gave, after a trip through JSON, with settings on top.
+
+    A setting that came after it was written has its default, as it had in effect.
+    """
     tables: dict[str, Any] = {key: dict(v) if isinstance(v, Mapping) else v for key, v in state.items()}
     for free in _FREE:
         options = tables[free].pop("options", {})
