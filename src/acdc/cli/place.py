@@ -1,4 +1,4 @@
-"""Where runs happen, their data there, and whether a recipe fits both: the same for one run and for a comparison."""
+"""Where runs happen, their data there, and whether a recipe fits both: one for checks, for runs and for comparisons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from acdc.cli.errors import UsageError
-from acdc.cli.facts import STAND_IN
+from acdc.cli.facts import STAND_IN, Facts
 from acdc.train import experiment, loading, planning, step
 from acdc.train.distributed import World
 from acdc.train.mistakes import SettingError
@@ -45,31 +45,34 @@ def load_data(
         raise UsageError([str(error)]) from None
 
 
-def execution(recipe: Recipe, problem: loading.Problem, place: Place) -> step.Execution:
-    steps = sum(len(planned.kinds) for planned in experiment.plan(recipe).values()) * problem.loaders.train.steps
-    return step.choose(recipe.train, place.device, steps=steps, world=place.world.size)
+def execution(recipe: Recipe, facts: Facts, device: torch.device, world: int = 1) -> step.Execution:
+    """How the steps of a run on these data are executed by so many processes."""
+    epochs = sum(len(planned.kinds) for planned in experiment.plan(recipe).values())
+    return step.choose(recipe.train, device, steps=epochs * facts.steps(recipe.train.batch_size), world=world)
 
 
 def fit(
     recipe: Recipe,
-    problem: loading.Problem | None,
-    place: Place,
+    facts: Facts | None,
+    device: torch.device | None,
+    world: int = 1,
     *,
     wrong: Sequence[SettingError] = (),
     began: bool = False,
     typed: str = "method",
 ) -> list[str]:
-    """What may surprise in a recipe that fits its model and data, where there are any; a UsageError where it does not.
+    """What may surprise in a recipe that fits its model, data and device; a UsageError, with all that does not.
 
-    A run whose method will do nothing is not begun; one that has begun is not lost, and warned of.
+    Data and device may be unknown, as what was typed of them is wrong: the rest is looked at. A run whose method will
+    do nothing is not begun; one that has begun is not lost, and warned of.
     """
-    data = problem or STAND_IN
-    steps = problem.loaders.train.steps if problem else None
+    data = facts or STAND_IN
+    steps = facts.steps(recipe.train.batch_size) if facts else None
     found = planning.fit(recipe, classes=data.classes, shape=data.shape, steps=steps, wrong=wrong, typed=typed)
     problems = found.problems if began else found.problems + found.idle
-    if problem and not problems and not wrong:
+    if facts and device and not problems and not wrong:
         try:
-            execution(recipe, problem, place)
+            execution(recipe, facts, device, world)
         except ValueError as error:
             problems.append(str(error))
     if problems:

@@ -13,6 +13,7 @@ from typing import Any
 
 from acdc.cli import common, differences, pool, seeds
 from acdc.cli.errors import UsageError
+from acdc.cli.facts import Facts
 from acdc.cli.place import Place, execution, fit, load
 from acdc.data.images import BadImagesError
 from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, stopping
@@ -103,7 +104,7 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: 
         ):
             setting = Setting(
                 device=place.device,
-                execution=execution(recipe, problem, place),
+                execution=execution(recipe, Facts.of(problem), place.device, world.size),
                 checkpoints=out / "checkpoints",
                 world=world,
                 stop=stop,
@@ -162,7 +163,7 @@ def _begun(recipe: Recipe, place: Place) -> Ready:
     """Of a run that has a folder already."""
     problem = load(recipe, place)
     try:
-        return Ready(problem, fit(recipe, problem, place, began=True))
+        return Ready(problem, fit(recipe, Facts.of(problem), place.device, place.world.size, began=True))
     except UsageError:
         problem.close()
         raise
@@ -179,7 +180,8 @@ def _new(args: argparse.Namespace, place: Place) -> tuple[Recipe, Ready]:
         except UsageError as error:
             problems += error.problems
         try:
-            warnings = fit(recipe, problem, place, wrong=examined.wrong)
+            facts = Facts.of(problem) if problem else None
+            warnings = fit(recipe, facts, place.device, place.world.size, wrong=examined.wrong)
         except UsageError as error:
             problems += error.problems
     if problems or recipe is None or problem is None:
