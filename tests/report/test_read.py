@@ -22,6 +22,7 @@ def test_a_complete_run_has_nothing_to_say(run: Path) -> None:
     assert len(found.stage("acdc")) == 12
     (pair,) = found.pairs
     assert (pair.a, pair.b, pair.samples) == ("the sparse model", "its dense twin", 400)
+    assert pair.models == ("sparse", "dense")
     assert pair.top1 == pytest.approx(0.9)
 
 

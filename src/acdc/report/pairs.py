@@ -27,6 +27,9 @@ _UNCHECKED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
+    """Of two models: `models` are the names of their files, which code asks for; `a` and `b` what people call them."""
+
+    models: tuple[str, str]
     a: str
     b: str
     top1: float
@@ -76,6 +79,7 @@ def agreeing(known: Mapping[str, Kept], test: int | None, notes: list[str]) -> l
             continue
         pairs.append(
             Pair(
+                models=(a, b),
                 a=a_name,
                 b=b_name,
                 top1=found.top1,
@@ -94,6 +98,7 @@ def compared(said: Mapping[str, Any]) -> tuple[list[Pair], int | None]:
     known = {(one["a"]["model"], one["b"]["model"]): one for one in pairs if one["a"]["run"] == one["b"]["run"]}
     pairs = [
         Pair(
+            models=(a, b),
             a=a_name,
             b=b_name,
             top1=found["top1"],
