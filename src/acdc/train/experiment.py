@@ -18,8 +18,7 @@ import torch
 
 from acdc import methods
 from acdc.data.labels import save_indices
-from acdc.measure.dynamics import flops_of, nonzeros
-from acdc.sparsity.layers import find_prunable
+from acdc.measure.dynamics import counted
 from acdc.sparsity.uses import forward_uses
 from acdc.train import environment, folder, predictions
 from acdc.train.checkpoint import Found
@@ -237,10 +236,7 @@ def _measured(
     few = setting.world.size == 1 and problem.loaders.test.samples * problem.classes <= _FEW
     logits: list[torch.Tensor] | None = [] if few else None
     score = evaluate(model, problem.loaders.test, stage.recipe, setting, logits)
-    layers = find_prunable(model)
-    counts = nonzeros(layers)
-    actual, dense = flops_of(counts, uses), flops_of({w.name: w.param.numel() for w in layers.weights}, uses)
-    zeros = layers.size - sum(counts.values())
+    found = counted(model, uses)
     norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
     final = file in ("baseline.safetensors", "sparse.safetensors", "finetuned.safetensors")
     outcome = Outcome(
@@ -248,13 +244,13 @@ def _measured(
         file=file,
         test_accuracy=score.accuracy,
         test_loss=score.loss,
-        sparsity=zeros / layers.size,
-        reported_sparsity=zeros / (layers.size + norms),
-        flops=actual,
-        dense_flops=dense,
-        flops_ratio=actual / dense,
+        sparsity=found.sparsity,
+        reported_sparsity=found.zeros / (found.size + norms),
+        flops=found.flops,
+        dense_flops=found.dense_flops,
+        flops_ratio=found.flops / found.dense_flops,
         test_images=score.samples,
-        mask_sparsity=sum(int((~mask).sum()) for mask in masks.values()) / layers.size if masks else None,
+        mask_sparsity=sum(int((~mask).sum()) for mask in masks.values()) / found.size if masks else None,
         best=stage.best if final else None,
     )
     return outcome, torch.cat(logits).cpu() if logits else None
