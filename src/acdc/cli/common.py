@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from acdc.methods.base import Base
+    from acdc.sparsity.layers import Layers
     from acdc.train.recipe import Recipe
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -154,6 +155,12 @@ def judged(images: int, unreadable: int, noun: str = "images") -> str:
     if not unreadable:
         return f"{images:,} {noun}"
     return f"{images - unreadable:,} of {images:,} {noun} ({unreadable:,} cannot be read)"
+
+
+def pruned(layers: "Layers") -> list[str]:
+    """Which weights a method prunes, and which it leaves."""
+    left = [f"left dense: {name} ({reason})" for name, reason in layers.left_dense.items()]
+    return [f"pruned: {layers.size:,} weights in {len(layers.weights)} layers", *left]
 
 
 def sparsity_of(method: "Base") -> str:

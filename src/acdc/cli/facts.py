@@ -29,6 +29,11 @@ class Facts:
             validation=loaders.validation.samples if loaders.validation else 0,
         )
 
+    def told(self) -> str:
+        held = f", {self.validation:,} validation" if self.validation else ""
+        images = f"{self.train:,} training{held} and {self.test:,} test images"
+        return f"{images} of {' x '.join(map(str, self.shape))}, {self.classes:,} classes"
+
     def steps(self, batch_size: int) -> int:
         """Of an epoch."""
         return -(-self.train // batch_size)
