@@ -759,6 +759,23 @@ def test_state_dicts_of_something_else(change, message):
     train(run, first=6)
 
 
+@pytest.mark.parametrize("knob", ["revive", "reset", "embeddings", "pattern", "criterion"])
+def test_a_knob_that_came_after_a_state_dict_had_its_default_there(knob):
+    run = train(Run.make(SGD), last=6)
+    state = run.sparsifier.state_dict()
+    del state["config"][knob]
+    run.sparsifier.load_state_dict(state)
+    train(run, first=6)
+
+
+def test_a_knob_that_came_after_a_state_dict_and_is_set_now_is_refused():
+    _, _, s = small(revive=True)
+    state = s.state_dict()
+    del state["config"]["revive"]
+    with pytest.raises(ValueError, match="saved with revive=False, and revive=True is attached"):
+        s.load_state_dict(state)
+
+
 def test_apply_masks_to_another_kind_of_model():
     run = train(Run.make(SGD), last=6)
     with pytest.raises(ValueError, match=r"has no conv1\.weight"):

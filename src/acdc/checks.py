@@ -2,12 +2,15 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.sparsity.layers import Layers
+
+if TYPE_CHECKING:
+    from acdc.method import Method
 
 _KEYS = {"version", "method", "config", "layers", "steps_per_epoch"}
 _KEYS |= {"step", "phase", "late", "masks", "history", "best_metric", "twin"}
@@ -54,7 +57,8 @@ def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
     )
 
 
-def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any], method: "Method") -> None:
+    """A knob that came after the state was saved had its default there."""
     if not isinstance(state, Mapping) or not state.keys() >= _KEYS:
         raise ValueError("this is not a sparsifier's state dict: pass what sparsifier.state_dict() returned")
     if state["version"] != 1:
@@ -73,8 +77,9 @@ def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
             f"shape {theirs.get(name, 'absent')} there, {ours.get(name, 'absent')} here. "
             "Build the model and the method's include/exclude as in the run that saved it"
         )
+    knobs = {**state["config"], "steps_per_epoch": state["steps_per_epoch"]}
     for knob, value in {**expected["config"], "steps_per_epoch": expected["steps_per_epoch"]}.items():
-        saved = state["steps_per_epoch"] if knob == "steps_per_epoch" else state["config"].get(knob)
+        saved = knobs[knob] if knob in knobs else method.unset(knob)
         if saved != value:
             raise ValueError(
                 f"this state dict was saved with {knob}={_short(saved)}, and {knob}={_short(value)} is attached; "

@@ -93,3 +93,7 @@ class Method(Protocol):
     def config(self) -> dict[str, Any]:
         """The method's knobs as plain data: what a checkpoint is checked against."""
         ...
+
+    def unset(self, knob: str) -> Any:
+        """What `config` says of a knob that nobody sets: what a checkpoint older than the knob had in effect."""
+        ...

@@ -59,16 +59,17 @@ class Shadow:
         self.shown = True
 
     def _show(self, bundle: Bundle, dense: Tensor) -> None:
-        view = self._room_for(bundle, bundle.params)
+        view, own = self._room_for(bundle, bundle.params)
         self._view(bundle, dense, view)
-        _put(bundle, view, bundle.params)
+        if not own:
+            _copy(bundle.split_once(view), bundle.params)
 
     @torch.no_grad()
     def put_dense(self) -> None:
         """Put the dense weights into the parameters, for the optimizer."""
         if self.shown:
             for bundle, dense in self._flat.items():
-                _put(bundle, dense, bundle.params)
+                _copy(bundle.split_once(dense), bundle.params)
             self.shown = False
 
     @torch.no_grad()
@@ -79,19 +80,20 @@ class Shadow:
         for whole in self._bundles:
             for bundle in whole.with_gradients():
                 grads = [p.grad for p in bundle.params if p.grad is not None]
-                grad = self._take(bundle, grads)
+                grad, own = self._take(bundle, grads)
                 if scale is not None:
                     grad.div_(scale)
                 self._pull_back(bundle, grad, bundle.join(self.dense))
                 if scale is not None:
                     grad.mul_(scale)
-                _put(bundle, grad, grads)
+                if not own:
+                    _copy(bundle.split_once(grad), grads)
 
     @torch.no_grad()
     def take_dense(self) -> None:
         """Keep what the optimizer made of them, and show the view of that."""
         for bundle, dense in self._flat.items():
-            after = self._take(bundle, bundle.params)
+            after, _ = self._take(bundle, bundle.params)
             self._settle(bundle, dense, after)
             dense.copy_(after)
             self._show(bundle, dense)
@@ -100,18 +102,22 @@ class Shadow:
     @torch.no_grad()
     def held(self, bundle: Bundle) -> Tensor:
         """What the parameters hold, as one tensor, to be read until the next call; it may be their own memory."""
-        return self._take(bundle, bundle.params, "held")
+        return self._take(bundle, bundle.params, "held")[0]
 
-    def _take(self, bundle: Bundle, tensors: list[Any], use: str = "view") -> Tensor:
-        """Layers' tensors as one: their own memory where they lie together, else a copy of them."""
-        one = self._room_for(bundle, tensors, use)
-        if one.data_ptr() != tensors[0].data_ptr():
+    def _take(self, bundle: Bundle, tensors: list[Any], use: str = "view") -> tuple[Tensor, bool]:
+        """Layers' tensors as one, with what is in them; and whether it is their own memory, as in `_room_for`."""
+        one, own = self._room_for(bundle, tensors, use)
+        if not own:
             _copy(tensors, bundle.split_once(one))
-        return one
+        return one, own
 
-    def _room_for(self, bundle: Bundle, tensors: list[Any], use: str = "view") -> Tensor:
+    def _room_for(self, bundle: Bundle, tensors: list[Any], use: str = "view") -> tuple[Tensor, bool]:
+        """One tensor for layers' tensors, and whether it is their own memory: where they lie together what is written
+        there needs no copying back. Else it is scratch, and does."""
         one = bundle.as_one(tensors)
-        return one if one is not None and one.dtype == bundle.params[0].dtype else self._scratch(bundle, use)
+        if one is not None and one.dtype == bundle.params[0].dtype:
+            return one, True
+        return self._scratch(bundle, use), False
 
     def _scratch(self, bundle: Bundle, use: str = "view") -> Tensor:
         """Room for one bundle: the same for all of a kind, so that it stays in a CPU's cache."""
@@ -129,12 +135,6 @@ class Shadow:
         for name, value in self.dense.items():
             value.copy_(state[name])
         self.shown = True
-
-
-def _put(bundle: Bundle, one: Tensor, tensors: list[Any]) -> None:
-    """Into layers' tensors what is in one, unless that is their own memory."""
-    if one.data_ptr() != tensors[0].data_ptr():
-        _copy(bundle.split_once(one), tensors)
 
 
 def _copy(sources: list[Any], targets: list[Any]) -> None:

@@ -418,7 +418,7 @@ class Sparsifier:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state` was saved. Model and optimizer load their own state, before or after this."""
         self._refuse_if_detached("load_state_dict")
-        check_identity(state, self._identity())
+        check_identity(state, self._identity(), self.method)
         self._pruning.load_state_dict(state)
         schedule, phase = self.method.schedule, state["phase"]
         self._step = state["step"]

@@ -14,6 +14,7 @@ from acdc.cli import compare, main
 from acdc.cli.errors import UsageError
 from acdc.measure.agreement import agreement
 from acdc.train import predictions
+from acdc.train.predictions import Made
 from tests.train.problems import JPEGS, jpegs
 
 
@@ -103,6 +104,20 @@ def test_models_run_again_answer_as_they_did(trained: Path, run: Path, tmp_path:
         assert row["top1"] == kept["top1"]
         assert row["flips"] == kept["flips"]
         assert row["cross_entropy_ab"] == pytest.approx(kept["cross_entropy_ab"], abs=1e-3)  # kept in half precision
+
+
+def test_fp16_is_run_again_in_fp32_on_a_cpu_and_that_is_said(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, said = json.loads((run / "config.json").read_text()), "precision: fp32 (trained in fp16, which needs a GPU)"
+    config["recipe"]["train"]["precision"] = "fp16"
+    (run / "config.json").write_text(json.dumps(config))
+    (kept,) = as_json(tmp_path, run / "sparse.safetensors", run / "dense.safetensors")
+    assert said not in capsys.readouterr().out, "nothing was run"
+    (run / "predictions.safetensors").unlink()
+    (again,) = as_json(tmp_path, run / "sparse.safetensors", run / "dense.safetensors")
+    assert capsys.readouterr().out.count(said) == 1
+    assert (again["source"], again["top1"]) == ("run again", kept["top1"])
 
 
 def test_predictions_are_enough_where_the_weights_are_gone(run: Path, tmp_path: Path) -> None:
@@ -270,8 +285,7 @@ def test_answers_on_other_images_are_not_compared(trained_on_jpegs: tuple[Path, 
         shutil.copy(mended / "val" / "cat" / "0.jpg", mended / "val" / broken)
     assert "then: number 2; now: none" in refused(run, newest, "--data", mended, "--workers", "0")
     other = copy(run, tmp_path / "other")
-    for name, kept in predictions.kept(run).items():
-        predictions.add(other / f"{name}.safetensors", kept.logits(), [4])
+    predictions.add(other, {name: Made(kept.logits(), [4]) for name, kept in predictions.kept(run).items()})
     assert "test images that could not be read: number 2 and number 5" in refused(run, other, "--data", images)
 
 

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from acdc.report import tables
 from acdc.report.read import ReportError, expand, read
 from acdc.train import predictions
+from acdc.train.predictions import Made
 from tests.report.runs import change_config, make_run, read_lines
 
 
@@ -21,6 +22,7 @@ def test_a_complete_run_has_nothing_to_say(run: Path) -> None:
     assert len(found.stage("acdc")) == 12
     (pair,) = found.pairs
     assert (pair.a, pair.b, pair.samples) == ("the sparse model", "its dense twin", 400)
+    assert pair.models == ("sparse", "dense")
     assert pair.top1 == pytest.approx(0.9)
 
 
@@ -94,7 +96,7 @@ def test_predictions_cut_short_are_said(run: Path) -> None:
 def test_predictions_of_a_model_that_is_another_by_now_are_not_shown(run: Path) -> None:
     for name, kept in predictions.kept(run).items():
         save_file({"weight": torch.ones(2)}, run / f"{name}.safetensors")
-        predictions.add(run / f"{name}.safetensors", kept.logits())
+        predictions.add(run, {name: Made(kept.logits())})
     assert len(read(run).pairs) == 1
     save_file({"weight": torch.zeros(2)}, run / "dense.safetensors")
     found = read(run)
@@ -115,7 +117,7 @@ def test_predictions_that_could_not_be_checked_are_shown_and_it_is_said(run: Pat
         save_file({"weight": torch.ones(2)}, run / f"{name}.safetensors")
     assert note().endswith("that an older acdc kept, which tied them to no file.")
     for name, kept in predictions.kept(run).items():
-        predictions.add(run / f"{name}.safetensors", kept.logits())
+        predictions.add(run, {name: Made(kept.logits())})
     assert note().endswith("not 0.")
     assert read(run).notes == []
 
@@ -128,9 +130,9 @@ def test_predictions_of_other_images_are_not_shown(run: Path) -> None:
     assert any("399 predictions of 400 test images, and nothing says of which" in note for note in found.notes)
     for name, logits, unread in (("sparse", sparse[1:], [0]), ("dense", dense[:-1], [399])):
         save_file({"weight": torch.ones(2)}, run / f"{name}.safetensors")
-        predictions.add(run / f"{name}.safetensors", logits.clone(), unread)
+        predictions.add(run, {name: Made(logits.clone(), unread)})
     assert any("one is without number 1, the other without number 400" in note for note in read(run).notes)
-    predictions.add(run / "dense.safetensors", dense[1:].clone(), [0])
+    predictions.add(run, {"dense": Made(dense[1:].clone(), [0])})
     assert [pair.samples for pair in read(run).pairs] == [399]
 
 

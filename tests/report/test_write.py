@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def test_a_disk_that_is_full_leaves_the_report_before(run: Path, monkeypatch: py
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(write.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ReportError, match="No space left on device"):
         write_report(run)
     assert path.read_bytes() == before

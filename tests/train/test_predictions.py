@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from acdc.train import predictions
-from acdc.train.predictions import FILE, GONE, OTHER, TIED, UNTIED
+from acdc.train.predictions import FILE, Made, Source
 
 
 def add(run: Path, name: str, logits: torch.Tensor, unread: tuple[int, ...] = ()) -> None:
     save_file({"weight": logits}, run / f"{name}.safetensors")
-    predictions.add(run / f"{name}.safetensors", logits, unread)
+    predictions.add(run, {name: Made(logits, unread)})
 
 
 def test_they_are_added_to_those_there_and_tied_to_their_model(tmp_path: Path) -> None:
@@ -23,28 +23,46 @@ def test_they_are_added_to_those_there_and_tied_to_their_model(tmp_path: Path) -
     assert {name: len(rows) for name, rows in load_file(tmp_path / FILE).items()} == {"sparse": 2, "dense": 3}
     found = predictions.kept(tmp_path)
     assert (found["sparse"].rows, found["sparse"].classes, found["sparse"].unread) == (2, 2, (1,))
-    assert (found["dense"].unread, found["dense"].source, found["sparse"].source) == ((), TIED, TIED)
+    assert (found["dense"].unread, {one.source for one in found.values()}) == ((), {Source.TIED})
     assert found["dense"].logits().tolist() == [[0, 0]] * 3
+
+
+def test_several_are_added_in_one_write_or_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(tmp_path, "sparse", torch.ones(3, 2))
+    before, written = (tmp_path / FILE).read_bytes(), []
+    for name in ("dense", "finetuned"):
+        save_file({"weight": torch.ones(1)}, tmp_path / f"{name}.safetensors")
+    several = {"dense": Made(torch.zeros(3, 2)), "finetuned": Made(torch.zeros(2, 2), (1,))}
+    with pytest.raises(FileNotFoundError):
+        predictions.add(tmp_path, {**several, "none": Made(torch.zeros(3, 2))})
+    assert (tmp_path / FILE).read_bytes() == before
+    write = predictions.write_safetensors
+    monkeypatch.setattr(predictions, "write_safetensors", lambda *said: written.append(write(*said)))
+    predictions.add(tmp_path, several)
+    assert len(written) == 1
+    found = predictions.kept(tmp_path)
+    assert {name: one.unread for name, one in found.items()} == {"sparse": (), "dense": (), "finetuned": (1,)}
+    assert {one.source for one in found.values()} == {Source.TIED}
 
 
 def test_what_became_of_the_model(tmp_path: Path) -> None:
     model = tmp_path / "sparse.safetensors"
 
-    def source() -> str:
+    def source() -> Source:
         return predictions.kept(tmp_path)["sparse"].source
 
     add(tmp_path, "sparse", torch.ones(3, 2))
     whole = model.read_bytes()
     save_file({"weight": torch.zeros(3, 2)}, model)
-    assert source() == OTHER
+    assert source() is Source.OTHER
     model.unlink()
-    assert source() == GONE
+    assert source() is Source.GONE
     model.write_bytes(whole)
-    assert source() == TIED
+    assert source() is Source.TIED
     save_file({"sparse": torch.ones(3, 2)}, tmp_path / FILE)  # as older versions wrote it
-    assert source() == UNTIED
+    assert source() is Source.UNTIED
     model.write_bytes(whole[:-3])
-    assert source() == OTHER
+    assert source() is Source.OTHER
 
 
 def test_whether_they_are_of_the_same_images(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Reading recipes: values, settings on top, and every mistake at once."""
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -305,6 +306,32 @@ def test_tables_of_the_wrong_form(write) -> None:
     ]
     assert "did you mean optimizer.lr?" in found[0]
     assert 'for example data.name = "cifar10"' in found[2]
+
+
+@pytest.mark.parametrize(
+    ("setting", "table", "key"),
+    [
+        ("data.crops=4", "data", "crops"),
+        ("data.name=cifar-10", "data", "name"),
+        ("train.batch_size=0", "train", "batch_size"),
+        ("train.batch_size=lots", "train", "batch_size"),
+        ("run.seeds=[1, 1]", "run", "seeds"),
+        ("model.name=wrn", "model", "name"),
+        ("model.dropuot=0.1", "model", "dropuot"),
+        ("method.sparsity=2", "method", "sparsity"),
+        ("method.sparsity=", "method", "sparsity"),
+        ("method.distribution.fc=2", "method", "distribution"),
+        ("train.epochs=3", "train", "epochs"),
+        ("novalue", "", ""),
+    ],
+)
+def test_a_mistake_knows_its_setting_and_can_travel(setting: str, table: str, key: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        reading.read("digits", [setting])
+    (mistake,) = caught.value.mistakes
+    assert (mistake.table, mistake.key) == (table, key)
+    there = pickle.loads(pickle.dumps(mistake))  # as from one rank to another
+    assert (str(there), there.setting) == (str(mistake), mistake.setting)
 
 
 def test_an_error_names_its_source_and_has_a_line_for_each_mistake(write) -> None:

@@ -46,19 +46,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _introduce(subject: Subject) -> None:
     recipe, facts, method = subject.recipe, subject.facts, subject.method
-    held = f", {facts.validation:,} validation" if facts.validation else ""
-    shape = " x ".join(map(str, facts.shape))
     assumed = " (as published; not found here)" if facts.missing else ""
     print(f"{recipe.name}: {recipe.about}" if recipe.about else recipe.name)
-    print(
-        f"data: {recipe.data.name}, {facts.train:,} training{held} and {facts.test:,} test images of {shape}, "
-        f"{facts.classes:,} classes{assumed}"
-    )
+    print(f"data: {recipe.data.name}, {facts.told()}{assumed}")
     print(f"model: {recipe.model.name}, {sum(p.numel() for p in subject.model.parameters()):,} parameters")
     if subject.layers:
-        print(f"pruned: {subject.layers.size:,} weights in {len(subject.layers.weights)} layers")
-        for name, reason in subject.layers.left_dense.items():
-            print(f"left dense: {name} ({reason})")
+        print("\n".join(common.pruned(subject.layers)))
     steps, epochs = subject.steps, recipe.epochs
     parts = f", in {recipe.train.accumulate} parts" if recipe.train.accumulate > 1 else ""
     print(f"batch: {recipe.train.batch_size:,} images{parts}; {steps:,} steps an epoch, {steps * epochs:,} in all")

@@ -5,19 +5,23 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acdc.cli.errors import UsageError
 from acdc.train import tabulate
+from acdc.train.mistakes import RecipeError, SettingError
 
 if TYPE_CHECKING:
     import torch
 
     from acdc.methods.base import Base
+    from acdc.sparsity.layers import Layers
     from acdc.train.recipe import Recipe
 
 DEVICES = ("auto", "cpu", "cuda")
+IN_FP32 = "precision: fp32 (trained in fp16, which needs a GPU)"  # of models that are run; see train/step.py
 # Options that are short for a setting.
 SHORTCUTS = {"sparsity": "method.sparsity", "epochs": "train.epochs", "lr": "optimizer.lr"}
 
@@ -59,20 +63,34 @@ def read_recipe(args: argparse.Namespace) -> "Recipe":
     return read(args.recipe, settings(args))
 
 
-def examine(args: argparse.Namespace) -> tuple["Recipe | None", list[str]]:
-    """The recipe with settings on top, and all that is wrong with it; what is not can be looked at further."""
+@dataclass(frozen=True)
+class Examined:
+    """A recipe with settings on top, and all that is wrong with it; what is not can be looked at further."""
+
+    recipe: "Recipe | None"  # None where too little of it can be read
+    wrong: tuple[SettingError, ...]
+    problems: tuple[str, ...]  # the same for people, under the recipe's name
+
+    @property
+    def data_is_wrong(self) -> bool:
+        """Whether what is wrong keeps the data from being looked at."""
+        return any(one.table == "data" or one.setting in ("run.seeds", "train.batch_size") for one in self.wrong)
+
+
+def examine(args: argparse.Namespace) -> Examined:
     from acdc.train import reading
 
-    problems: list[str] = []
+    typed: list[SettingError] = []
     try:
         said = settings(args)
     except UsageError as error:
-        problems += error.problems
+        typed = [SettingError("", text) for text in error.problems]  # the recipe's own seeds stand in
         said = settings(argparse.Namespace(**{**vars(args), "seeds": None}))
     try:
-        return reading.read(args.recipe, said), problems
-    except reading.RecipeError as error:
-        return error.recipe, [f"{error.source}:", *error.problems, *problems]
+        return Examined(reading.read(args.recipe, said), tuple(typed), tuple(map(str, typed)))
+    except RecipeError as error:
+        wrong = (*error.mistakes, *typed)
+        return Examined(error.recipe, wrong, (f"{error.source}:", *map(str, wrong)))
 
 
 def read(name: str, said: Sequence[str]) -> "Recipe":
@@ -81,13 +99,8 @@ def read(name: str, said: Sequence[str]) -> "Recipe":
 
     try:
         return reading.read(name, said)
-    except reading.RecipeError as error:
+    except RecipeError as error:
         raise UsageError([f"{error.source}:", *error.problems]) from None
-
-
-def data_is_wrong(problems: Sequence[str]) -> bool:
-    """Whether what is wrong with a recipe keeps its data from being looked at."""
-    return any(text.startswith(("data.", "run.seeds", "train.batch_size")) for text in problems)
 
 
 def report_of(run: Path) -> str:
@@ -142,6 +155,12 @@ def judged(images: int, unreadable: int, noun: str = "images") -> str:
     if not unreadable:
         return f"{images:,} {noun}"
     return f"{images - unreadable:,} of {images:,} {noun} ({unreadable:,} cannot be read)"
+
+
+def pruned(layers: "Layers") -> list[str]:
+    """Which weights a method prunes, and which it leaves."""
+    left = [f"left dense: {name} ({reason})" for name, reason in layers.left_dense.items()]
+    return [f"pruned: {layers.size:,} weights in {len(layers.weights)} layers", *left]
 
 
 def sparsity_of(method: "Base") -> str:

@@ -15,9 +15,8 @@ from acdc.cli.pairs import Model
 from acdc.data.images import BadImagesError
 from acdc.measure.agreement import Agreeing, Agreement
 from acdc.train import folder, loading
-from acdc.train.distributed import World
 from acdc.train.experiment import reproducible
-from acdc.train.step import autocast
+from acdc.train.step import autocast, computable
 
 _BATCH = 1000  # of predictions that were kept
 
@@ -65,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
             pairs.refuse_other_models(compared, problem)
             if not kept:
                 print(f"device: {device.type} ({why})")
+                again = [model.recipe for pair in compared for model in pair if not model.kept]
+                if any(computable(recipe, device) is not recipe for recipe in again):
+                    print(common.IN_FP32)
         done = [_compare(a, b, problem, device) for a, b in compared]
     except (ValueError, BadImagesError) as error:
         raise UsageError([str(error)]) from None
@@ -89,12 +91,11 @@ def _problem(
 ) -> tuple[loading.Problem | None, str | None]:
     """The test images; or, where predictions were kept and will do, why there are none."""
     try:
-        root = asked or weights.root_of(model.where)
-        return loading.load(model.recipe, device, root=root, workers=workers, world=World()), None
-    except (ModuleNotFoundError, ValueError, OSError) as error:
+        return weights.data_of(model.where, model.recipe, device, asked, workers), None
+    except UsageError as error:
         if kept and asked is None:
             return None, str(error)
-        raise UsageError([str(error)]) from None
+        raise
 
 
 def _compare(a: Model, b: Model, problem: loading.Problem | None, device: torch.device) -> Compared:
@@ -133,11 +134,9 @@ def _answers(model: Model, problem: loading.Problem | None, device: torch.device
         logits = model.kept.logits()
         return lambda images, rows: logits[rows]
     assert problem is not None, "without data there are kept predictions"
-    network, precision = problem.new_model(model.recipe).to(device), model.recipe.train.precision
+    network, precision = problem.new_model(model.recipe).to(device), computable(model.recipe, device).train.precision
     weights.load(network, model.file)
     network.eval()
-    if precision == "fp16" and device.type == "cpu":
-        precision = "fp32"
 
     def answer(images: Tensor, rows: slice) -> Tensor:
         with autocast(precision, device):

@@ -15,6 +15,7 @@ from typing import Any
 from acdc.cli import common, differences, pool
 from acdc.cli.cells import Cell, by_method, plan
 from acdc.cli.errors import UsageError
+from acdc.cli.facts import Facts
 from acdc.cli.place import Place, fit, load
 from acdc.report import several
 from acdc.report.comparison import cells as compared
@@ -112,11 +113,10 @@ def _fit(cells: Sequence[Cell], place: Place) -> list[str]:
         try:
             if isinstance(found, UsageError):
                 raise found
-            for text in fit(recipe, found, place):
+            for text in fit(recipe, Facts.of(found), place.device, typed=cell.variant.method):
                 warnings.setdefault(text, []).append(name)
         except UsageError as error:
             for text in error.problems:
-                text = text.replace(" write method.every=", f" write {cell.variant.method}.every=")
                 problems.setdefault(text, []).append(name)
     for found in loaded.values():
         if not isinstance(found, UsageError):

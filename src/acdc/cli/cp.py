@@ -9,6 +9,7 @@ from typing import Any
 
 from acdc.cli.errors import UsageError
 from acdc.train import shelf
+from acdc.train.mistakes import RecipeError
 
 
 def add_to(verbs: Any) -> None:
@@ -25,7 +26,7 @@ def add_to(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     try:
         source = shelf.find(args.recipe)
-    except shelf.RecipeError as error:
+    except RecipeError as error:
         raise UsageError([f"{error.source}: {error.problems[0]}"]) from None
     target = Path(args.file)
     if target.is_dir():

@@ -3,21 +3,35 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acdc.train import reading
+
 FREE = ("data.bad_limit", "run.checkpoint_every", "run.keep")  # no number depends on these: a run may go on with others
 
 
-def first(saved: Any, now: Any, name: str = "") -> str | None:
-    """The first setting of two recipes, as dictionaries, that differs, in words."""
+def first(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first setting of two recipes, as dictionaries, that differs, in words.
+
+    One that came after `saved` was written has its default there, as in reports (report/several.py).
+    """
+    found = _first(saved, now)
+    if found is None:
+        return None
+    try:
+        return _first(reading.from_dict(saved).to_dict(), now)
+    except (ValueError, KeyError, TypeError, AttributeError):  # too old, or too new, for this version to read
+        return found
+
+
+def _first(saved: Any, now: Any, name: str = "") -> str | None:
     if name in FREE:
         return None
     if isinstance(saved, dict) and isinstance(now, dict):
-        for key in [key for key in now if name or key not in ("paper", "about", "name")]:
-            if found := first(saved.get(key), now[key], f"{name}.{key}" if name else key):
+        for key in [key for key in {**now, **saved} if name or key not in ("paper", "about", "name")]:
+            if found := _first(saved.get(key), now.get(key), f"{name}.{key}" if name else key):
                 return found
         return None
-    both = isinstance(saved, list | tuple) and isinstance(now, list | tuple)
-    same = list(saved) == list(now) if both else saved == now
-    return None if same else f"{name.replace('.options.', '.')} was {saved!r} there and is {now!r} here"
+    saved, now = (list(value) if isinstance(value, tuple) else value for value in (saved, now))
+    return None if saved == now else f"{name.replace('.options.', '.')} was {saved!r} there and is {now!r} here"
 
 
 def data(began: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,14 @@ import torch
 from acdc.cli import common, weights
 from acdc.cli.errors import UsageError
 from acdc.data.images import BadImagesError
-from acdc.measure.dynamics import flops_of, nonzeros
-from acdc.sparsity.layers import find_prunable
+from acdc.measure.dynamics import Counted, counted
 from acdc.sparsity.uses import forward_uses
 from acdc.train import folder, loading
-from acdc.train.distributed import World
-from acdc.train.evaluation import evaluate
+from acdc.train.evaluation import Score, evaluate
 from acdc.train.experiment import reproducible
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
-from acdc.train.step import Execution
+from acdc.train.step import Execution, computable
 
 
 def add_to(verbs: Any) -> None:
@@ -57,12 +55,8 @@ def run(args: argparse.Namespace) -> int:
 @dataclass(frozen=True)
 class Measured:
     file: str
-    accuracy: float
-    loss: float
-    sparsity: float
-    flops: int
-    dense_flops: int
-    images: int  # that it was judged on
+    score: Score
+    counted: Counted
 
 
 def _where(args: argparse.Namespace) -> tuple[Path, list[str]]:
@@ -80,21 +74,17 @@ def _where(args: argparse.Namespace) -> tuple[Path, list[str]]:
 
 
 def _one(where: Path, names: list[str], device: torch.device, root: str | None, workers: int | None) -> int:
-    recipe = weights.recipe_of(where)
-    if recipe.train.precision == "fp16" and device.type == "cpu":
-        recipe = replace(recipe, train=replace(recipe.train, precision="fp32"))
-        print("precision: fp32 (trained in fp16, which needs a GPU)")
+    trained = weights.recipe_of(where)
+    recipe = computable(trained, device)
+    if recipe is not trained:
+        print(common.IN_FP32)
     if not names:
         names = weights.models(where)
         if not names:
             instead = weights.a_checkpoint(where)
             resume = f"go on with: acdc train --resume {where}{f'; or {instead}' if instead else ''}"
             raise UsageError([f"RUN {where}: no model in it yet; {resume}"])
-    try:
-        root = root or weights.root_of(where)
-        problem = loading.load(recipe, device, root=root, workers=workers, world=World())
-    except (ModuleNotFoundError, ValueError, OSError) as error:
-        raise UsageError([str(error)]) from None
+    problem = weights.data_of(where, recipe, device, root, workers)
     if difference := weights.other_data(where, problem):
         print(f"note: these are not the data of the run: {difference}")
     problems: list[str] = []
@@ -107,7 +97,7 @@ def _one(where: Path, names: list[str], device: torch.device, root: str | None, 
         problem.close()
     if measured:
         samples = problem.loaders.test.samples
-        _show(where, measured, common.judged(samples, samples - min(one.images for one in measured)))
+        _show(where, measured, common.judged(samples, samples - min(one.score.samples for one in measured)))
     for text in problems:
         print(f"acdc: {text}", file=sys.stderr)
     return 1 if problems else 0
@@ -127,30 +117,25 @@ def _measure_all(
             problems.append(str(error))
             continue
         score = evaluate(model, problem.loaders.test, recipe, setting)
-        layers = find_prunable(model)
-        counts = nonzeros(layers)
-        whole = {weight.name: weight.param.numel() for weight in layers.weights}
-        sparsity = 1 - sum(counts.values()) / layers.size
-        flops, dense = flops_of(counts, uses), flops_of(whole, uses)
-        yield Measured(name, score.accuracy, score.loss, sparsity, flops, dense, score.samples)
+        yield Measured(name, score, counted(model, uses))
 
 
 def _show(where: Path, measured: list[Measured], images: str) -> None:
     said, note = _said(where)
     rows = []
     for one in measured:
-        before = said.get(one.file)
+        before, accuracy, cost = said.get(one.file), one.score.accuracy, one.counted
         difference = ""
         if before is not None:
-            difference = "the same" if before == one.accuracy else f"{100 * (one.accuracy - before):+.2f}"
+            difference = "the same" if before == accuracy else f"{100 * (accuracy - before):+.2f}"
         rows.append(
             (
                 one.file,
-                f"{one.accuracy:.2%}",
-                f"{one.loss:.4f}",
-                f"{one.sparsity:.2%}",
-                common.si(one.flops, 4),
-                f"{one.flops / one.dense_flops:.2f}x",
+                f"{accuracy:.2%}",
+                f"{one.score.loss:.4f}",
+                f"{cost.sparsity:.2%}",
+                common.si(cost.flops, 4),
+                f"{cost.flops / cost.dense_flops:.2f}x",
                 "" if before is None else f"{before:.2%}",
                 difference,
             )

@@ -18,6 +18,26 @@ class Facts:
     validation: int = 0
     missing: str | None = None  # why these are of the set as it is published
 
+    @classmethod
+    def of(cls, problem: loading.Problem) -> "Facts":
+        loaders = problem.loaders
+        return cls(
+            train=loaders.train.samples,
+            test=loaders.test.samples,
+            shape=problem.shape,
+            classes=problem.classes,
+            validation=loaders.validation.samples if loaders.validation else 0,
+        )
+
+    def told(self) -> str:
+        held = f", {self.validation:,} validation" if self.validation else ""
+        images = f"{self.train:,} training{held} and {self.test:,} test images"
+        return f"{images} of {' x '.join(map(str, self.shape))}, {self.classes:,} classes"
+
+    def steps(self, batch_size: int) -> int:
+        """Of an epoch."""
+        return -(-self.train // batch_size)
+
 
 _PUBLISHED = {
     "digits": Facts(train=1397, test=400, shape=(1, 8, 8), classes=10),
@@ -37,14 +57,7 @@ def facts_of(recipe: Recipe, root: str | None) -> Facts:
             raise
         return _published(recipe, str(error))
     problem.close()
-    loaders = problem.loaders
-    return Facts(
-        train=loaders.train.samples,
-        test=loaders.test.samples,
-        shape=problem.shape,
-        classes=problem.classes,
-        validation=loaders.validation.samples if loaders.validation else 0,
-    )
+    return Facts.of(problem)
 
 
 def _published(recipe: Recipe, missing: str) -> Facts:

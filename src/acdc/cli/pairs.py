@@ -8,7 +8,7 @@ from typing import Any
 from acdc.cli import weights
 from acdc.cli.errors import UsageError
 from acdc.train import folder, loading, predictions
-from acdc.train.predictions import GONE, OTHER, UNTIED, Kept
+from acdc.train.predictions import Kept, Source
 from acdc.train.recipe import Recipe
 
 _FIRST = ("sparse", "baseline")  # what a run stands for, where it holds several models
@@ -96,14 +96,14 @@ def _read(where: Path, name: str, recipe: Recipe, test: int) -> Model:
     if kept is None:
         return model
     file, again = model.file, "it is run again instead of using them"
-    if kept.source == OTHER:
+    if kept.source is Source.OTHER:
         return replace(model, note=f"{file} is not the file its kept predictions were made from: {again}")
-    if kept.source != GONE and kept.rows + len(kept.unread) < test:
+    if kept.source is not Source.GONE and kept.rows + len(kept.unread) < test:
         said = f"its kept predictions are of {kept.rows:,} of {test:,} test images, and do not say of which"
         return replace(model, note=f"{file}: {said}: {again}")
     notes = {
-        GONE: f"{file} is gone: its kept predictions stand for it",
-        UNTIED: f"{file}: its kept predictions are of an older acdc, which tied them to no file",
+        Source.GONE: f"{file} is gone: its kept predictions stand for it",
+        Source.UNTIED: f"{file}: its kept predictions are of an older acdc, which tied them to no file",
     }
     return replace(model, kept=kept, note=notes.get(kept.source))
 

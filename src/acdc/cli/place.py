@@ -1,4 +1,4 @@
-"""Where runs happen, their data there, and whether a recipe fits both: the same for one run and for a comparison."""
+"""Where runs happen, their data there, and whether a recipe fits both: one for checks, for runs and for comparisons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from acdc.cli.errors import UsageError
-from acdc.cli.facts import STAND_IN
+from acdc.cli.facts import STAND_IN, Facts
 from acdc.train import experiment, loading, planning, step
 from acdc.train.distributed import World
+from acdc.train.mistakes import SettingError
 from acdc.train.recipe import Recipe
 
 
@@ -26,37 +27,52 @@ class Place:
 
 
 def load(recipe: Recipe, place: Place) -> loading.Problem:
-    if recipe.train.precision == "fp16" and place.device.type != "cuda":
+    """The data to train on."""
+    if step.computable(recipe, place.device) is not recipe:
         raise UsageError(['train.precision = "fp16": it needs a GPU; on a CPU write "bf16" or "fp32"'])
+    return load_data(recipe, place.device, root=place.root, workers=place.workers, world=place.world)
+
+
+def load_data(
+    recipe: Recipe, device: torch.device, *, root: str | None, workers: int | None, world: World
+) -> loading.Problem:
+    """A recipe's data; or a UsageError: where they lie, and that they are whole, is the user's to see to."""
     try:
-        return loading.load(recipe, place.device, root=place.root, workers=place.workers, world=place.world)
-    except (ModuleNotFoundError, ValueError) as error:
-        raise UsageError([str(error)]) from None
-    except BrokenPipeError:
+        return loading.load(recipe, device, root=root, workers=workers, world=world)
+    except BrokenPipeError:  # of who reads our output
         raise
-    except OSError as error:
+    except (ModuleNotFoundError, ValueError, OSError) as error:
         raise UsageError([str(error)]) from None
 
 
-def execution(recipe: Recipe, problem: loading.Problem, place: Place) -> step.Execution:
-    steps = sum(len(planned.kinds) for planned in experiment.plan(recipe).values()) * problem.loaders.train.steps
-    return step.choose(recipe.train, place.device, steps=steps, world=place.world.size)
+def execution(recipe: Recipe, facts: Facts, device: torch.device, world: int = 1) -> step.Execution:
+    """How the steps of a run on these data are executed by so many processes."""
+    epochs = sum(len(planned.kinds) for planned in experiment.plan(recipe).values())
+    return step.choose(recipe.train, device, steps=epochs * facts.steps(recipe.train.batch_size), world=world)
 
 
 def fit(
-    recipe: Recipe, problem: loading.Problem | None, place: Place, *, wrong: Sequence[str] = (), began: bool = False
+    recipe: Recipe,
+    facts: Facts | None,
+    device: torch.device | None,
+    world: int = 1,
+    *,
+    wrong: Sequence[SettingError] = (),
+    began: bool = False,
+    typed: str = "method",
 ) -> list[str]:
-    """What may surprise in a recipe that fits its model and data, where there are any; a UsageError where it does not.
+    """What may surprise in a recipe that fits its model, data and device; a UsageError, with all that does not.
 
-    A run whose method will do nothing is not begun; one that has begun is not lost, and warned of.
+    Data and device may be unknown, as what was typed of them is wrong: the rest is looked at. A run whose method will
+    do nothing is not begun; one that has begun is not lost, and warned of.
     """
-    data = problem or STAND_IN
-    steps = problem.loaders.train.steps if problem else None
-    found = planning.fit(recipe, classes=data.classes, shape=data.shape, steps=steps, wrong=wrong)
+    data = facts or STAND_IN
+    steps = facts.steps(recipe.train.batch_size) if facts else None
+    found = planning.fit(recipe, classes=data.classes, shape=data.shape, steps=steps, wrong=wrong, typed=typed)
     problems = found.problems if began else found.problems + found.idle
-    if problem and not problems and not wrong:
+    if facts and device and not problems and not wrong:
         try:
-            execution(recipe, problem, place)
+            execution(recipe, facts, device, world)
         except ValueError as error:
             problems.append(str(error))
     if problems:

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -11,12 +11,13 @@ from torch import nn
 from acdc import models
 from acdc.cli import common
 from acdc.cli.errors import UsageError
-from acdc.cli.facts import STAND_IN, Facts, facts_of
+from acdc.cli.facts import Facts, facts_of
+from acdc.cli.place import execution, fit
 from acdc.methods.base import Base
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.uses import forward_uses
-from acdc.train import experiment, planning, step
 from acdc.train.recipe import Recipe
+from acdc.train.step import Execution, computable
 
 T = TypeVar("T")
 
@@ -31,41 +32,35 @@ class Subject:
     uses: dict[str, float]
     device: torch.device
     why_device: str
-    execution: step.Execution
+    execution: Execution
     warnings: list[str]
 
     @property
     def steps(self) -> int:
-        return _steps(self.recipe, self.facts)
+        return self.facts.steps(self.recipe.train.batch_size)
 
 
 def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
     problems: list[str] = []
 
-    def attempt(act: Callable[..., T], *given: Any) -> T | None:
-        if any(value is None for value in given):
-            return None  # what it builds on has failed, and said so
+    def attempt(act: Callable[[], T]) -> T | None:
         try:
-            return act(*given)
+            return act()
         except UsageError as error:
             problems.extend(error.problems)
         except (ValueError, OSError, ModuleNotFoundError) as error:
             problems.append(str(error))
         return None
 
-    recipe, wrong = common.examine(args)
-    problems += wrong
-    device = attempt(common.read_device, args.device)
+    examined = common.examine(args)
+    recipe, facts = examined.recipe, None
+    problems += examined.problems
+    device, why_device = attempt(lambda: common.read_device(args.device)) or (None, "")
     attempt(lambda: common.read_workers(args.workers))
-    facts = attempt(lambda: facts_of(recipe, args.data)) if recipe and not common.data_is_wrong(wrong) else None
     if recipe:
-        data = facts or STAND_IN
-        steps = _steps(recipe, data) if facts and not wrong else None
-        fit = planning.fit(recipe, classes=data.classes, shape=data.shape, steps=steps, wrong=wrong)
-        problems += fit.problems + fit.idle
-        warnings += fit.warnings
-    execution = attempt(_execution, recipe, facts, device) if not problems else None
-    if recipe and device and recipe.train.precision == "fp16" and device[0].type == "cpu":
+        facts = attempt(lambda: facts_of(recipe, args.data)) if not examined.data_is_wrong else None
+        warnings += attempt(lambda: fit(recipe, facts, device, wrong=examined.wrong)) or ()
+    if recipe and device and computable(recipe, device) is not recipe:
         text = 'train.precision = "fp16": acdc train needs a GPU for it; on a CPU type --set train.precision=bf16'
         (problems if args.device == "cpu" else warnings).append(text)
     if problems:
@@ -73,7 +68,6 @@ def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
     assert recipe is not None
     assert facts is not None
     assert device is not None
-    assert execution is not None
     if facts.missing:
         where = "" if "--data DIR" in facts.missing else " (on the command line: --data DIR)"
         warnings.append(f"data not found: {facts.missing}{where}")
@@ -85,9 +79,9 @@ def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
         method=method,
         layers=method.layers(model) if method else None,
         uses=forward_uses(model, torch.zeros(1, *facts.shape)),
-        device=device[0],
-        why_device=device[1],
-        execution=execution,
+        device=device,
+        why_device=why_device,
+        execution=execution(recipe, facts, device),
         warnings=warnings,
     )
 
@@ -95,12 +89,3 @@ def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
 def _model(recipe: Recipe, facts: Facts) -> nn.Module:
     said, seed = recipe.model, recipe.run.seeds[0]
     return models.build(said.name, classes=facts.classes, in_channels=facts.shape[0], seed=seed, **said.options)
-
-
-def _execution(recipe: Recipe, facts: Facts, device: tuple[torch.device, str]) -> step.Execution:
-    epochs = sum(len(planned.kinds) for planned in experiment.plan(recipe).values())
-    return step.choose(recipe.train, device[0], steps=epochs * _steps(recipe, facts), world=1)
-
-
-def _steps(recipe: Recipe, facts: Facts) -> int:
-    return -(-facts.train // recipe.train.batch_size)

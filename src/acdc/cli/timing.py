@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ from torch import nn
 from acdc.train import optim
 from acdc.train.experiment import reproducible
 from acdc.train.recipe import Recipe
-from acdc.train.step import Execution, Step, Totals, autocast
+from acdc.train.step import Execution, Step, Totals, autocast, computable
 
 _SLOW = 3.0  # seconds a step may take at most; on a CPU a smaller batch is measured instead
 _ENOUGH = 4.0  # seconds of measuring
@@ -34,12 +34,9 @@ class TooLargeError(Exception):
 
 def measure(recipe: Recipe, model: nn.Module, shape: tuple[int, ...], classes: int, device: torch.device) -> Timing:
     """Trains `model` for a moment. Compiling is left out; CUDA graphs are not."""
-    said = recipe.train
-    if device.type == "cpu" and said.precision == "fp16":
-        said = replace(said, precision="fp32")
     with reproducible(recipe, device):
         try:
-            return _Bench(replace(recipe, train=said), model, shape, classes, device).run()
+            return _Bench(computable(recipe, device), model, shape, classes, device).run()
         except torch.OutOfMemoryError:
             raise TooLargeError from None
 

@@ -5,22 +5,21 @@ Exit codes: 0 done, 1 failed, 2 refused before it began, 130 and 143 stopped by 
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from acdc.cli import common, differences, pool, seeds
+from acdc.cli import common, differences, pool, seeds, telling
 from acdc.cli.errors import UsageError
+from acdc.cli.facts import Facts
 from acdc.cli.place import Place, execution, fit, load
 from acdc.data.images import BadImagesError
 from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, stopping
-from acdc.train.checkpoint import CheckpointError, Found, NoCheckpointError
-from acdc.train.console import Console, Plan, open_console
+from acdc.train.checkpoint import CheckpointError, Found
+from acdc.train.console import Plan, open_console
 from acdc.train.distributed import World
 from acdc.train.loop import DivergedError
-from acdc.train.paper import beside
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 
@@ -103,27 +102,27 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: 
         ):
             setting = Setting(
                 device=place.device,
-                execution=execution(recipe, problem, place),
+                execution=execution(recipe, Facts.of(problem), place.device, world.size),
                 checkpoints=out / "checkpoints",
                 world=world,
                 stop=stop,
                 watch=console.watch,
                 sinks=logs,
             )
-            _introduce(console, recipe, problem, setting, place, out, found)
+            telling.introduce(console, recipe, problem, setting, place, out, found)
             for text in ready.warnings:
                 console.say(f"warning: {text}")
             root = str(Path(place.root).resolve()) if place.root else None
             said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name, "root": root}
             said["warnings"] = list(ready.warnings)
             outcomes = experiment.run(recipe, problem, setting, out, console, resume=found, settings=said)
-            _show(console, recipe, outcomes, problem, out)
+            telling.show(console, recipe, outcomes, problem, out)
             if world.first:
                 console.say(common.report_of(out))
     except (
         stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, BadImagesError, OSError
     ) as error:  # fmt: skip
-        return _ended(error, out, shown, recipe, world)
+        return telling.ended(error, out, shown, recipe, world)
     finally:
         problem.close()
         if world.first:
@@ -162,7 +161,7 @@ def _begun(recipe: Recipe, place: Place) -> Ready:
     """Of a run that has a folder already."""
     problem = load(recipe, place)
     try:
-        return Ready(problem, fit(recipe, problem, place, began=True))
+        return Ready(problem, fit(recipe, Facts.of(problem), place.device, place.world.size, began=True))
     except UsageError:
         problem.close()
         raise
@@ -170,16 +169,17 @@ def _begun(recipe: Recipe, place: Place) -> Ready:
 
 def _new(args: argparse.Namespace, place: Place) -> tuple[Recipe, Ready]:
     """A recipe with its data, looked at as `acdc check` does; or all that is wrong, at once."""
-    recipe, problems = common.examine(args)
-    wrong, problem, warnings = list(problems), None, list[str]()
-    problems += _bad_out(args.out, args.recipe)
+    examined = common.examine(args)
+    recipe, problem, warnings = examined.recipe, None, list[str]()
+    problems = [*examined.problems, *_bad_out(args.out, args.recipe)]
     if recipe is not None:
         try:
-            problem = load(recipe, place) if not common.data_is_wrong(wrong) else None
+            problem = load(recipe, place) if not examined.data_is_wrong else None
         except UsageError as error:
             problems += error.problems
         try:
-            warnings = fit(recipe, problem, place, wrong=wrong)
+            facts = Facts.of(problem) if problem else None
+            warnings = fit(recipe, facts, place.device, place.world.size, wrong=examined.wrong)
         except UsageError as error:
             problems += error.problems
     if problems or recipe is None or problem is None:
@@ -247,114 +247,3 @@ def _done(plan: Plan, found: Found | None) -> int:
         return 0
     stages, stage = list(plan.values()), found.state["stage"]
     return sum(len(planned.kinds) for planned in stages[:stage]) + found.state["epoch"] - stages[stage].first
-
-
-# While it runs and after
-
-
-def _introduce(
-    console: Console,
-    recipe: Recipe,
-    problem: loading.Problem,
-    setting: Setting,
-    place: Place,
-    out: Path,
-    found: Found | None,
-) -> None:
-    loaders, size = problem.loaders, " x ".join(map(str, problem.shape))
-    held = f", {loaders.validation.samples:,} validation" if loaders.validation else ""
-    console.say(
-        f"{recipe.data.name}: {loaders.train.samples:,} training{held} and {loaders.test.samples:,} test images of "
-        f"{size}, {problem.classes} classes"
-    )
-    for note in problem.notes:
-        console.say(f"note: {note}")
-    model, method = problem.new_model(recipe), recipe.build_method()
-    console.say(f"model: {recipe.model.name}, {sum(param.numel() for param in model.parameters()):,} parameters")
-    if method:
-        layers = method.layers(model)
-        console.say(f"pruned: {layers.size:,} weights in {len(layers.weights)} layers")
-        for name, reason in layers.left_dense.items():
-            console.say(f"left dense: {name} ({reason})")
-        if recipe.run.finetune and not method.gives_twin():
-            console.say(f"nothing to fine-tune: {method.title()} keeps no dense twin")
-    threads = f", {recipe.train.threads} thread" if place.device.type == "cpu" and recipe.train.threads else ""
-    several = f", {place.world.size} processes" if place.world.size > 1 else ""
-    console.say(f"device: {place.device.type} ({place.why_device}){threads}{several}")
-    for why in setting.execution.why:
-        console.say(why)
-    seed = recipe.run.seeds[0]
-    if method:
-        console.say(f"sparsity: {common.sparsity_of(method)}, {method.pattern}; seed {seed}")
-        console.say(str(method.schedule))
-    else:
-        console.say(f"dense training, {recipe.epochs} epochs; seed {seed}")
-    if found:
-        for reason in found.skipped:
-            console.say(f"passed over: {reason}")
-        console.say(f"going on from: {found.path}")
-    console.say(f"folder: {out}\n")
-
-
-def _show(
-    console: Console, recipe: Recipe, outcomes: list[experiment.Outcome], problem: loading.Problem, out: Path
-) -> None:
-    header = ["model", "test accuracy", "sparsity", "inference FLOPs", "of dense"]
-    rows = [
-        [o.model, f"{o.test_accuracy:.2%}", f"{o.sparsity:.2%}", _flops(o.flops), f"{o.flops_ratio:.2f}x"]
-        for o in outcomes
-    ]
-    if any(paper := [beside(recipe, outcome.file) for outcome in outcomes]):
-        header.append("paper")
-        rows = [[*row, said or "–"] for row, said in zip(rows, paper, strict=True)]
-    judged = common.judged(problem.loaders.test.samples, experiment.unreadable(outcomes, problem))
-    console.table(f"Test accuracy on {judged}; FLOPs in theory, per image", header, rows)
-    for outcome in outcomes:
-        if outcome.mask_sparsity is not None and outcome.mask_sparsity < outcome.sparsity:
-            console.say(
-                f"{outcome.model}: its masks prune {outcome.mask_sparsity:.2%}; some of the weights they keep are 0 as "
-                f"well, as those grown anew start there, which makes {outcome.sparsity:.2%}"
-            )
-    for outcome in outcomes:
-        if outcome.best and outcome.best["accuracy"] > outcome.test_accuracy and outcome.best["chosen_on"] == "test":
-            best = outcome.best
-            console.say(
-                f"{outcome.model}: best epoch {best['epoch'] + 1} with {best['accuracy']:.2%}, chosen on the test set, "
-                "as the paper does"
-            )
-    console.say(f"\nmodels, metrics and settings are in {out}")
-
-
-def _flops(flops: int) -> str:
-    return f"{flops / 1e9:.3f} G" if flops >= 1e9 else f"{flops / 1e6:.3f} M"
-
-
-def _ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: World) -> int:
-    """Say how a run ended early, and how to go on."""
-
-    def say(text: str) -> None:
-        if world.first:
-            print(f"acdc: {text}", file=sys.stderr, flush=True)
-
-    hint = f"go on with: acdc train --resume {shown}"
-    if isinstance(error, stopping.Stopped):
-        say(f"stopped by {error}, with a checkpoint; {hint}")
-        return error.exit_code
-    if isinstance(error, KeyboardInterrupt):
-        say(f"stopped at once; the epochs so far are in {out / 'metrics.jsonl'}; {hint}")
-        return 130
-    if isinstance(error, NoCheckpointError):
-        say(f"{error}\nto start over, type the command that began it with another --out")
-        return 1
-    if isinstance(error, DivergedError):
-        usual = 0.1 if recipe.optimizer.name == "sgd" else 0.001
-        lower = min(recipe.optimizer.lr / 10, usual)
-        say(f"{error}; to go on would do the same: begin anew with a lower --lr, such as --lr {lower:g}")
-        return 1
-    if isinstance(error, BadImagesError):
-        more = f", or: acdc train --resume {shown} --set data.bad_limit={error.enough}" if error.enough else ""
-        say(f"{error}. What is in {out} is whole; {hint}{more}")
-        return 1
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    say(f"{text}; what is in {out} is whole: make room or mend it, then {hint}")
-    return 1

@@ -10,8 +10,10 @@ from torch import nn
 
 from acdc.cli import differences
 from acdc.cli.errors import UsageError
+from acdc.cli.place import load_data
 from acdc.train import checkpoint, folder, loading, predictions, reading
 from acdc.train.checkpoint import CheckpointError
+from acdc.train.distributed import World
 from acdc.train.recipe import Recipe
 
 FILES = (".safetensors", ".pt")
@@ -33,10 +35,13 @@ def recipe_of(where: Path) -> Recipe:
         raise UsageError([f"RUN {where}: config.json cannot be read ({error}); type another run"]) from None
 
 
-def root_of(where: Path) -> str | None:
-    """Where a run's data lay, as it was typed; None where nothing is by now."""
-    root = folder.read_json(where / "config.json").get("root")
-    return root if root and Path(root).exists() else None
+def data_of(
+    where: Path, recipe: Recipe, device: torch.device, root: str | None, workers: int | None
+) -> loading.Problem:
+    """A run's data: in `root`, or where they lay as it was trained, if anything is there by now."""
+    lay = folder.read_json(where / "config.json").get("root")
+    found = root or (lay if lay and Path(lay).exists() else None)
+    return load_data(recipe, device, root=found, workers=workers, world=World())
 
 
 def other_data(where: Path, problem: loading.Problem) -> str | None:

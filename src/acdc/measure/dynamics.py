@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from acdc.sparsity import masks as working
-from acdc.sparsity.layers import Layers, Weight
+from acdc.sparsity.layers import Layers, Weight, find_prunable
 
 BINS, LOWEST, HIGHEST = 340, -30.0, 4.0  # of log2 |w|: ten bins to a factor of two
 _CHUNK = 1 << 24  # weights; histc counts in float32, exactly up to this many
@@ -119,6 +119,26 @@ def nonzeros(layers: Layers) -> dict[str, int]:
     """By layer; the device is asked once for all of them."""
     counts = _read([weight.param.detach().count_nonzero() for weight in layers.weights])
     return {weight.name: count for weight, count in zip(layers.weights, counts, strict=True)}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What is zero in a model as it stands, and what a forward pass costs in theory."""
+
+    size: int  # prunable weights
+    zeros: int
+    flops: int
+    dense_flops: int
+
+    @property
+    def sparsity(self) -> float:
+        return self.zeros / self.size
+
+
+def counted(model: nn.Module, uses: Mapping[str, float]) -> Counted:
+    layers = find_prunable(model)
+    counts, whole = nonzeros(layers), {weight.name: weight.param.numel() for weight in layers.weights}
+    return Counted(layers.size, layers.size - sum(counts.values()), flops_of(counts, uses), flops_of(whole, uses))
 
 
 def flops_of(counts: Mapping[str, int], uses: Mapping[str, float]) -> int:

@@ -1,7 +1,7 @@
 """What methods share: the knobs that say which weights and how many, and hooks that do nothing unless a method asks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -149,12 +149,12 @@ class Base:
         """The share of its target sparsity that a sparse epoch, counted from 0, has: all, unless it rises."""
         return 1.0
 
-    def idle(self, total_steps: int, steps_per_epoch: int | None) -> str | None:
+    def idle(self, total_steps: int, steps_per_epoch: int | None) -> "Idle | None":
         """Why a run of this length would never do what the method is named for. Recipes that do not are refused."""
         return None
 
     def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
-        return [idle] if (idle := self.idle(total_steps, steps_per_epoch)) else []
+        return [idle.told()] if (idle := self.idle(total_steps, steps_per_epoch)) else []
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         raise NotImplementedError
@@ -202,6 +202,13 @@ class Base:
         """Every knob as plain data: what a checkpoint is checked against."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "epochs"}
 
+    def unset(self, knob: str) -> Any:
+        found = next((f for f in fields(self) if f.name == knob), None)
+        if found is None:
+            return None
+        default = found.default if found.default_factory is MISSING else found.default_factory()
+        return replace(self, **{knob: default}).config()[knob]  # what this method makes of it
+
 
 def check_every(value: str) -> None:
     """The time between two updates: some epochs or steps."""
@@ -209,15 +216,31 @@ def check_every(value: str) -> None:
         raise wrong("every", value, "updates lie some steps or epochs apart", 'write every="1st" or more')
 
 
-def never_updates(method: Any, every: int, last: int, total: int) -> str | None:
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """A run of a method whose masks would stay as they begin: its first update lies behind the last step that may have
+    one."""
+
+    method: str
+    every: str
+    first: int
+    last: int
+    total: int
+
+    def told(self, knob: str = "every", typed: str | None = None) -> str:
+        """In words: `knob` is what a recipe calls it, and `typed` what is typed to set it, where that differs."""
+        some = f'for about ten updates write {typed or knob}="{max(1, self.last // 10)}st", or ' if self.last else ""
+        return (
+            f'{knob}="{self.every}": the first update of {self.method} is due at step {self.first:,}, and its last may '
+            f"be at step {self.last:,} of {self.total:,}, so that masks would stay as they begin; {some}train longer"
+        )
+
+
+def never_updates(method: Any, every: int, last: int, total: int) -> Idle | None:
     """Where the first update, after `every` steps, lies behind the last step that may have one."""
     if every <= last:
         return None
-    instead = f'for about ten updates write every="{max(1, last // 10)}st", or train longer' if last else "train longer"
-    return (
-        f'every="{method.every}": the first update of {type(method).title()} is due at step {every:,}, and its last '
-        f"may be at step {last:,} of {total:,}, so that masks would stay as they begin; {instead}"
-    )
+    return Idle(method=type(method).title(), every=method.every, first=every, last=last, total=total)
 
 
 def refuse_late(sparsifier: Sparsifier) -> None:

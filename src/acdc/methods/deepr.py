@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from acdc.duration import wrong
-from acdc.methods.base import check_every, never_updates, refuse_late
+from acdc.methods.base import Idle, check_every, never_updates, refuse_late
 from acdc.methods.sparse import RandomStart
 from acdc.methods.timing import in_steps
 from acdc.schedule import Phase
@@ -62,7 +62,7 @@ class DeepR(RandomStart):
     def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
         return step % in_steps(self.every, sparsifier.steps_per_epoch) == 0 and step > 0
 
-    def idle(self, total_steps: int, steps_per_epoch: int | None) -> str | None:
+    def idle(self, total_steps: int, steps_per_epoch: int | None) -> Idle | None:
         return never_updates(self, in_steps(self.every, steps_per_epoch), total_steps - 1, total_steps)
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from acdc.duration import check_whole, wrong
-from acdc.methods.base import Base, check_every, never_updates
+from acdc.methods.base import Base, Idle, check_every, never_updates
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -93,7 +93,7 @@ class SparseThroughout(RandomStart):
     def last_update(self, sparsifier: Sparsifier) -> int:
         return math.floor(self.end * sparsifier.total_steps)
 
-    def idle(self, total_steps: int, steps_per_epoch: int | None) -> str | None:
+    def idle(self, total_steps: int, steps_per_epoch: int | None) -> Idle | None:
         last = min(math.floor(self.end * total_steps), total_steps - 1)
         return never_updates(self, in_steps(self.every, steps_per_epoch), last, total_steps)
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from acdc.bundle import Bundle
-from acdc.methods.base import Base, check_every, never_updates
+from acdc.methods.base import Base, Idle, check_every, never_updates
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
@@ -92,7 +92,7 @@ class TopKAST(Base):
         each = sparsifier.steps_per_epoch
         return step % in_steps(self.every, each) == 0 and self.schedule.phase_at(step, each).kind == "sparse"
 
-    def idle(self, total_steps: int, steps_per_epoch: int | None) -> str | None:
+    def idle(self, total_steps: int, steps_per_epoch: int | None) -> Idle | None:
         return never_updates(self, in_steps(self.every, steps_per_epoch), total_steps - 1, total_steps)
 
     def update(self, sparsifier: Sparsifier) -> None:

@@ -204,6 +204,6 @@ def _group_card(group: Group) -> Card:
         rows.append(("training", f"{words.times(first.training)} of a dense run"))
     for role in ("baseline", "twin", "finetuned"):
         if role != group.main and (values := group.values(role, lambda model: model.accuracy)):
-            rows.append((facts.NOUNS[role].removeprefix("the ").removeprefix("its "), f"{words.spread(values)} %"))
+            rows.append((facts.noun(role), f"{words.spread(values)} %"))
     rows.append(("seeds", ", ".join(str(run.seed) for run in group.runs)))
     return Card(f"series-{group.number % 8}", group.label, f"{words.spread(accuracies)} %", rows)

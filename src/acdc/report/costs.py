@@ -8,6 +8,8 @@ from acdc.report import facts, plot, words
 from acdc.report.read import Run
 from acdc.report.theme import LIGHT, Chart
 
+_SHORT = {"sparse": "sparse", "dense": "twin", "finetuned": "tuned twin", "baseline": "baseline"}  # by their files
+
 
 def flops(run: Run) -> Chart | None:
     """Inference FLOPs over the epochs, and training FLOPs so far, by the rule of the method's card."""
@@ -79,9 +81,9 @@ def agreement(run: Run) -> Chart | None:
         figure = plot.new(plot.HALF, 74 + 46 * len(run.pairs))
         height = 46 * len(run.pairs)
         axes = plot.panel(figure, "", left=118, right=108, top=8, height=height)
-        labels = [f"{_short(pair.a)} – {_short(pair.b)}" for pair in run.pairs]
+        labels = [" – ".join(_SHORT[model] for model in pair.models) for pair in run.pairs]
         text = [f"{words.percent(pair.top1)}\nCE {pair.ab:.2f} / {pair.ba:.2f}" for pair in run.pairs]
-        colours = [LIGHT["sparse"] if "sparse" in pair.a else LIGHT["dense"] for pair in run.pairs]
+        colours = [LIGHT["sparse"] if "sparse" in pair.models else LIGHT["dense"] for pair in run.pairs]
         plot.bars(axes, labels, [100 * pair.top1 for pair in run.pairs], colours, text)
         axes.set_xlim(0, 100)
         axes.set_xlabel("same class named (% of the test images)\nCE: cross-entropy one way / the other (nats)")
@@ -94,13 +96,3 @@ def agreement(run: Run) -> Chart | None:
         for pair in run.pairs
     )
     return Chart("agreement", title, f"{alt}.", draw)
-
-
-def _short(name: str) -> str:
-    return {
-        "the sparse model": "sparse",
-        "its dense twin": "twin",
-        "the dense twin": "twin",
-        "the fine-tuned twin": "tuned twin",
-        "the dense baseline": "baseline",
-    }[name]

@@ -136,6 +136,11 @@ def models(run: Run) -> list[Model]:
     return found
 
 
+def noun(role: str) -> str:
+    """As a line of a table begins."""
+    return NOUNS[role].removeprefix("the ").removeprefix("its ")
+
+
 def of_role(run: Run, role: str) -> Model | None:
     return next((model for model in models(run) if model.role == role), None)
 
@@ -251,7 +256,7 @@ def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
         value, std = published.get(model.role, (None, None))
         if value is None:
             continue
-        name = NOUNS[model.role].removeprefix("the ").removeprefix("its ")
+        name = noun(model.role)
         found.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, std))
         if model.best:
             best = f"{name}, best epoch on the {model.best['chosen_on']} set (%)"

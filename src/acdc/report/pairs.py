@@ -10,7 +10,7 @@ from typing import Any
 
 from acdc.measure.agreement import agreement
 from acdc.train import predictions
-from acdc.train.predictions import GONE, OTHER, UNTIED, Kept
+from acdc.train.predictions import Kept, Source
 
 _PAIRS = (
     ("sparse", "dense", "the sparse model", "its dense twin"),
@@ -20,20 +20,23 @@ _PAIRS = (
 )
 _MODELS = tuple(dict.fromkeys(name for pair in _PAIRS for name in pair[:2]))
 _UNCHECKED = {
-    GONE: "Agreement is of predictions that were kept: the models that made them are not here to be checked.",
-    UNTIED: "Agreement is of predictions that an older acdc kept, which tied them to no file.",
+    Source.GONE: "Agreement is of predictions that were kept: the models that made them are not here to be checked.",
+    Source.UNTIED: "Agreement is of predictions that an older acdc kept, which tied them to no file.",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
+    """Of two models: `models` are the names of their files, which code asks for; `a` and `b` what people call them."""
+
+    models: tuple[str, str]
     a: str
     b: str
     top1: float
     ab: float  # cross-entropy, −Σ p_a · log p_b, in nats; and the other way round
     ba: float
     samples: int
-    sources: tuple[str, ...] = ()  # of the predictions: see train/predictions.py
+    sources: tuple[Source, ...] = ()  # of the predictions
 
 
 def any_among(result: Mapping[str, Any]) -> bool:
@@ -51,7 +54,7 @@ def kept(folder: Path, notes: list[str]) -> dict[str, Kept]:
         return {}
     own = {}
     for name in _MODELS:
-        if name in found and found[name].source == OTHER:
+        if name in found and found[name].source is Source.OTHER:
             notes.append(
                 f"{name}.safetensors is not the file its kept predictions were made from: agreement with it is not "
                 f"shown (to run it again: acdc compare {folder})."
@@ -76,6 +79,7 @@ def agreeing(known: Mapping[str, Kept], test: int | None, notes: list[str]) -> l
             continue
         pairs.append(
             Pair(
+                models=(a, b),
                 a=a_name,
                 b=b_name,
                 top1=found.top1,
@@ -94,6 +98,7 @@ def compared(said: Mapping[str, Any]) -> tuple[list[Pair], int | None]:
     known = {(one["a"]["model"], one["b"]["model"]): one for one in pairs if one["a"]["run"] == one["b"]["run"]}
     pairs = [
         Pair(
+            models=(a, b),
             a=a_name,
             b=b_name,
             top1=found["top1"],
@@ -107,7 +112,7 @@ def compared(said: Mapping[str, Any]) -> tuple[list[Pair], int | None]:
     return pairs, next((found["classes"] for found in known.values()), None)
 
 
-def unchecked(sources: Iterable[str]) -> str:
+def unchecked(sources: Iterable[Source]) -> str:
     """What a reader must know of agreement from such predictions; nothing where each was checked."""
     found = {*sources}
     return " ".join(text for source, text in _UNCHECKED.items() if source in found)

@@ -125,7 +125,8 @@ def _differs(key: str, firsts: Sequence[Mapping[str, Any]]) -> bool:
 def _settings(run: Run) -> dict[str, Any]:
     """Of the recipe; those of the method as it was built, what the recipe left to it included.
 
-    What came to be a setting after a run was made has its default there, as it had in effect.
+    What came to be a setting after a run was made has its default there: of the recipe as reading it gives it, of the
+    method as building it does.
     """
     recipe, built = dict(run.config.get("recipe", {})), run.config.get("method")
     method = None

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acdc.report.comparison import cells
 from acdc.report.read import NotBegunError, ReportError, Run, config_of, expand, read
+from acdc.train import folder
 
 if TYPE_CHECKING:
     from acdc.report.compose import Report
@@ -42,8 +41,8 @@ def make(
         raise ReportError(reason)
     target = out or (paths[0] if len(paths) == 1 else Path()) / f"report.{kind}"
     folders = expand(paths)
-    for folder in folders:
-        config_of(folder)  # before the file is looked at: whose report it is depends on it
+    for run in folders:
+        config_of(run)  # before the file is looked at: whose report it is depends on it
     marker = f"acdc-report:{_key(paths)}"
     _check(target, marker)
     from acdc.report import compose  # it draws, and `missing` has not spoken before now
@@ -51,22 +50,25 @@ def make(
     runs, left_out = _read(folders)
     report = compose.compose(runs, left_out, compared=any(cells.runs(path) for path in paths))
     content, notes = _render(report, kind, marker, figure), report.notes
-    _replace(target, content)
+    try:
+        folder.write_bytes(target, content)
+    except OSError as error:
+        raise ReportError(f"--out {target}: it could not be written ({error.strerror}); type another name") from None
     return target, notes
 
 
 def _read(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """The runs, and what is said of those that have not begun: among others they are no reason to show nothing."""
     runs, left_out, silent, first = list[Run](), list[str](), list[str](), None
-    for folder in folders:
+    for run in folders:
         try:
-            runs.append(read(folder))
+            runs.append(read(run))
         except NotBegunError as error:
             first = first or error
-            if words := cells.last_words(folder):
-                left_out.append(f"{folder.name} is left out: no epoch of it has ended{words}")
+            if words := cells.last_words(run):
+                left_out.append(f"{run.name} is left out: no epoch of it has ended{words}")
             else:
-                silent.append(folder.name)
+                silent.append(run.name)
     if first and not runs:
         raise first
     if silent:
@@ -117,23 +119,3 @@ def _check(target: Path, marker: str) -> None:
         return
     what = "a report of other runs" if b"acdc-report:" in content else "not a report that acdc wrote"
     raise ReportError(f"--out {target}: this file exists and is {what}; type another name, or move it away")
-
-
-def _replace(target: Path, content: bytes) -> None:
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        raise ReportError(f"--out {target}: nothing can be written there ({error.strerror})") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)  # as any new file; mkstemp's is for the owner alone
-        os.replace(name, target)
-    except OSError as error:
-        raise ReportError(f"--out {target}: it could not be written ({error.strerror})") from None
-    finally:
-        Path(name).unlink(missing_ok=True)

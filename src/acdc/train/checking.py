@@ -1,7 +1,6 @@
 """What is wrong with a recipe whose values are each of the right type: names, schedules, numbers out of range."""
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from importlib import import_module
@@ -13,15 +12,15 @@ from acdc import data, methods, models
 from acdc.duration import Duration
 from acdc.schedule import Schedule
 from acdc.sparsity.distributions import check_distribution, check_sparsity
+from acdc.train.mistakes import SettingError, of_knob
 from acdc.train.recipe import Recipe, in_method, read_pattern
 from acdc.train.words import did_you_mean, keys_of, no_such, shown
 
 _KNOBS = tuple(inspect.signature(Schedule.alternating).parameters)
 _FOLDER_OPTIONS = ("size", "resize", "classes")
-_KNOB = re.compile(r"method\.(\w+)")  # as an error begins
 
 
-def check(recipe: Recipe) -> list[str]:
+def check(recipe: Recipe) -> list[SettingError]:
     """What single values cannot show: models and data by name, schedules, numbers in range."""
     problems = [*_schedule_knobs(recipe), *_method_options(recipe)]
     phases = () if problems else (recipe.schedule, lambda: recipe.epochs)
@@ -29,7 +28,7 @@ def check(recipe: Recipe) -> list[str]:
         try:
             attempt()
         except (ValueError, TypeError) as error:
-            problems.append(str(error))
+            problems.append(SettingError.of(error))
     if phases:
         problems += _built(recipe)
     problems += _model(recipe)
@@ -38,20 +37,19 @@ def check(recipe: Recipe) -> list[str]:
     try:
         every = Duration.parse(recipe.run.checkpoint_every)
         if every.unit == "%" or not every.value:
-            said = recipe.run.checkpoint_every
-            problems.append(f'run.checkpoint_every = "{said}": expected epochs or steps; write "10ep" or "500st"')
+            said = f' = "{recipe.run.checkpoint_every}": expected epochs or steps; write "10ep" or "500st"'
+            problems.append(SettingError("run.checkpoint_every", said))
     except ValueError as error:
-        problems.append(f"run.checkpoint_every: {error}")
+        problems.append(SettingError("run.checkpoint_every", f": {error}"))
     return problems
 
 
-def _schedule_knobs(recipe: Recipe) -> list[str]:
+def _schedule_knobs(recipe: Recipe) -> list[SettingError]:
     said, name = recipe.method.schedule, recipe.method.name
     if said is not None and name in methods.names() and not (kind := methods.find(name)).alternates:
-        return [
-            f"method.schedule = {shown(said)}: {kind.title()} has phases of its own, and these alternate; leave "
-            f"it out (method.schedule=) and set train.epochs = {recipe.train.epochs or _epochs(said)}"
-        ]
+        own = f"{kind.title()} has phases of its own, and these alternate; leave it out (method.schedule=)"
+        instead = f"set train.epochs = {recipe.train.epochs or _epochs(said)}"
+        return [SettingError("method.schedule", f" = {shown(said)}: {own} and {instead}")]
     if not isinstance(said, Mapping) or name == "dense":
         return []
     optional = ("last_dense", "shape", *(("total",) if recipe.train.epochs else ()))
@@ -59,7 +57,8 @@ def _schedule_knobs(recipe: Recipe) -> list[str]:
     missing = [knob for knob in needed if knob not in said]
     problems = [no_such("method.schedule", knob, _KNOBS) for knob in said if knob not in _KNOBS]
     if missing:
-        problems.append(f'method.schedule: {", ".join(missing)} not set; write for example {missing[0]} = "10ep"')
+        instead = f'write for example {missing[0]} = "10ep"'
+        problems.append(SettingError("method.schedule", f": {', '.join(missing)} not set; {instead}"))
     return problems
 
 
@@ -74,13 +73,15 @@ def _epochs(schedule: str | Mapping[str, Any]) -> int:
         return 100
 
 
-def _method_options(recipe: Recipe) -> list[str]:
+def _method_options(recipe: Recipe) -> list[SettingError]:
     said = recipe.method
     if said.name == "dense":
-        return [f'method.{key}: method.name = "dense" has no knobs; leave it out' for key in said.options]
+        why = ': method.name = "dense" has no knobs; leave it out'
+        return [SettingError(f"method.{key}", why) for key in said.options]
     if said.name not in methods.names():
         known = ("dense", *methods.names())
-        return [f'method.name = "{said.name}": expected one of {", ".join(known)}{did_you_mean(said.name, known)}']
+        expected = f"expected one of {', '.join(known)}{did_you_mean(said.name, known)}"
+        return [SettingError("method.name", f' = "{said.name}": {expected}')]
     known = [f.name for f in fields(methods.find(said.name)) if f.name != "epochs"]
     return [no_such("method", key, known) for key in said.options if key not in known]
 
@@ -97,24 +98,24 @@ def _knobs(recipe: Recipe) -> Iterator[Callable[[], object]]:
             yield lambda: in_method(check_sparsity, "sparsity", said.sparsity)
 
 
-def _built(recipe: Recipe) -> list[str]:
+def _built(recipe: Recipe) -> list[SettingError]:
     """What building the method refuses, knob after knob: one that is wrong is named, another value takes its place, and
     it is built again. What is said of a knob because of one named already is left out."""
-    problems: list[str] = []
+    problems: list[SettingError] = []
     named: set[str] = set()
     while True:
         try:
             recipe.build_method()
             return problems
         except (ValueError, TypeError) as error:
-            text = str(error)
-        found = _KNOB.match(text)
-        if found is None or not any(f"{knob}=" in text or knob == found[1] for knob in named):
-            problems.append(text)
-        if found is None or found[1] in named:
+            problem = SettingError.of(error)
+        knob = problem.key if problem.table == "method" else ""
+        if not knob or not any(f"{other}=" in str(problem) or other == knob for other in named):
+            problems.append(problem)
+        if not knob or knob in named:
             return problems
-        named.add(found[1])
-        recipe = _without(recipe, found[1])
+        named.add(knob)
+        recipe = _without(recipe, knob)
 
 
 def _without(recipe: Recipe, knob: str) -> Recipe:
@@ -138,28 +139,30 @@ def _fixes_sparsity(pattern: str | None) -> bool:
         return False
 
 
-def _model(recipe: Recipe) -> list[str]:
+def _model(recipe: Recipe) -> list[SettingError]:
     """Its name, and its options one by one."""
-    said, problems = recipe.model, []
+    said = recipe.model
     settled = {"classes": "the data settle it", "in_channels": "the data settle it", "seed": "run.seeds settles it"}
-    problems = [f"model.{key}: {why}; leave it out" for key, why in settled.items() if key in said.options]
+    problems = [
+        SettingError(f"model.{key}", f": {why}; leave it out") for key, why in settled.items() if key in said.options
+    ]
     for option in ({}, *({key: value} for key, value in said.options.items() if key not in settled)):
         try:
             with torch.device("meta"):
                 models.build(said.name, classes=10, **option)
         except ValueError as error:
-            problems.append(f"model.{error}")
+            problems.append(of_knob("model", str(error)))
             if not option:  # the name
                 break
     return problems
 
 
-def _data(recipe: Recipe) -> list[str]:
+def _data(recipe: Recipe) -> list[SettingError]:
     """The name, and options that its loader does not take."""
     said = recipe.data
     if said.name not in data.names():
-        close = did_you_mean(said.name, data.names())
-        return [f'data.name = "{said.name}": expected one of {", ".join(data.names())}{close}']
+        expected = f"expected one of {', '.join(data.names())}{did_you_mean(said.name, data.names())}"
+        return [SettingError("data.name", f' = "{said.name}": {expected}')]
     known, problems = data.describe(said.name), []
     own = _FOLDER_OPTIONS
     if known.kind == "memory":
@@ -167,7 +170,7 @@ def _data(recipe: Recipe) -> list[str]:
         own = tuple(name for name in inspect.signature(load).parameters if name not in ("root", "device"))
     else:
         problems = [
-            f"data.{key} = {getattr(said, key)}: not for images read from folders; leave it out"
+            SettingError(f"data.{key}", f" = {getattr(said, key)}: not for images read from folders; leave it out")
             for key in ("validation", "corrupt", "crop")
             if getattr(said, key)
         ]
@@ -175,11 +178,11 @@ def _data(recipe: Recipe) -> list[str]:
     return problems + [no_such("data", key, [*settings, *own]) for key in said.options if key not in own]
 
 
-def _ranges(recipe: Recipe) -> list[str]:
+def _ranges(recipe: Recipe) -> list[SettingError]:
     o, t, r, d, rate = recipe.optimizer, recipe.train, recipe.run, recipe.data, recipe.rate
     smoothing = 0 <= t.label_smoothing < 1
     problems = [
-        f"{key} = {shown(value)}: expected {allowed}"
+        SettingError(key, f" = {shown(value)}: expected {allowed}")
         for key, value, fine, allowed in (
             ("optimizer.lr", o.lr, o.lr > 0, "a number above 0, such as 0.1"),
             ("optimizer.momentum", o.momentum, 0 <= o.momentum < 1, "from 0 to below 1, such as 0.9"),
@@ -211,12 +214,15 @@ def _ranges(recipe: Recipe) -> list[str]:
         if not fine
     ]
     if t.distill and recipe.method.name == "dense":
-        problems.append('train.distill: method.name = "dense" has no twin to learn from; leave it out')
+        problems.append(
+            SettingError("train.distill", ': method.name = "dense" has no twin to learn from; leave it out')
+        )
     elif t.distill and not problems and not _gives_twin(recipe):
-        title = methods.find(recipe.method.name).title()
-        problems.append(f"train.distill = {t.distill:g}: {title} keeps no dense twin to learn from; leave it out")
+        why = f"{methods.find(recipe.method.name).title()} keeps no dense twin to learn from; leave it out"
+        problems.append(SettingError("train.distill", f" = {t.distill:g}: {why}"))
     if recipe.method.name == "dense" and (r.baseline or r.finetune):
-        problems.append('run.baseline, run.finetune: method.name = "dense" has neither; leave them false')
+        why = ', run.finetune: method.name = "dense" has neither; leave them false'
+        problems.append(SettingError("run.baseline", why))
     return problems
 
 

@@ -18,8 +18,7 @@ import torch
 
 from acdc import methods
 from acdc.data.labels import save_indices
-from acdc.measure.dynamics import flops_of, nonzeros
-from acdc.sparsity.layers import find_prunable
+from acdc.measure.dynamics import counted
 from acdc.sparsity.uses import forward_uses
 from acdc.train import environment, folder, predictions
 from acdc.train.checkpoint import Found
@@ -143,11 +142,16 @@ def _stages(
             note()
             by_first(partial(_tell, row, stage, setting, out, console))
         result = _finish(stage)
+        made: dict[str, predictions.Made] = {}
         for title, file, weights in _recalibrated(_models(stage, result), stage, problem, setting):
             masks = result.masks if result and file == "sparse.safetensors" else {}
             outcome, said = _measured(title, file, weights, stage, problem, setting, uses, masks)
-            by_first(partial(_keep, out, file, weights, said, tuple(problem.loaders.test.unread)))
+            by_first(partial(write_safetensors, {out / file: weights}))
+            if said is not None:
+                made[Path(file).stem] = predictions.Made(said, tuple(problem.loaders.test.unread))
             yield outcome
+        if made:
+            by_first(partial(predictions.add, out, made))
         if result:
             by_first(partial(write_safetensors, {out / "masks.safetensors": result.masks}))
 
@@ -160,12 +164,6 @@ def _tell(row: Row, stage: Stage, setting: Setting, out: Path, console: Console)
     console.epoch(row)
     for sink in setting.sinks:
         sink(row)
-
-
-def _keep(out: Path, file: str, weights: StateDict, said: torch.Tensor | None, unread: Sequence[int]) -> None:
-    write_safetensors({out / file: weights})
-    if said is not None:
-        predictions.add(out / file, said, unread)
 
 
 def _note(stage: Stage, outcomes: list[Outcome], began: float) -> None:
@@ -238,10 +236,7 @@ def _measured(
     few = setting.world.size == 1 and problem.loaders.test.samples * problem.classes <= _FEW
     logits: list[torch.Tensor] | None = [] if few else None
     score = evaluate(model, problem.loaders.test, stage.recipe, setting, logits)
-    layers = find_prunable(model)
-    counts = nonzeros(layers)
-    actual, dense = flops_of(counts, uses), flops_of({w.name: w.param.numel() for w in layers.weights}, uses)
-    zeros = layers.size - sum(counts.values())
+    found = counted(model, uses)
     norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
     final = file in ("baseline.safetensors", "sparse.safetensors", "finetuned.safetensors")
     outcome = Outcome(
@@ -249,13 +244,13 @@ def _measured(
         file=file,
         test_accuracy=score.accuracy,
         test_loss=score.loss,
-        sparsity=zeros / layers.size,
-        reported_sparsity=zeros / (layers.size + norms),
-        flops=actual,
-        dense_flops=dense,
-        flops_ratio=actual / dense,
+        sparsity=found.sparsity,
+        reported_sparsity=found.zeros / (found.size + norms),
+        flops=found.flops,
+        dense_flops=found.dense_flops,
+        flops_ratio=found.flops / found.dense_flops,
         test_images=score.samples,
-        mask_sparsity=sum(int((~mask).sum()) for mask in masks.values()) / layers.size if masks else None,
+        mask_sparsity=sum(int((~mask).sum()) for mask in masks.values()) / found.size if masks else None,
         best=stage.best if final else None,
     )
     return outcome, torch.cat(logits).cpu() if logits else None

@@ -14,6 +14,7 @@ from acdc.methods.base import Base
 from acdc.sparsifier import attach, log
 from acdc.sparsity.patterns import Unstructured
 from acdc.sparsity.uses import forward_uses
+from acdc.train.mistakes import SettingError
 from acdc.train.recipe import Recipe, in_method, read_pattern
 
 
@@ -32,10 +33,11 @@ def fit(
     classes: int,
     shape: tuple[int, int, int],
     steps: int | None,
-    wrong: Sequence[str] = (),
+    wrong: Sequence[SettingError] = (),
+    typed: str = "method",
 ) -> Fit:
     """`steps` are those of an epoch; None where the data is not known. `wrong` is what reading the recipe found: then
-    only that is looked at which does not build on it."""
+    only that is looked at which does not build on it. `typed` is the table to set a method's knobs by."""
     found = Fit()
 
     def attempt(act: Callable[[], object]) -> bool:
@@ -45,7 +47,7 @@ def fit(
             found.problems.append(str(error))
         return not found.problems
 
-    if any(text.startswith("model.") for text in wrong):
+    if any(mistake.table == "model" for mistake in wrong):
         return found
     said = recipe.model
     with torch.device("meta"):
@@ -65,8 +67,8 @@ def fit(
         attempt(lambda: _criterion(method, shape))
         total = recipe.epochs * steps
         if idle := method.idle(total, steps):
-            found.idle.append(f"method.{idle}".replace(" write every=", " write method.every="))
-        found.warnings += [text for text in method.cautions(total, steps) if text != idle]
+            found.idle.append(idle.told("method.every", f"{typed}.every"))
+        found.warnings += [text for text in method.cautions(total, steps) if not idle or text != idle.told()]
     found.warnings += _odd_rates(recipe)
     return found
 

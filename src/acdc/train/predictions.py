@@ -6,8 +6,9 @@ of the test set. Its metadata says of each model which file it was, by a checksu
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,22 @@ from acdc.twin import write_safetensors
 
 FILE = "predictions.safetensors"
 
-# What becomes of the file that predictions were made from.
-TIED = "tied"  # it is there, as it was
-GONE = "gone"
-OTHER = "other"  # another one is in its place, or only a part of it
-UNTIED = "untied"  # an older acdc kept no checksum
+
+class Source(StrEnum):
+    """What became of the file that predictions were made from. Text, as a report in JSON says it."""
+
+    TIED = "tied"  # it is there, as it was
+    GONE = "gone"
+    OTHER = "other"  # another one is in its place, or only a part of it
+    UNTIED = "untied"  # an older acdc kept no checksum
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model's predictions, to be kept."""
+
+    logits: Tensor
+    unread: Sequence[int] = ()  # places of test images without a row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +57,13 @@ class Kept:
         return self.shape[1]
 
     @cached_property
-    def source(self) -> str:
-        """TIED, GONE, OTHER or UNTIED. Reads the whole file, once."""
+    def source(self) -> Source:
+        """Reads the whole file, once."""
         if not self.model.is_file():
-            return GONE
+            return Source.GONE
         if self.made_from is None:
-            return UNTIED if _whole(self.model) else OTHER
-        return TIED if self.made_from == checksum(self.model) else OTHER
+            return Source.UNTIED if _whole(self.model) else Source.OTHER
+        return Source.TIED if self.made_from == checksum(self.model) else Source.OTHER
 
     def why_unknown(self, test: int | None) -> str | None:
         """Of a test set of so many images: why these could be of any. Older versions did not say which they skipped."""
@@ -64,13 +76,15 @@ class Kept:
             return file.get_tensor(self.model.stem)
 
 
-def add(model: Path, logits: Tensor, unread: Sequence[int] = ()) -> None:
-    """Of a model on the test images, beside those its run keeps already."""
-    path = model.with_name(FILE)
+def add(run: Path, made: Mapping[str, Made]) -> None:
+    """Of models, by name, beside those the run keeps already: all or none, as the file is written anew."""
+    path = run / FILE
     held, said = (load_file(path), _said(path)) if path.exists() else ({}, {})
-    said[model.stem] = {"made_from": checksum(model), "unread": list(unread)}
+    for name, one in made.items():
+        held[name] = one.logits
+        said[name] = {"made_from": checksum(_model(run, name)), "unread": list(one.unread)}
     metadata = {"models": json.dumps(said, sort_keys=True)}  # one entry: the order of several is not kept
-    write_safetensors({path: {**held, model.stem: logits}}, metadata)
+    write_safetensors({path: held}, metadata)
 
 
 def kept(run: Path) -> dict[str, Kept]:
@@ -86,7 +100,7 @@ def kept(run: Path) -> dict[str, Kept]:
         raise ValueError(f"{path}: cut short, or not a safetensors file ({error})") from None
     return {
         name: Kept(
-            model=run / f"{name}.safetensors",
+            model=_model(run, name),
             shape=shape,
             unread=tuple(said.get(name, {}).get("unread", ())),
             made_from=said.get(name, {}).get("made_from"),
@@ -116,6 +130,10 @@ def without(unread: Sequence[int]) -> str:
 def checksum(path: Path) -> str:
     with path.open("rb") as file:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def _model(run: Path, name: str) -> Path:
+    return run / f"{name}.safetensors"
 
 
 def _said(path: Path) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from acdc import methods
 from acdc.schedule import Schedule
 from acdc.train.checking import check
+from acdc.train.mistakes import RecipeError, SettingError
 from acdc.train.recipe import PaperRow, Recipe, read_pattern
-from acdc.train.shelf import RecipeError, find
+from acdc.train.shelf import find
 from acdc.train.shelf import shipped as shipped
 from acdc.train.words import did_you_mean, elsewhere, keys_of, no_such, parts_of_a_recipe, shown
 
@@ -26,29 +27,32 @@ def read(name: str, settings: Iterable[str] = ()) -> Recipe:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(str(path), [f"this is not TOML: {error}"]) from None
+        raise RecipeError(str(path), [SettingError("", f"this is not TOML: {error}")]) from None
     except OSError as error:
-        raise RecipeError(str(path), [f"it cannot be read: {error.strerror}"]) from None
+        raise RecipeError(str(path), [SettingError("", f"it cannot be read: {error.strerror}")]) from None
     return from_tables(path.stem, tables, settings, source=str(name))
 
 
 def from_tables(name: str, tables: Mapping[str, Any], settings: Iterable[str] = (), *, source: str = "") -> Recipe:
     """Settings come after the tables, and give way to none of them: see _give_way."""
-    problems: list[str] = []
+    problems: list[SettingError] = []
     changed = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
     said = {key for setting in settings if (key := _set(changed, setting, problems))}
     _give_way(changed, said)
     bad: set[str] = set()
     recipe = _recipe(name, changed, problems, bad)
-    if recipe is not None:  # what follows from a mistake already named is left out
-        problems += [problem for problem in check(recipe) if not any(key in problem for key in bad)]
+    if recipe is not None:  # what mentions a setting already named follows from that, and is left out
+        problems += [problem for problem in check(recipe) if not any(key in str(problem) for key in bad)]
     if problems or recipe is None:
-        raise RecipeError(source or name, dict.fromkeys(problems), recipe)
+        raise RecipeError(source or name, {str(problem): problem for problem in problems}.values(), recipe)
     return recipe
 
 
 def from_dict(state: Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
-    """What Recipe.to_dict gave, after a trip through JSON, with settings on top."""
+    """What Recipe.to_dict gave, after a trip through JSON, with settings on top.
+
+    A setting that came after it was written has its default, as it had in effect.
+    """
     tables: dict[str, Any] = {key: dict(v) if isinstance(v, Mapping) else v for key, v in state.items()}
     for free in _FREE:
         options = tables[free].pop("options", {})
@@ -67,17 +71,18 @@ def parse_value(text: str) -> Any:
 # Inside
 
 
-def _set(tables: dict[str, Any], setting: str, problems: list[str]) -> str | None:
+def _set(tables: dict[str, Any], setting: str, problems: list[SettingError]) -> str | None:
     """Change one value, and return its key. An empty value takes the setting back to its default."""
     key, equals, text = setting.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        problems.append(f"--set {setting}: expected table.key=value, for example --set method.sparsity=0.95")
+        example = "expected table.key=value, for example --set method.sparsity=0.95"
+        problems.append(SettingError("", f"--set {setting}: {example}"))
         return None
     if len(parts) == 1:
         near = elsewhere(parts[0])
         instead = f"; did you mean {' or '.join(near)}?" if near else ", for example --set method.sparsity=0.95"
-        problems.append(f"--set {setting}: expected table.key=value{instead}")
+        problems.append(SettingError("", f"--set {setting}: expected table.key=value{instead}"))
         return None
     *path, last = parts
     table = tables
@@ -123,7 +128,7 @@ def _give_way(tables: dict[str, Any], said: set[str]) -> None:
                 method.pop("distribution", None)
 
 
-def _recipe(name: str, tables: dict[str, Any], problems: list[str], bad: set[str]) -> Recipe | None:
+def _recipe(name: str, tables: dict[str, Any], problems: list[SettingError], bad: set[str]) -> Recipe | None:
     """With defaults in place of the `bad` values, so that the rest can be checked; None where nothing stands in."""
     parts = parts_of_a_recipe()
     allowed = [*parts, "about", "paper"]
@@ -132,21 +137,22 @@ def _recipe(name: str, tables: dict[str, Any], problems: list[str], bad: set[str
             shown = f"[{key}]: no such table" if isinstance(value, Mapping) else f"{key}: no such setting"
             near = elsewhere(key)
             instead = f"; did you mean {' or '.join(near)}?" if near else did_you_mean(key, allowed)
-            problems.append(f"{shown}; allowed are {', '.join(allowed)}{instead}")
+            problems.append(SettingError("", f"{shown}; allowed are {', '.join(allowed)}{instead}"))
     built = {key: _build(key, part, tables.get(key, {}), problems, bad) for key, part in parts.items()}
     about, rows = tables.get("about", ""), tables.get("paper", [])
     if not isinstance(about, str):
-        problems.append(f"about = {about!r}: expected text")
+        problems.append(SettingError("about", f" = {about!r}: expected text"))
     if not isinstance(rows, list | tuple):
-        problems.append("paper: expected rows, each under a line [[paper]]")
+        problems.append(SettingError("paper", ": expected rows, each under a line [[paper]]"))
         rows = []
     paper = tuple(_build("paper", PaperRow, row, problems, bad) for row in rows)
     return None if None in built.values() else Recipe(name=name, about=about, paper=paper, **built)  # type: ignore[arg-type]
 
 
-def _build(table: str, part: type, said: Any, problems: list[str], bad: set[str]) -> Any:
+def _build(table: str, part: type, said: Any, problems: list[SettingError], bad: set[str]) -> Any:
     if not isinstance(said, Mapping):
-        problems.append(f"{table} = {said!r}: expected a table of settings, written as [{table}] and lines below it")
+        written = f"written as [{table}] and lines below it"
+        problems.append(SettingError(table, f" = {said!r}: expected a table of settings, {written}"))
         bad.add(f"{table}.")
         said = {}
     hints, known, free = get_type_hints(part), keys_of(part), table in _FREE
@@ -156,7 +162,7 @@ def _build(table: str, part: type, said: Any, problems: list[str], bad: set[str]
             try:
                 values[key] = _convert(value, hints[key])
             except ValueError as error:
-                problems.append(f"{table}.{key} = {shown(value)}: expected {error}")
+                problems.append(SettingError(f"{table}.{key}", f" = {shown(value)}: expected {error}"))
                 bad.add(f"{table}.{key}")
         elif free:
             values["options"][key] = value
@@ -165,7 +171,7 @@ def _build(table: str, part: type, said: Any, problems: list[str], bad: set[str]
     needed = [f"{table}.{f.name}" for f in fields(part) if f.default is MISSING and f.default_factory is MISSING]
     for key in needed:
         if key.partition(".")[2] not in said and f"{table}." not in bad:
-            problems.append(f'{key} is not set: it must be, for example {key} = "{_NEEDED[key]}"')
+            problems.append(SettingError(key, f' is not set: it must be, for example {key} = "{_NEEDED[key]}"'))
     return part(**values) if all(key.partition(".")[2] in values for key in needed) else None
 
 

@@ -12,9 +12,9 @@ from acdc import methods
 from acdc.methods.base import Base
 from acdc.schedule import Schedule
 from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
+from acdc.train.mistakes import SettingError, of_knob
 
 T = TypeVar("T")
-_KNOB = re.compile(r"\w+(=|\[|\.| is not set| gives )")  # as an error begins that is about a knob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ class Recipe:
             return self.train.epochs
         schedule = self.schedule()
         if schedule is None:
-            raise ValueError("train.epochs is not set: say how long to train, for example train.epochs = 100")
+            raise SettingError("train.epochs", " is not set: say how long to train, for example train.epochs = 100")
         return schedule.total_steps(1)
 
     def schedule(self) -> Schedule | None:
@@ -152,27 +152,30 @@ class Recipe:
         said = self.method.schedule
         if said is None:
             if self.train.epochs is None:
-                raise ValueError(
+                raise SettingError(
+                    "",
                     "neither train.epochs nor method.schedule is set: say how long to train, for example "
-                    'train.epochs = 100, or method.schedule = "cifar100_20"'
+                    'train.epochs = 100, or method.schedule = "cifar100_20"',
                 )
             return None
         if isinstance(said, str):
             named = Schedule.named()
             if said not in named:
-                raise ValueError(
-                    f'method.schedule = "{said}": expected one of {", ".join(named)}, or a table such as '
-                    '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }'
+                raise SettingError(
+                    "method.schedule",
+                    f' = "{said}": expected one of {", ".join(named)}, or a table such as '
+                    '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }',
                 )
             return named[said]()
         knobs = {"total": f"{self.train.epochs}ep", **said} if self.train.epochs else dict(said)
         try:
             schedule = Schedule.alternating(**knobs)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"method.schedule: {error}") from None
+            raise SettingError("method.schedule", f": {error}") from None
         if schedule.total is None or schedule.total.unit != "ep" or schedule.total.value.denominator > 1:
-            raise ValueError(
-                f'method.schedule: total = "{schedule.total}": expected whole epochs; write for example total = "100ep"'
+            raise SettingError(
+                "method.schedule",
+                f': total = "{schedule.total}": expected whole epochs; write for example total = "100ep"',
             )
         return schedule
 
@@ -182,9 +185,10 @@ class Recipe:
             return None
         schedule = self.said_schedule()
         if schedule is not None and self.train.epochs not in (None, schedule.total_steps(1)):
-            raise ValueError(
-                f"train.epochs = {self.train.epochs}: method.schedule lasts {schedule.total_steps(1)} epochs; leave "
-                "train.epochs out, or method.schedule, for the paper's proportions over any number of epochs"
+            raise SettingError(
+                "train.epochs",
+                f" = {self.train.epochs}: method.schedule lasts {schedule.total_steps(1)} epochs; leave train.epochs "
+                "out, or method.schedule, for the paper's proportions over any number of epochs",
             )
         return self._built(schedule)
 
@@ -205,7 +209,9 @@ class Recipe:
             and fixed is None
             and not isinstance(said.distribution, Mapping)
         ):
-            raise ValueError("method.sparsity is not set: give the fraction of zeros, such as method.sparsity = 0.9")
+            raise SettingError(
+                "method.sparsity", " is not set: give the fraction of zeros, such as method.sparsity = 0.9"
+            )
         return in_method(
             methods.build,
             said.name,
@@ -232,9 +238,8 @@ def in_method(make: Callable[..., T], *args: Any, **knobs: Any) -> T:
     except (ValueError, TypeError) as error:
         text = str(error)
         if text.startswith(("phases[", "total=", "steps_per_epoch=")):  # words of Schedule
-            raise ValueError(f"method.schedule: {text}") from None
-        table = "train" if text.startswith("epochs=") else "method"
-        raise ValueError(f"{table}{'.' if _KNOB.match(text) else ': '}{text}") from None
+            raise SettingError("method.schedule", f": {text}") from None
+        raise of_knob("train" if text.startswith("epochs=") else "method", text) from None
 
 
 def read_pattern(text: str) -> Pattern:
@@ -249,4 +254,5 @@ def read_pattern(text: str) -> Pattern:
             return NM(int(match[1]), int(match[2]))
     except ValueError as error:
         reason = f" ({error})"
-    raise ValueError(f'method.pattern = "{text}": expected "unstructured", "2:4", "block 4x4" or "channel"{reason}')
+    expected = 'expected "unstructured", "2:4", "block 4x4" or "channel"'
+    raise SettingError("method.pattern", f' = "{text}": {expected}{reason}')

@@ -6,7 +6,7 @@ All three compute the same. A batch is trained in `accumulate` parts, whose grad
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.train.recipe import Training
+from acdc.train.recipe import Recipe, Training
 
 _WARM = 3  # eager steps before a first capture: cuDNN chooses its kernels, the allocator and the optimizer settle
 _WORTH_COMPILING = 20_000  # steps; compiling takes about a minute
@@ -69,6 +69,13 @@ def _toolchain(device: torch.device) -> str | None:
     if not any(shutil.which(name) for name in ("c++", "g++", "clang++", "cc", "gcc")):
         return "there is no C++ compiler"
     return None
+
+
+def computable(recipe: Recipe, device: torch.device) -> Recipe:
+    """As a model of it is run on `device`: fp16 needs a GPU, and fp32 takes its place. Training is refused instead."""
+    if recipe.train.precision != "fp16" or device.type == "cuda":
+        return recipe
+    return replace(recipe, train=replace(recipe.train, precision="fp32"))
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:

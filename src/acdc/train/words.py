@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
+from acdc.train.mistakes import SettingError
 from acdc.train.recipe import Recipe
 
 
@@ -14,14 +15,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f'; did you mean "{folded[close[0]]}"?' if close else ""
 
 
-def no_such(table: str, key: str, known: Iterable[str]) -> str:
+def no_such(table: str, key: str, known: Iterable[str]) -> SettingError:
     """With the setting that was meant: of this table, or of the same name in another one."""
     known = list(known)
     instead = did_you_mean(key, known)
     if fold(key) not in known and (near := elsewhere(key)):
         instead = f"; did you mean {' or '.join(near)}?"
     allowed = f"allowed are {', '.join(known)}" if known else "there are none"
-    return f"{table}.{key}: no such setting; {allowed}{instead}"
+    return SettingError(f"{table}.{key}", f": no such setting; {allowed}{instead}")
 
 
 def shown(value: Any) -> str:

@@ -34,13 +34,13 @@ def found(groups: Sequence[Group]) -> dict[int, Agreed]:
 
 
 def _with_twin(group: Group) -> tuple[float, ...]:
-    return _there([_pair(run, "its dense twin") for run in group.runs])
+    return _there([_pair(run, "dense") for run in group.runs])
 
 
 def _with_dense(group: Group, known: Mapping[int | None, Kept]) -> tuple[float, ...]:
     shares = []
     for run in group.runs:
-        share = _pair(run, "the dense baseline")  # trained by the run itself
+        share = _pair(run, "baseline")  # trained by the run itself
         if share is None and run.seed in known:
             share = _agree(run.kept.get("baseline" if dense(group) else "sparse"), known[run.seed], run.test_images)
         shares.append(share)
@@ -48,7 +48,7 @@ def _with_dense(group: Group, known: Mapping[int | None, Kept]) -> tuple[float, 
 
 
 def _pair(run: Run, other: str) -> float | None:
-    return next((pair.top1 for pair in run.pairs if (pair.a, pair.b) == ("the sparse model", other)), None)
+    return next((pair.top1 for pair in run.pairs if pair.models == ("sparse", other)), None)
 
 
 def _there(shares: Sequence[float | None]) -> tuple[float, ...]:
