@@ -109,6 +109,17 @@ def test_a_run_too_short_for_its_method_to_do_anything(capsys: pytest.CaptureFix
     checked(capsys, "digits", "--epochs", "2", "--set", "method.name=rigl", "--set", "method.every=3st")
 
 
+def test_woodfisher_with_too_few_steps_before_a_compression(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "warning: method.criterion.steps=100: WoodFisher sees fewer gradients than that before 7 of 8 compressions"
+    assert said in checked(capsys, "digits", "--set", "method.criterion=woodfisher")
+    assert "WoodFisher" not in checked(capsys, "digits", "--set", 'method.criterion={name="woodfisher", steps=88}')
+
+
+def test_a_knob_of_a_criterion_is_named_as_it_is_set(capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "digits", "--set", 'method.criterion={name="woodfisher", steps=0}')
+    assert "      method.criterion.steps=0: expected a whole number, 1 or more; write steps=100\n" in error
+
+
 def test_data_that_is_there_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ("data.name=synthetic", "data.train=300", "data.test=50", "data.classes=7", "data.shape=[1, 16, 16]")
     out = checked(capsys, "digits", *(part for setting in settings for part in ("--set", setting)))

@@ -578,6 +578,16 @@ def test_a_recipe_is_planned_once(tmp_path: Path, capsys, monkeypatch: pytest.Mo
     assert capsys.readouterr().out.count(f"warning: {said}") == 1
 
 
+def test_what_a_method_cautions_of_is_said_as_the_run_begins_and_once(tmp_path: Path, capsys, caplog) -> None:
+    short = ["--epochs", "4", "--set", "run.baseline=false", "--set", "run.finetune=false"]
+    fisher = 'method.criterion={name="woodfisher", steps=23, block=2}'
+    assert main(["train", *short, "--set", fisher, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
+    out, said = capsys.readouterr().out, "criterion.steps=23: WoodFisher sees fewer gradients than that"
+    assert out.count(f"warning: method.{said} before 1 of 2 compressions, 22 before") == 1
+    assert out.index(said) < out.index("epoch   1/4")
+    assert said not in caplog.text
+
+
 def test_what_cannot_be_resumed_is_refused(run: Path, tmp_path: Path, capsys) -> None:
     for arguments, message in (
         ([str(tmp_path)], "there is no run (no config.json) in this folder"),

@@ -28,10 +28,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from acdc.duration import Duration
 from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
 from acdc.methods.base import Base
-from acdc.sparsifier import Sparsifier, attach
+from acdc.sparsifier import Sparsifier
 from acdc.sparsity.layers import find_prunable
 from acdc.train import checkpoint, optim
 from acdc.train.evaluation import Score, evaluate
+from acdc.train.planning import attach_quietly
 from acdc.train.rates import Rates
 from acdc.train.recipe import Recipe
 from acdc.train.rows import Live, Row
@@ -68,9 +69,7 @@ class Stage:
         self.model, self.epochs, self.epoch, self.batch = model, recipe.epochs, 0, 0
         self.optimizer = optim.build(recipe.optimizer, model, setting.device, recipe.train.precision)
         each = loaders.train.steps
-        self.sparsifier: Sparsifier | None = (
-            attach(model, self.optimizer, method, steps_per_epoch=each) if method else None
-        )
+        self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
         starts = tuple(start for start, _ in self.sparsifier.phase_starts) if self.sparsifier else ()
         self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
         self.scaler = torch.amp.GradScaler("cuda") if recipe.train.precision == "fp16" else None
