@@ -61,18 +61,28 @@ def read_recipe(args: argparse.Namespace) -> "Recipe":
 
 def examine(args: argparse.Namespace) -> tuple["Recipe | None", list[str]]:
     """The recipe with settings on top, and all that is wrong with it; what is not can be looked at further."""
-    from acdc.train import reading
-
     problems: list[str] = []
+    said = readable_settings(args, problems)
+    recipe, wrong = examine_with(args.recipe, said)
+    return recipe, wrong + problems
+
+
+def readable_settings(args: argparse.Namespace, problems: list[str]) -> list[str]:
+    """As `settings`; one that cannot be read goes to `problems`."""
     try:
-        said = settings(args)
+        return settings(args)
     except UsageError as error:
         problems += error.problems
-        said = settings(argparse.Namespace(**{**vars(args), "seeds": None}))
+        return settings(argparse.Namespace(**{**vars(args), "seeds": None}))
+
+
+def examine_with(name: str, said: Sequence[str]) -> tuple["Recipe | None", list[str]]:
+    from acdc.train import reading
+
     try:
-        return reading.read(args.recipe, said), problems
+        return reading.read(name, said), []
     except reading.RecipeError as error:
-        return error.recipe, [f"{error.source}:", *error.problems, *problems]
+        return error.recipe, [f"{error.source}:", *error.problems]
 
 
 def read(name: str, said: Sequence[str]) -> "Recipe":

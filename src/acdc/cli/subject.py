@@ -1,24 +1,20 @@
 """What a check is about: recipe, data, model and method, each built; or all that is wrong with them, at once."""
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from acdc import models
 from acdc.cli import common
-from acdc.cli.errors import UsageError
+from acdc.cli.errors import Problems, UsageError
 from acdc.cli.facts import STAND_IN, Facts, facts_of
 from acdc.methods.base import Base
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.uses import forward_uses
 from acdc.train import experiment, planning, step
 from acdc.train.recipe import Recipe
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +36,8 @@ class Subject:
 
 
 def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
-    problems: list[str] = []
-
-    def attempt(act: Callable[..., T], *given: Any) -> T | None:
-        if any(value is None for value in given):
-            return None  # what it builds on has failed, and said so
-        try:
-            return act(*given)
-        except UsageError as error:
-            problems.extend(error.problems)
-        except (ValueError, OSError, ModuleNotFoundError) as error:
-            problems.append(str(error))
-        return None
-
+    problems = Problems()
+    attempt = problems.attempt
     recipe, wrong = common.examine(args)
     problems += wrong
     device = attempt(common.read_device, args.device)

@@ -35,7 +35,7 @@ class StopRequest:
 
 
 @contextmanager
-def listening() -> Iterator[StopRequest]:
+def listening(said: str = "stopping after this step, with a checkpoint") -> Iterator[StopRequest]:
     """Signals become a request for as long as this lasts. A second Ctrl-C stops at once, without a checkpoint."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -47,8 +47,7 @@ def listening() -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         request.signum = signum
         with contextlib.suppress(OSError):  # nobody may be listening any more
-            text = "stopping after this step, with a checkpoint (Ctrl-C again: at once, without)"
-            print(f"\nacdc: {text}", file=sys.stderr)
+            print(f"\nacdc: {said} (Ctrl-C again: at once, without)", file=sys.stderr)
 
     before = {number: signal.signal(number, asked) for number in _SIGNALS}
     try:
