@@ -14,6 +14,7 @@ from acdc.schedule import Schedule
 from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
 
 T = TypeVar("T")
+_EPOCHS = re.compile(r'total="(\d+)ep"')
 _KNOB = re.compile(r"\w+(=|\[|\.| is not set| gives )")  # as an error begins that is about a knob
 
 
@@ -169,6 +170,9 @@ class Recipe:
         try:
             schedule = Schedule.alternating(**knobs)
         except (ValueError, TypeError) as error:
+            if "total" not in said and str(error).startswith("total="):  # which is train.epochs, and is changed there
+                text = _EPOCHS.sub(r"train.epochs = \1", str(error).partition(": ")[2])
+                raise ValueError(f"method.schedule: train.epochs = {self.train.epochs}: {text}") from None
             raise ValueError(f"method.schedule: {error}") from None
         if schedule.total is None or schedule.total.unit != "ep" or schedule.total.value.denominator > 1:
             raise ValueError(
@@ -184,9 +188,17 @@ class Recipe:
         if schedule is not None and self.train.epochs not in (None, schedule.total_steps(1)):
             raise ValueError(
                 f"train.epochs = {self.train.epochs}: method.schedule lasts {schedule.total_steps(1)} epochs; leave "
-                "train.epochs out, or method.schedule, for the paper's proportions over any number of epochs"
+                f"train.epochs out{self._or_its_proportions()}"
             )
         return self._built(schedule)
+
+    def _or_its_proportions(self) -> str:
+        """What else may be left out where epochs and phases contradict each other: the phases, if epochs suffice."""
+        try:
+            Schedule.for_epochs(self.train.epochs or 0)
+        except ValueError:
+            return ""
+        return f", or method.schedule, for the paper's proportions over {self.train.epochs} epochs"
 
     def _built(self, schedule: Schedule | None) -> Base:
         said = self.method
@@ -206,16 +218,25 @@ class Recipe:
             and not isinstance(said.distribution, Mapping)
         ):
             raise ValueError("method.sparsity is not set: give the fraction of zeros, such as method.sparsity = 0.9")
-        return in_method(
-            methods.build,
-            said.name,
-            include=said.include,
-            exclude=said.exclude,
-            first_and_last_dense=said.first_and_last_dense,
-            depthwise_dense=said.depthwise_dense,
-            **{knob: value for knob, value in knobs.items() if value is not None},
-            **said.options,
-        )
+        try:
+            return in_method(
+                methods.build,
+                said.name,
+                include=said.include,
+                exclude=said.exclude,
+                first_and_last_dense=said.first_and_last_dense,
+                depthwise_dense=said.depthwise_dense,
+                **{knob: value for knob, value in knobs.items() if value is not None},
+                **said.options,
+            )
+        except ValueError as error:
+            if schedule is None and str(error).startswith(
+                "method.schedule: phases["
+            ):  # the method's own, made of epochs
+                raise ValueError(
+                    f"train.epochs = {self.train.epochs}: too few for the phases of {kind.title()}; set it higher"
+                ) from None
+            raise
 
     def with_seed(self, seed: int) -> "Recipe":
         return replace(self, run=replace(self.run, seeds=(seed,)))
@@ -234,6 +255,7 @@ def in_method(make: Callable[..., T], *args: Any, **knobs: Any) -> T:
         if text.startswith(("phases[", "total=", "steps_per_epoch=")):  # words of Schedule
             raise ValueError(f"method.schedule: {text}") from None
         table = "train" if text.startswith("epochs=") else "method"
+        text = text.replace(" write epochs=", " write train.epochs=") if table == "train" else text
         raise ValueError(f"{table}{'.' if _KNOB.match(text) else ': '}{text}") from None
 
 
