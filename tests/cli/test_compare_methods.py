@@ -221,7 +221,26 @@ def test_ctrl_c_before_a_run_trains_speaks_of_no_checkpoint(tmp_path: Path) -> N
         said, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said == "gmp-90-seed0: stopped, without a checkpoint (0 of 2)\n"
-    assert errors.endswith("acdc: stopped; no run has come to a checkpoint; begin again with: the same command\n")
+    assert errors.endswith(
+        "acdc: stopped by SIGINT; no run has come to a checkpoint; begin again with: the same command\n"
+    )
+
+
+def test_runs_stop_with_a_checkpoint_where_nobody_reads_what_becomes_of_them(tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense"]
+    command += ["--variant", "long=dense:train.epochs=2000", "--jobs", "2", "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "2 runs, 2 at a time" in process.stdout.readline()
+    process.stdout.close()
+    with process.stderr as errors:  # type: ignore[union-attr]
+        said = errors.read()
+    assert process.wait(timeout=60) == 141
+    assert said == (
+        "acdc: stopped as nobody reads its output any more; of 2 runs 1 done and 1 more with a checkpoint; go on with: "
+        "the same command\n"
+    )
 
 
 def test_ctrl_c_says_how_many_runs_are_there(tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ class Ended:
 
 
 def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str) -> Ended:
-    """Every job that has no result yet. A signal is passed on, so that each that trains leaves a checkpoint.
+    """Every job that has no result yet. A signal is passed on, so that each that trains leaves a checkpoint; so is it
+    where nobody reads what is printed here any more.
 
     A job that fails does not stop the others.
     """
@@ -85,11 +86,11 @@ def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str)
                     ended = "done" if not code else f"ended with code {code}, see {job.log}"
                     if code and stop:
                         ended = f"stopped, {'with a' if job.kept else 'without a'} checkpoint"
-                    print(f"{job.name}: {ended} ({total - undone} of {total})", flush=True)
+                    stopping.tell(f"{job.name}: {ended} ({total - undone} of {total})", stop)
             time.sleep(0.2)
-    if stop:
-        print(f"acdc: stopped; {left(jobs)}: {resume_hint}", file=sys.stderr)
-        return Ended(128 + (stop.signum or signal.SIGTERM), True)
+    if stop.signum is not None and not all(job.done for job in jobs):
+        print(f"acdc: stopped {stopping.why(stop.signum)}; {left(jobs)}: {resume_hint}", file=sys.stderr)
+        return Ended(128 + stop.signum, True)
     return Ended(worst, False)
 
 

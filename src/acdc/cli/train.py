@@ -1,6 +1,7 @@
 """acdc train: a recipe, or the rest of a run that was stopped.
 
-Exit codes: 0 done, 1 failed, 2 refused before it began, 130 and 143 stopped by Ctrl-C or SIGTERM after a checkpoint.
+Exit codes: 0 done, 1 failed, 2 refused before it began; stopped after a checkpoint 130 by Ctrl-C, 143 by SIGTERM, 141
+as nobody reads its output any more.
 """
 
 import argparse
@@ -99,7 +100,7 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: 
         with (
             stopping.listening() as stop,
             sinks.opened(wanted, recipe, out) as logs,
-            open_console(plan, _done(plan, found), world.first) as console,
+            open_console(plan, _done(plan, found), world.first, stop) as console,
         ):
             setting = Setting(
                 device=place.device,
@@ -338,7 +339,7 @@ def _ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: 
 
     hint = f"go on with: acdc train --resume {shown}"
     if isinstance(error, stopping.Stopped):
-        say(f"stopped by {error}, with a checkpoint; {hint}")
+        say(f"stopped {error}, with a checkpoint; {hint}")
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
         say(f"stopped at once; the epochs so far are in {out / 'metrics.jsonl'}; {hint}")
