@@ -37,7 +37,7 @@ from acdc.train.rates import Rates
 from acdc.train.recipe import Recipe
 from acdc.train.rows import Live, Row
 from acdc.train.setting import Loaders, Setting
-from acdc.train.skipped import skipped
+from acdc.train.skipped import recall, skipped
 from acdc.train.step import Step, Totals, autocast, compiled
 from acdc.train.stopping import Stopped
 from acdc.train.watch import Watch
@@ -310,11 +310,11 @@ class Stage:
     def save(self) -> None:
         """Refuses what is not finite, or of too many files: the last checkpoint is always a good one."""
         self._check_finite()
-        skipped(self.loaders.train, self.setting.world)
+        unreadable = skipped(self.loaders.train, self.setting.world)
         rng = self.setting.world.gather(checkpoint.rng_state())
 
         def write() -> Path:
-            state = {**self.state_dict(), "rng": rng, "extra": self.extra}
+            state = {**self.state_dict(), "rng": rng, "skipped_images": unreadable, "extra": self.extra}
             folder, keep = self.setting.checkpoints, self.recipe.run.keep
             return checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
 
@@ -353,6 +353,7 @@ class Stage:
         self.totals.values.copy_(state["totals"])
         self.best, self.best_weights = state["best"], state["best_weights"]
         self.seconds = state["seconds"]
+        recall(self.loaders.train, state.get("skipped_images", ()))  # none in checkpoints of before they were kept
         rng = state["rng"]
         checkpoint.set_rng_state(rng[min(self.setting.world.rank, len(rng) - 1)])
 
