@@ -427,8 +427,26 @@ def test_best_twin_by_reported_metric_ignores_sparse_phases():
     assert_same_bits(result.dense, kept[2])
 
 
-def test_best_twin_without_reports_falls_back_to_the_last():
-    assert train(Run.make(SGD, twin="best")).sparsifier.finish().dense_step == 5 * STEPS_PER_EPOCH
+def test_best_twin_without_reports_falls_back_to_the_last_and_says_so(caplog):
+    """As the final phase begins, which is when the twin is settled: reports of compressed models do not count."""
+    with caplog.at_level(logging.WARNING, logger="acdc"):
+        run = train(Run.make(SGD, twin="best"), last=4 * STEPS_PER_EPOCH)
+        run.sparsifier.report(0.5)
+        train(run, first=4 * STEPS_PER_EPOCH, last=5 * STEPS_PER_EPOCH)
+        assert "twin" not in caplog.text
+        train(run, first=5 * STEPS_PER_EPOCH)
+    assert run.sparsifier.finish().dense_step == 5 * STEPS_PER_EPOCH
+    said = 'twin="best": no metric was reported in a dense phase, so the twin is the last dense model, of step '
+    assert [m for m in caplog.messages if "twin" in m] == [
+        f"{said}{5 * STEPS_PER_EPOCH}; call sparsifier.report(accuracy) after each epoch of a dense phase, or set "
+        'twin="last"'
+    ]
+    with caplog.at_level(logging.WARNING, logger="acdc"):
+        caplog.clear()
+        run = train(Run.make(SGD, twin="best"), last=STEPS_PER_EPOCH)
+        run.sparsifier.report(0.5)
+        train(run, first=STEPS_PER_EPOCH)
+    assert "twin" not in caplog.text
 
 
 def test_a_jump_over_the_last_dense_phase_keeps_no_pruned_twin():

@@ -469,6 +469,7 @@ class Sparsifier:
             self.method.enter(self, phase)  # may refuse: the phase is then still due
             self._phase = phase
             self._record(phase)
+            self._name_unreported_twin()
         elif self._due == "update":
             self.method.update(self)
         else:
@@ -485,6 +486,14 @@ class Sparsifier:
             pull_back=None if method.straight_through else partial(method.pull_back, self),
             settle=partial(method.settle, self),
         )
+
+    def _name_unreported_twin(self) -> None:
+        if self.phase.final and self.method.keeps_best_twin() and self.twin and self.best_metric is None:
+            self._say_once(
+                'twin="best": no metric was reported in a dense phase, so the twin is the last dense model, of step '
+                f"{self.twin.step:,}; call sparsifier.report(accuracy) after each epoch of a dense phase, or set "
+                'twin="last"'
+            )
 
     def _record(self, phase: Phase) -> None:
         kept = {name: working.count_kept(mask) for name, mask in self.masks.items()}

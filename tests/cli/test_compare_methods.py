@@ -3,12 +3,17 @@
 import argparse
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from acdc.cli import common, compare_methods, main, variants
+from acdc.cli import common, compare_methods, main, pool, variants
 from acdc.cli.cells import by_method, plan
+from acdc.cli.errors import Problems
 from acdc.train.recipe import Recipe
 
 SMALL = ["digits", "--epochs", "4", "--device", "cpu", "--set", "train.batch_size=256"]
@@ -83,7 +88,8 @@ def planned(*arguments: str) -> dict[str, Recipe]:
     compare_methods.add_to(parser.add_subparsers())
     args = parser.parse_args(["compare-methods", *arguments, "--equal", "flops"])
     settings, own = by_method(common.settings(args))
-    found = plan(args, common.read(args.recipe, settings), settings, own)
+    found = plan(args, common.read(args.recipe, settings), settings, own, problems := Problems())
+    assert not problems
     return {cell.variant.name: cell.recipe for cell in found}
 
 
@@ -152,6 +158,98 @@ def test_what_is_wrong_is_said_before_anything_is_made(arguments: list[str], mes
     assert compare(tmp_path / "c", *arguments) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "c").exists()
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, capsys) -> None:
+    """Options, the recipe, every method and variant and the folder; what all have in common once."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    wrong = ["--methods", "acdc,gmpp,rigl", "--variant", "a=rigl:dropp=1", "--variant", 'b=acdc:exclude=["fcc"]']
+    wrong += ["--sparsities", "0.9,2", "--jobs", "x", "--device", "gpu", "--workers", "y", "--seeds", "q", "--lr", "0"]
+    assert compare(tmp_path / "full", *wrong) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    for line, start in zip(
+        lines,
+        (
+            "acdc: digits:",
+            "optimizer.lr = 0.0: expected",
+            "--seeds q: expected",
+            "--jobs x: expected",
+            "--device gpu: expected",
+            "--workers y: expected",
+            "--methods gmpp: expected",
+            "method.sparsity=2.0: ",
+            "a: method.dropp: no such setting",
+            "b: method.exclude=['fcc'] matches no weight",
+            f"--out {tmp_path / 'full'}: the folder exists and is not empty",
+        ),
+        strict=True,
+    ):
+        assert line.strip().startswith(start)
+
+
+def test_what_is_wrong_with_the_run_whose_cost_all_get_is_said_with_the_rest(tmp_path: Path, capsys) -> None:
+    wrong = ["--methods", "gmp", "--equal", "flops", "--like", "rigl", "--set", "rigl.dropp=1"]
+    assert compare(tmp_path / "c", *wrong, "--set", "train.batch_size=4096") == 2
+    said = capsys.readouterr().err
+    assert said.count("train.batch_size = 4,096: digits has 1,397 training images") == 1
+    assert "--like rigl: method.dropp: no such setting" in said
+    assert compare(tmp_path / "c", "--methods", "gmp", "--equal", "flops", "--set", 'acdc.exclude=["fcc"]') == 2
+    assert "--like acdc: method.exclude=['fcc'] matches no weight" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
+def test_ctrl_c_before_a_run_trains_speaks_of_no_checkpoint(tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "gmp,acdc", "--out", str(out)]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
+    )
+    with process:
+        assert process.stdout is not None
+        assert "2 runs, 1 at a time" in process.stdout.readline()
+        while not (out / "gmp-90-seed0.log").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said == "gmp-90-seed0: stopped, without a checkpoint (0 of 2)\n"
+    assert errors.endswith(
+        "acdc: stopped by SIGINT; no run has come to a checkpoint; begin again with: the same command\n"
+    )
+
+
+def test_runs_stop_with_a_checkpoint_where_nobody_reads_what_becomes_of_them(tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense"]
+    command += ["--variant", "long=dense:train.epochs=2000", "--jobs", "2", "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "2 runs, 2 at a time" in process.stdout.readline()
+    process.stdout.close()
+    with process.stderr as errors:  # type: ignore[union-attr]
+        said = errors.read()
+    assert process.wait(timeout=60) == 141
+    assert said == (
+        "acdc: stopped as nobody reads its output any more; of 2 runs 1 done and 1 more with a checkpoint; go on with: "
+        "the same command\n"
+    )
+
+
+def test_ctrl_c_says_how_many_runs_are_there(tmp_path: Path) -> None:
+    jobs = [pool.Job(name, tmp_path / name) for name in ("done", "begun", "waiting")]
+    for job in jobs[:2]:
+        (job.folder / "checkpoints").mkdir(parents=True)
+        (job.folder / "checkpoints" / "0-acdc-00000022.pt").touch()
+    (jobs[0].folder / "result.json").touch()
+    assert pool.left(jobs) == "of 3 runs 1 done and 1 more with a checkpoint; go on with"
 
 
 def test_another_comparison_s_folder_is_refused(tmp_path: Path, capsys) -> None:

@@ -548,15 +548,31 @@ def test_two_processes_cannot_train_in_one_folder(stopped: Path, capsys) -> None
 
 
 def test_a_reader_that_leaves_in_the_middle_costs_nothing(tmp_path: Path) -> None:
-    """As in `acdc train | head -3`: a checkpoint, and the exit code of a run that was asked to stop."""
+    """A checkpoint, the reason, and the exit code of a program that a broken pipe ended."""
     out = tmp_path / "run"
     process = start(out)
     wait_for(process, out / "metrics.jsonl", 2)
     process.stdout.close()
-    assert process.wait(timeout=60) == 143
+    assert process.wait(timeout=60) == 141
     with process.stderr as said:
-        assert "stopped by SIGTERM, with a checkpoint" in said.read()
+        stopped = (
+            "acdc: stopped as nobody reads its output any more, with a checkpoint; go on with: acdc train --resume"
+        )
+        assert said.read() == f"{stopped} {out}\n"
     assert list((out / "checkpoints").iterdir())
+
+
+def test_piped_into_head(tmp_path: Path) -> None:
+    """The reader leaves before the first step; the run goes on from there."""
+    out = tmp_path / "run"
+    run = f"{sys.executable} -m acdc train --epochs 4 --device cpu --out {out}"
+    shell = ["bash", "-c", f"{run} | head -1; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(shell, env=environment(), capture_output=True, text=True, check=False)
+    assert done.stdout == "digits: 1,397 training and 400 test images of 1 x 8 x 8, 10 classes\n"
+    assert done.returncode == 141
+    assert re.fullmatch(r"acdc: stopped as nobody reads .*, with a checkpoint; go on with: .*\n", done.stderr)
+    assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
+    assert (out / "result.json").exists()
 
 
 def test_the_data_s_place_is_remembered(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -594,6 +610,16 @@ def test_a_recipe_is_planned_once(tmp_path: Path, capsys, monkeypatch: pytest.Mo
     assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
     assert len(planned) == 2
     assert capsys.readouterr().out.count(f"warning: {said}") == 1
+
+
+def test_what_a_method_cautions_of_is_said_as_the_run_begins_and_once(tmp_path: Path, capsys, caplog) -> None:
+    short = ["--epochs", "4", "--set", "run.baseline=false", "--set", "run.finetune=false"]
+    fisher = 'method.criterion={name="woodfisher", steps=23, block=2}'
+    assert main(["train", *short, "--set", fisher, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
+    out, said = capsys.readouterr().out, "criterion.steps=23: WoodFisher sees fewer gradients than that"
+    assert out.count(f"warning: method.{said} before 1 of 2 compressions, 22 before") == 1
+    assert out.index(said) < out.index("epoch   1/4")
+    assert said not in caplog.text
 
 
 def test_what_cannot_be_resumed_is_refused(run: Path, tmp_path: Path, capsys) -> None:

@@ -451,7 +451,7 @@ def test_too_many_unreadable_files_stop_the_run(folder, own_tree: Path, workers:
     spoil(own_tree, *BAD)
     data = folder(own_tree, bad_limit=2, workers=workers)
     with pytest.raises(
-        RuntimeError, match=r"bad_limit=2: 3 of the 21 images of .*train cannot be read, the first "
+        RuntimeError, match=r"bad_limit=2: 3 of the 21 images of .*train could not be read, the first "
     ) as e:
         read(data)
     for part in (*(name.partition("/")[2] for name in BAD), "at most 2", "set data.bad_limit=6"):

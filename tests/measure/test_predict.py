@@ -1,5 +1,8 @@
 """What a recipe will cost, against the paper's own figures and against pruning the weights themselves."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -38,6 +41,32 @@ def test_the_paper_s_inference_costs_lie_between_the_two_estimates(name: str, ro
         low, high = (each / cost.dense for each in cost.compressed)
         assert not found.exact
         assert low - 0.005 <= paper <= high + 0.005
+
+
+@pytest.mark.parametrize(
+    ("comparison", "name", "shape"),
+    [("compressors", "digits", (1, 8, 8)), ("frontier", "cifar10-resnet20", (3, 32, 32))],
+)
+def test_what_was_measured_lies_within_what_check_says(comparison: str, name: str, shape: tuple[int, ...]) -> None:
+    """Of unstructured sparsity by global magnitude, in the comparisons that are kept."""
+    kept = json.loads((Path(__file__).parents[2] / "results" / "comparisons" / comparison / "result.json").read_text())
+    said = reading.read(name).model
+    model = models.build(said.name, classes=10, in_channels=shape[0], seed=0, **said.options)
+    uses, compared = forward_uses(model, torch.zeros(1, *shape)), 0
+    for row in kept["methods"]:
+        if row["method"] not in ("acdc", "gmp", "one_shot"):
+            continue
+        method = ACDC(sparsity=round(row["sparsity"], 2), epochs=100)
+        cost = predict.inference(model, uses, predict.compressed(method, method.layers(model))).spread()
+        low, high = (each / cost.dense for each in cost.compressed)
+        assert low <= row["inference"] <= high
+        compared += 1
+    assert compared >= 3
+
+
+def test_what_is_exact_is_not_spread() -> None:
+    assert predict.Inference(100, (10,)).spread() == predict.Inference(100, (10,))
+    assert predict.Inference(100, (10, 99)).spread() == predict.Inference(100, (9, 100))
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "erk", {"*": 0.8}])

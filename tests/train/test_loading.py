@@ -108,6 +108,27 @@ def test_a_run_stopped_by_bad_images_goes_on_with_a_higher_limit(tree: Path, tmp
     assert json.loads((out / "config.json").read_text())["recipe"]["data"]["bad_limit"] == 4
 
 
+def test_a_run_that_goes_on_counts_the_bad_images_it_had_met(tree: Path, tmp_path: Path, capsys) -> None:
+    """As one that never stopped: one that was bad then and one that is now are two, and too many for a limit of 1."""
+    bad, worse, out = tree / "train" / "cat" / "3.jpg", tree / "train" / "dog" / "2.jpg", tmp_path / "run"
+    whole = {path: path.read_bytes() for path in (bad, worse)}
+    bad.write_bytes(b"not an image")
+    assert train(tree, out, "data.bad_limit=1", "run.checkpoint_every=1ep", "run.keep=9") == 0
+    (out / "result.json").unlink()
+    for path in sorted((out / "checkpoints").iterdir())[2:]:
+        path.unlink()
+    bad.write_bytes(whole[bad])
+    worse.write_bytes(b"not an image")
+    again = ["train", "--resume", str(out), "--device", "cpu", "--workers", "0"]
+    capsys.readouterr()
+    assert main(again) == 1
+    assert "data.bad_limit=1: 2 of the 12 images" in capsys.readouterr().err
+    worse.write_bytes(whole[worse])
+    assert main(again) == 0
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["skipped_images"] for row in rows] == [1] * 4
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -143,6 +143,33 @@ def test_two_settings_that_contradict_each_other_are_refused() -> None:
     assert text.startswith("train.epochs = 30: method.schedule lasts 100 epochs")
 
 
+FOUR = 'method.schedule={ warmup = "1ep", sparse = "1ep", dense = "1ep", final_sparse = "1ep"'
+
+
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        (["train.epochs=3", FOUR + " }"], "1ep too much: write train.epochs = 4"),
+        (["train.epochs=5", FOUR + " }"], '1ep too little: write train.epochs = 4 or final_sparse="2ep"'),
+        (["train.epochs=3", FOUR + ', total = "4ep" }'], "method.schedule lasts 4 epochs; leave train.epochs out"),
+        (
+            ["train.epochs=5", FOUR + ', total = "4ep" }'],
+            "leave train.epochs out, or method.schedule, for the paper's proportions over 5 epochs",
+        ),
+        (["train.epochs=3", "method.schedule="], "so write train.epochs=4 or more"),
+        (["train.epochs=1", "method.name=gmp"], "train.epochs = 1: too few for the phases of GMP; set it higher"),
+    ],
+)
+def test_epochs_and_phases_that_differ_get_one_piece_of_advice(settings: list[str], advice: str) -> None:
+    assert only("digits", *settings).endswith(advice)
+
+
+def test_advice_on_epochs_can_be_followed() -> None:
+    """What it says to write for 3 epochs and 4 epochs of phases is taken."""
+    assert reading.read("digits", ["train.epochs=4", FOUR + " }"]).epochs == 4
+    assert reading.read("digits", ["train.epochs=", FOUR + ', total = "4ep" }']).epochs == 4
+
+
 def test_a_file_that_contradicts_itself_is_refused(write) -> None:
     assert "fixes it at 0.5" in only(write(WHOLE + 'pattern = "2:4"\n'))
     assert "lasts 200 epochs" in only(write(WHOLE + 'schedule = "cifar100_20"\n'))
@@ -250,6 +277,7 @@ def test_did_you_mean(setting: str, meant: str) -> None:
         ("method.sparsity=1.0", "method.sparsity=1.0: sparsity is the fraction of zeros"),
         ("method.name=dense", 'run.baseline, run.finetune: method.name = "dense" has neither'),
         ("train.epochs=3", "train.epochs=3: it is a whole number, 4 or more"),
+        ("train.epochs=0", "train.epochs=0: it is a whole number, 4 or more"),
         ("data.split=1", "data.split: no such setting"),
         ("novalue", "--set novalue: expected table.key=value"),
         ("a..b=1", "--set a..b=1: expected table.key=value"),
@@ -263,7 +291,10 @@ def test_one_mistake_gets_one_answer(setting: str, start: str) -> None:
     ("knobs", "said"),
     [
         ('{ warmup = "4ep" }', "method.schedule: sparse, dense, final_sparse not set"),
-        ('{ warmup = "4ep", sparse = "5ep", dense = "5ep", final_sparse = "5ep" }', "method.schedule: total='40ep'"),
+        (
+            '{ warmup = "4ep", sparse = "5ep", dense = "5ep", final_sparse = "5ep" }',
+            "method.schedule: train.epochs = 40:",
+        ),
         ('{ warmup = "4", sparse = "5ep", dense = "5ep", final_sparse = "5ep" }', "method.schedule: warmup='4'"),
         (
             '{ warmup = "4st", sparse = "2st", dense = "2st", final_sparse = "4st", total = "20st" }',

@@ -8,11 +8,12 @@ from typing import Any
 
 from acdc import methods
 from acdc.cli import variants
-from acdc.cli.equal import at_equal_flops
-from acdc.cli.errors import UsageError
-from acdc.cli.facts import Facts, facts_of
+from acdc.cli.equal import at_equal_flops, cost_of
+from acdc.cli.errors import Problems
+from acdc.cli.facts import facts_of
 from acdc.cli.variants import Variant
 from acdc.train import reading
+from acdc.train.mistakes import RecipeError, SettingError
 from acdc.train.recipe import Recipe, read_pattern
 from acdc.train.words import did_you_mean
 
@@ -25,6 +26,7 @@ class Cell:
     sparsity: float | None  # None for dense training, and where training decides it
     seed: int
     recipe: Recipe
+    wrong: tuple[SettingError, ...] = ()  # with the recipe, which has other values in their place
 
     @property
     def name(self) -> str:
@@ -46,48 +48,78 @@ def by_method(said: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
 
 
 def plan(
-    args: argparse.Namespace, base: Recipe, settings: Sequence[str], own: Mapping[str, Sequence[str]]
+    args: argparse.Namespace,
+    base: Recipe | None,
+    settings: Sequence[str],
+    own: Mapping[str, Sequence[str]],
+    problems: Problems,
 ) -> list[Cell]:
-    """Every run. All that is wrong is said before anything is made."""
-    problems: list[str] = []
+    """Every run, also those that cannot be trained; what is wrong beyond their own recipes goes to `problems`."""
+    sound = not problems  # what is reckoned from the data waits for that
     entries, sparsities = _entries(args, problems), _sparsities(args, problems)
     named = {entry.name: entry for entry in (*(Variant(name, name) for name in variants.known()), *entries)}
     if args.like not in named:
         problems.append(f"--like {args.like}: expected one of {', '.join(named)}{did_you_mean(args.like, named)}")
     if args.like != "acdc" and args.equal != "flops":
         problems.append(f"--like {args.like}: it counts with --equal flops only; type that too, or leave --like out")
-    if problems:
-        raise UsageError(problems)
-    like = named[args.like]
-    facts = _facts(base, args.data) if args.equal == "flops" else None
+    epochs = _epochs(base)
+    if base is None or epochs is None:  # said already
+        return []
+    like = named.get(args.like) if args.equal == "flops" and sparsities else None
+    facts = problems.attempt(lambda: facts_of(base, args.data)) if like and sound else None
 
     def recipes(entry: Variant, sparsities: Sequence[float]) -> Iterator[tuple[float | None, Callable[[], Recipe]]]:
         shared = [*settings, *own.get(entry.method, ())]
         for sparsity, said in _shares(entry.method, [*shared, *entry.settings], sparsities):
             fixed = [f"method.name={entry.method}", "run.finetune=false", "run.baseline=false", said]
             if entry.method != "acdc":
-                fixed += ["method.schedule=", f"train.epochs={base.epochs}"]
+                fixed += ["method.schedule=", f"train.epochs={epochs}"]
             yield sparsity, partial(reading.read, args.recipe, [*shared, *fixed, *entry.settings])
+
+    def cost(sparsity: float | None) -> float | None:
+        """That all get, if they do; what is wrong with the recipe it is of is said here unless it is trained, too."""
+        if like is None:
+            return None
+        ((_, read),) = recipes(like, [sparsity if sparsity is not None else sparsities[0]])
+        try:
+            recipe = read()
+            return cost_of(recipe, facts) if facts else None
+        except ValueError as error:
+            wrong = error.problems if isinstance(error, RecipeError) else (str(error),)
+            if like not in entries:
+                problems.extend(f"--like {like.name}: {text}" for text in wrong if text not in problems)
+            return None
 
     cells: list[Cell] = []
     for entry in entries:
         for sparsity, read in recipes(entry, sparsities):
+            allowed, recipe, wrong = cost(sparsity), None, ()
             try:
                 recipe = read()
-                if facts is not None:
-                    ((_, read_like),) = recipes(like, [sparsity if sparsity is not None else sparsities[0]])
-                    recipe = at_equal_flops(recipe, read_like(), facts)
-            except reading.RecipeError as error:
-                problems.append(f"{entry.name}: {'; '.join(error.problems)}")
+                if facts and allowed is not None:
+                    recipe = at_equal_flops(recipe, allowed, facts)
+            except RecipeError as error:
+                recipe, wrong = error.recipe, error.mistakes
+            except ValueError as error:  # layers that cannot be pruned as it says
+                wrong = (SettingError.of(error),)
+            if recipe is None:  # no other values stand in
+                problems += [f"{entry.name}: {text}" for text in wrong]
                 continue
-            cells += [Cell(entry, sparsity, seed, recipe.with_seed(seed)) for seed in base.run.seeds]
+            cells += [Cell(entry, sparsity, s, recipe.with_seed(s), wrong) for s in dict.fromkeys(base.run.seeds)]
     names = [cell.name for cell in cells]
     problems += [
-        f"{name}: two runs would have this name; name a variant otherwise" for name in names if names.count(name) > 1
+        f"{name}: two runs would have this name; name a variant otherwise"
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
     ]
-    if problems:
-        raise UsageError(list(dict.fromkeys(problems)))
     return cells
+
+
+def _epochs(base: Recipe | None) -> int | None:
+    try:
+        return base.epochs if base else None
+    except (ValueError, TypeError):  # of a recipe that is wrong
+        return None
 
 
 def _entries(args: argparse.Namespace, problems: list[str]) -> list[Variant]:
@@ -98,7 +130,7 @@ def _entries(args: argparse.Namespace, problems: list[str]) -> list[Variant]:
     problems += [f"--methods {n}: {expected}{did_you_mean(n, known)}" for n in names if n not in known]
     if not names and not args.variant:
         problems.append(f'--methods "{args.methods}": expected some of {", ".join(known)}')
-    return [*(Variant(name, name) for name in names), *variants.read(args.variant, problems)]
+    return [*(Variant(name, name) for name in names if name in known), *variants.read(args.variant, problems)]
 
 
 def _sparsities(args: argparse.Namespace, problems: list[str]) -> list[float]:
@@ -123,10 +155,3 @@ def _shares(method: str, said: Sequence[str], sparsities: Sequence[float]) -> li
     except ValueError:  # named when the recipe is read
         fixed = None
     return [(s, f"method.sparsity={s}") for s in sparsities] if fixed is None else [(fixed, "method.sparsity=")]
-
-
-def _facts(base: Recipe, root: str | None) -> Facts:
-    try:
-        return facts_of(base, root)
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        raise UsageError([str(error)]) from None

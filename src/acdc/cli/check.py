@@ -87,7 +87,7 @@ def _flops(subject: Subject, name: str, list_layers: bool) -> None:
     found = predict.compressed(subject.method, subject.layers) if subject.method and subject.layers else None
     if found and subject.layers and list_layers:
         _layer_table(subject.layers, found)
-    cost = predict.inference(subject.model, subject.uses, found)
+    cost = predict.inference(subject.model, subject.uses, found).spread()
     rows, most = [("dense model", common.si(cost.dense, 4), "1.00x")], "at most " if found and found.bound else ""
     if found:
         title = f"compressed model{' (exact)' if found.exact else ''}"

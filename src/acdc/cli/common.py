@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,26 +71,35 @@ class Examined:
     wrong: tuple[SettingError, ...]
     problems: tuple[str, ...]  # the same for people, under the recipe's name
 
-    @property
-    def data_is_wrong(self) -> bool:
-        """Whether what is wrong keeps the data from being looked at."""
-        return any(one.table == "data" or one.setting in ("run.seeds", "train.batch_size") for one in self.wrong)
+
+def data_is_wrong(wrong: Sequence[SettingError]) -> bool:
+    """Whether what is wrong with a recipe keeps its data from being looked at."""
+    return any(one.table == "data" or one.setting in ("run.seeds", "train.batch_size") for one in wrong)
 
 
 def examine(args: argparse.Namespace) -> Examined:
+    typed: list[str] = []
+    found = examine_with(args.recipe, readable_settings(args, typed))
+    wrong = (*found.wrong, *(SettingError("", text) for text in typed))
+    return replace(found, wrong=wrong, problems=(*found.problems, *typed))
+
+
+def readable_settings(args: argparse.Namespace, problems: list[str]) -> list[str]:
+    """As `settings`; seeds that cannot be read go to `problems`, and the recipe's own stand in."""
+    try:
+        return settings(args)
+    except UsageError as error:
+        problems += error.problems
+        return settings(argparse.Namespace(**{**vars(args), "seeds": None}))
+
+
+def examine_with(name: str, said: Sequence[str]) -> Examined:
     from acdc.train import reading
 
-    typed: list[SettingError] = []
     try:
-        said = settings(args)
-    except UsageError as error:
-        typed = [SettingError("", text) for text in error.problems]  # the recipe's own seeds stand in
-        said = settings(argparse.Namespace(**{**vars(args), "seeds": None}))
-    try:
-        return Examined(reading.read(args.recipe, said), tuple(typed), tuple(map(str, typed)))
+        return Examined(reading.read(name, said), (), ())
     except RecipeError as error:
-        wrong = (*error.mistakes, *typed)
-        return Examined(error.recipe, wrong, (f"{error.source}:", *map(str, wrong)))
+        return Examined(error.recipe, error.mistakes, (f"{error.source}:", *error.problems))
 
 
 def read(name: str, said: Sequence[str]) -> "Recipe":

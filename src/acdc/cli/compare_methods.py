@@ -14,7 +14,7 @@ from typing import Any
 
 from acdc.cli import common, differences, pool
 from acdc.cli.cells import Cell, by_method, plan
-from acdc.cli.errors import UsageError
+from acdc.cli.errors import Problems, UsageError
 from acdc.cli.facts import Facts
 from acdc.cli.place import Place, fit, load
 from acdc.report import several
@@ -65,23 +65,29 @@ def add_to(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    device, why = common.read_device(args.device)
-    jobs = pool.read_jobs(args.jobs)
-    settings, own = by_method(common.settings(args))
+    problems = Problems()  # all that is found before anything is made, and before the first of them is trained
+    settings, own = by_method(common.readable_settings(args, problems))
     shared = [s for s in settings if not s.startswith("method.") or s.startswith("method.schedule")]
-    base = common.read(args.recipe, shared)  # whose epochs all have
-    cells = plan(args, base, settings, own)
+    examined = common.examine_with(args.recipe, shared)
+    base = examined.recipe  # whose epochs all have
+    problems[:0] = examined.problems
+    jobs = problems.attempt(pool.read_jobs, args.jobs)
+    device = problems.attempt(common.read_device, args.device)
     place = Place(
-        device=device,
-        why_device=why,
+        device=(device or common.read_device("auto"))[0],
+        why_device=device[1] if device else "",
         root=args.data,
-        workers=common.read_workers(args.workers),
+        workers=problems.attempt(common.read_workers, args.workers),
         world=World(),
         log=(),
         settings=tuple(differences.free(settings)[0]),
     )
-    warnings = _fit(cells, place)  # before anything is made, and before the first of them is trained
-    out = Path(args.out or f"runs/compare-{base.name}")
+    cells = plan(args, base, settings, own, problems)
+    found, warnings = _fit(cells, place, examined.problems)
+    out = Path(args.out or f"runs/compare-{Path(args.recipe).stem}")
+    problems += [*found, *_bad_out(out, base, cells)]
+    if problems or base is None or jobs is None:
+        raise UsageError(list(dict.fromkeys(problems)))
     _claim(out, base, cells, _typed(args))
     made = [pool.Job(cell.name, out / cell.name) for cell in cells]
     for cell, job in zip(cells, made, strict=True):
@@ -97,33 +103,36 @@ def run(args: argparse.Namespace) -> int:
     return ended.code
 
 
-def _fit(cells: Sequence[Cell], place: Place) -> list[str]:
-    """Every run looked at as `acdc check` does: what may surprise, or all that is wrong."""
+def _fit(cells: Sequence[Cell], place: Place, told: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Every run looked at as `acdc check` does: all that is wrong and not told yet, and what may surprise."""
     problems, warnings = {}, {}  # what is said, and the methods it is said of
     loaded: dict[str, Problem | UsageError] = {}
     for cell in {(cell.variant.name, cell.sparsity): cell for cell in cells}.values():
-        recipe, name = cell.recipe, cell.variant.name
+        recipe, name, wrong = cell.recipe, cell.variant.name, list(map(str, cell.wrong))
         data = repr((recipe.data, recipe.train.batch_size, recipe.train.precision))
         try:
-            if data not in loaded:
+            if data not in loaded and not common.data_is_wrong(cell.wrong):
                 loaded[data] = load(recipe, place)
         except UsageError as error:
             loaded[data] = error
-        found = loaded[data]
+        found = loaded.get(data)
+        if isinstance(found, UsageError):
+            wrong += found.problems
+            found = None
         try:
-            if isinstance(found, UsageError):
-                raise found
-            for text in fit(recipe, Facts.of(found), place.device, typed=cell.variant.method):
+            facts = Facts.of(found) if found else None
+            for text in fit(recipe, facts, place.device, wrong=cell.wrong, typed=cell.variant.method):
                 warnings.setdefault(text, []).append(name)
         except UsageError as error:
-            for text in error.problems:
+            wrong += error.problems
+        for text in wrong:
+            if text not in told:
                 problems.setdefault(text, []).append(name)
     for found in loaded.values():
         if not isinstance(found, UsageError):
             found.close()
-    if problems:
-        raise UsageError(_told(problems, {cell.variant.name for cell in cells}))
-    return _told(warnings, {cell.variant.name for cell in cells})
+    names = {cell.variant.name for cell in cells}
+    return _told(problems, names), _told(warnings, names)
 
 
 def _told(said: Mapping[str, Sequence[str]], names: Set[str]) -> list[str]:
@@ -134,27 +143,40 @@ def _told(said: Mapping[str, Sequence[str]], names: Set[str]) -> list[str]:
 # Where it lies
 
 
+def _bad_out(out: Path, base: Recipe | None, cells: Sequence[Cell]) -> list[str]:
+    """Why this comparison can neither begin nor go on in this folder."""
+    file = out / compared.FILE
+    if not file.is_file():
+        return [f"--out {out}: {reason}; type another folder"] if (reason := folder.why_not(out)) else []
+    sound = [cell for cell in cells if not cell.wrong]
+    held, now = folder.read_json(file), _runs(sound)
+    problems = [
+        f"--out {out}: {name} began with other settings there ({changed}); type another folder"
+        for name in held["runs"]
+        if name in now and (changed := differences.first(held["runs"][name], now[name]))
+    ]
+    if base and sound and (held["recipe"], held["epochs"]) != (base.name, base.epochs):
+        there = f"{held['recipe']} over {held['epochs']} epochs is compared there"
+        problems.append(f"--out {out}: {there}, not {base.name} over {base.epochs}; type another folder")
+    return problems
+
+
+def _runs(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Their recipes by name, as a file holds them."""
+    return json.loads(json.dumps({cell.name: cell.recipe.to_dict() for cell in cells}))
+
+
 def _claim(out: Path, base: Recipe, cells: Sequence[Cell], typed: str) -> None:
     """A new folder, or the one this very comparison began in."""
-    now = {"runs": {cell.name: cell.recipe.to_dict() for cell in cells}}
-    now |= {"cells": {cell.name: cell.told() for cell in cells}}
-    now, file = json.loads(json.dumps(now)), out / compared.FILE
+    now = {"runs": _runs(cells), "cells": {cell.name: cell.told() for cell in cells}}
+    file = out / compared.FILE
     if not file.is_file():
-        if reason := folder.why_not(out):
-            raise UsageError([f"--out {out}: {reason}; type another folder"])
         out.mkdir(parents=True, exist_ok=True)
         began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         said = {"recipe": base.name, "epochs": base.epochs, "started": began, "commands": [typed]}
         folder.write_json(file, said | now)
         return
     held = folder.read_json(file)
-    before = held["runs"]
-    for name in before.keys() & now["runs"].keys():
-        if changed := differences.first(before[name], now["runs"][name]):
-            raise UsageError([f"--out {out}: {name} began with other settings there ({changed}); type another folder"])
-    if (held["recipe"], held["epochs"]) != (base.name, base.epochs):
-        there = f"{held['recipe']} over {held['epochs']} epochs is compared there"
-        raise UsageError([f"--out {out}: {there}, not {base.name} over {base.epochs}; type another folder"])
     # More methods, sparsities or seeds may join.
     joined = {key: held.get(key, {}) | now[key] for key in now}
     commands = list(dict.fromkeys([*held.get("commands", ()), typed]))

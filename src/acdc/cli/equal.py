@@ -9,15 +9,14 @@ from acdc.cli.facts import Facts
 from acdc.measure import predict
 from acdc.sparsity.uses import forward_uses
 from acdc.train import experiment, reading
-from acdc.train.recipe import Recipe
+from acdc.train.recipe import Recipe, in_method
 
 
-def at_equal_flops(recipe: Recipe, like: Recipe, facts: Facts) -> Recipe:
-    """As many epochs as the predicted cost of `like` buys; milestones of the learning rate move along.
+def at_equal_flops(recipe: Recipe, cost: float, facts: Facts) -> Recipe:
+    """As many epochs as this cost buys; milestones of the learning rate move along.
 
     Phases of another total than the recipe's are the method's own proportions. Where the total stays, so do they.
     """
-    cost = _cost(like, facts)
     if _epochs(recipe, cost, facts) == recipe.epochs:
         return recipe
     proportions = _lasting(recipe, recipe.epochs)
@@ -25,7 +24,7 @@ def at_equal_flops(recipe: Recipe, like: Recipe, facts: Facts) -> Recipe:
 
 
 def _epochs(recipe: Recipe, cost: float, facts: Facts) -> int:
-    return max(4, round(recipe.epochs * cost / _cost(recipe, facts)))
+    return max(4, round(recipe.epochs * cost / cost_of(recipe, facts)))
 
 
 def _lasting(recipe: Recipe, epochs: int) -> Recipe:
@@ -35,13 +34,13 @@ def _lasting(recipe: Recipe, epochs: int) -> Recipe:
     return reading.from_dict(changed)
 
 
-def _cost(recipe: Recipe, facts: Facts) -> float:
+def cost_of(recipe: Recipe, facts: Facts) -> float:
     """Predicted FLOPs of training, in dense epochs; the middle of two estimates where there are two."""
     said = recipe.model
     model = models.build(said.name, classes=facts.classes, in_channels=facts.shape[0], seed=0, **said.options)
     uses = forward_uses(model, torch.zeros(1, *facts.shape))
     method = recipe.build_method()
-    found = predict.compressed(method, method.layers(model)) if method else None
+    found = in_method(predict.compressed, method, in_method(method.layers, model)) if method else None
     flops = predict.inference(model, uses, found)
     (planned,) = experiment.plan(recipe).values()  # neither a baseline nor a twin to fine-tune
     return statistics.fmean(predict.training(planned.kinds, flops, 1, method)) / (3 * flops.dense)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acdc.cli.errors import UsageError
-from acdc.train import folder, stopping
+from acdc.train import checkpoint, folder, stopping
 from acdc.train.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ class Job:
     @property
     def done(self) -> bool:
         return (self.folder / "result.json").is_file()
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return checkpoint.any_in(self.folder / "checkpoints")
 
 
 def read_jobs(text: str) -> int:
@@ -52,14 +57,15 @@ class Ended:
 
 
 def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str) -> Ended:
-    """Every job that has no result yet. A signal is passed on, so that each leaves a checkpoint.
+    """Every job that has no result yet. A signal is passed on, so that each that trains leaves a checkpoint; so is it
+    where nobody reads what is printed here any more.
 
     A job that fails does not stop the others.
     """
     waiting, running, worst, total = [job for job in jobs if not job.done], {}, 0, len(jobs)
     threads = max(1, len(os.sched_getaffinity(0)) // at_once)
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
-    with stopping.listening() as stop:
+    with stopping.listening("stopping what runs; what trains already leaves a checkpoint") as stop:
         told = False
         while running or (waiting and not stop):
             while waiting and len(running) < at_once and not stop:
@@ -76,14 +82,24 @@ def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str)
                 if (code := process.poll()) is not None:
                     del running[job]
                     worst = worst or (1 if code < 0 else code)  # below 0: killed by a signal
-                    left = sum(not job.done for job in jobs)
+                    undone = sum(not job.done for job in jobs)
                     ended = "done" if not code else f"ended with code {code}, see {job.log}"
-                    print(f"{job.name}: {ended} ({total - left} of {total})", flush=True)
+                    if code and stop:
+                        ended = f"stopped, {'with a' if job.kept else 'without a'} checkpoint"
+                    stopping.tell(f"{job.name}: {ended} ({total - undone} of {total})", stop)
             time.sleep(0.2)
-    if stop:
-        print(f"acdc: stopped; runs that had begun left a checkpoint; go on with: {resume_hint}", file=sys.stderr)
-        return Ended(128 + (stop.signum or signal.SIGTERM), True)
+    if stop.signum is not None and not all(job.done for job in jobs):
+        print(f"acdc: stopped {stopping.why(stop.signum)}; {left(jobs)}: {resume_hint}", file=sys.stderr)
+        return Ended(128 + stop.signum, True)
     return Ended(worst, False)
+
+
+def left(jobs: Sequence[Job]) -> str:
+    """What there is of them by now."""
+    done, kept = sum(job.done for job in jobs), sum(job.kept and not job.done for job in jobs)
+    if not done + kept:
+        return "no run has come to a checkpoint; begin again with"
+    return f"of {len(jobs)} runs {done} done and {kept} more with a checkpoint; go on with"
 
 
 def _command(place: "Place", inner: Path) -> list[str]:

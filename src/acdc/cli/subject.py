@@ -1,16 +1,14 @@
 """What a check is about: recipe, data, model and method, each built; or all that is wrong with them, at once."""
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import nn
 
 from acdc import models
 from acdc.cli import common
-from acdc.cli.errors import UsageError
+from acdc.cli.errors import Problems, UsageError
 from acdc.cli.facts import Facts, facts_of
 from acdc.cli.place import execution, fit
 from acdc.methods.base import Base
@@ -18,8 +16,6 @@ from acdc.sparsity.layers import Layers
 from acdc.sparsity.uses import forward_uses
 from acdc.train.recipe import Recipe
 from acdc.train.step import Execution, computable
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,24 +37,15 @@ class Subject:
 
 
 def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
-    problems: list[str] = []
-
-    def attempt(act: Callable[[], T]) -> T | None:
-        try:
-            return act()
-        except UsageError as error:
-            problems.extend(error.problems)
-        except (ValueError, OSError, ModuleNotFoundError) as error:
-            problems.append(str(error))
-        return None
-
+    problems = Problems()
+    attempt = problems.attempt
     examined = common.examine(args)
     recipe, facts = examined.recipe, None
     problems += examined.problems
-    device, why_device = attempt(lambda: common.read_device(args.device)) or (None, "")
+    device, why_device = attempt(common.read_device, args.device) or (None, "")
     attempt(lambda: common.read_workers(args.workers))
     if recipe:
-        facts = attempt(lambda: facts_of(recipe, args.data)) if not examined.data_is_wrong else None
+        facts = attempt(lambda: facts_of(recipe, args.data)) if not common.data_is_wrong(examined.wrong) else None
         warnings += attempt(lambda: fit(recipe, facts, device, wrong=examined.wrong)) or ()
     if recipe and device and computable(recipe, device) is not recipe:
         text = 'train.precision = "fp16": acdc train needs a GPU for it; on a CPU type --set train.precision=bf16'

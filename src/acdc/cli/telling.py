@@ -96,7 +96,7 @@ def ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: W
 
     hint = f"go on with: acdc train --resume {shown}"
     if isinstance(error, stopping.Stopped):
-        say(f"stopped by {error}, with a checkpoint; {hint}")
+        say(f"stopped {error}, with a checkpoint; {hint}")
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
         say(f"stopped at once; the epochs so far are in {out / 'metrics.jsonl'}; {hint}")

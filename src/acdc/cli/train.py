@@ -1,6 +1,7 @@
 """acdc train: a recipe, or the rest of a run that was stopped.
 
-Exit codes: 0 done, 1 failed, 2 refused before it began, 130 and 143 stopped by Ctrl-C or SIGTERM after a checkpoint.
+Exit codes: 0 done, 1 failed, 2 refused before it began; stopped after a checkpoint 130 by Ctrl-C, 143 by SIGTERM, 141
+as nobody reads its output any more.
 """
 
 import argparse
@@ -98,7 +99,7 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: 
         with (
             stopping.listening() as stop,
             sinks.opened(wanted, recipe, out) as logs,
-            open_console(plan, _done(plan, found), world.first) as console,
+            open_console(plan, _done(plan, found), world.first, stop) as console,
         ):
             setting = Setting(
                 device=place.device,
@@ -174,7 +175,7 @@ def _new(args: argparse.Namespace, place: Place) -> tuple[Recipe, Ready]:
     problems = [*examined.problems, *_bad_out(args.out, args.recipe)]
     if recipe is not None:
         try:
-            problem = load(recipe, place) if not examined.data_is_wrong else None
+            problem = load(recipe, place) if not common.data_is_wrong(examined.wrong) else None
         except UsageError as error:
             problems += error.problems
         try:

@@ -40,7 +40,11 @@ def find(said: str | Mapping[str, Any] | Criterion) -> Criterion:
     for knob, value in knobs.items():
         if knob not in known:
             raise ValueError(f"criterion.{knob}={value!r}: {name} has the knobs {', '.join(known) or 'none'}")
-    return kind(**knobs)
+    try:
+        return kind(**knobs)
+    except (ValueError, TypeError) as error:  # it names the knob, which lies in the criterion's table
+        of_a_knob = str(error).startswith(tuple(f"{knob}=" for knob in known))
+        raise type(error)(f"criterion.{error}" if of_a_knob else str(error)) from None
 
 
 def card(name: str) -> str:

@@ -21,6 +21,10 @@ class Criterion:
         """How many steps before each compression `observe` is called in."""
         return 0
 
+    def cautions(self, gradients: Mapping[int, int]) -> list[str]:
+        """What may surprise where so many gradients will be looked at before the compressions at these steps."""
+        return []
+
     def observe(self, sparsifier: Sparsifier) -> None:
         """The gradients of a step are complete, and the optimizer has not moved the weights yet."""
 

@@ -51,6 +51,18 @@ class WoodFisher(Criterion):
     def window(self) -> int:
         return self.steps
 
+    def cautions(self, gradients: Mapping[int, int]) -> list[str]:
+        few = {step: count for step, count in gradients.items() if 0 < count < self.steps}  # at 0 it refuses
+        if not few:
+            return []
+        step = min(few, key=few.__getitem__)
+        return [
+            f"criterion.steps={self.steps}: WoodFisher sees fewer gradients than that before {len(few)} of "
+            f"{len(gradients)} compressions, {few[step]} before the one at step {step:,}, where the damping of "
+            f"{self.damping:g} counts {self.steps / few[step]:.3g} times as much; set steps to {few[step]}, or let "
+            "more steps lie between compressions"
+        ]
+
     def observe(self, sparsifier: Sparsifier) -> None:
         seen, weights = memory(sparsifier), sparsifier.weights
         seen["count"] = seen.get("count", 0) + 1
@@ -70,7 +82,7 @@ class WoodFisher(Criterion):
         if seen["count"] < self.steps:
             log.warning(
                 "WoodFisher saw %d gradients of %d before the compression at step %d: the damping of %g counts %.3g "
-                "times as much. Lower steps, or let the dense phase be longer",
+                "times as much. Set criterion.steps lower, or let more steps lie between compressions",
                 seen["count"], self.steps, sparsifier.step, self.damping, self.steps / seen["count"],
             )  # fmt: skip
         scores, singular = {}, 0

@@ -223,7 +223,7 @@ class ImageFolder:
         instead = f", or set data.bad_limit={enough} to go on without them" if enough else ""
         raise BadImagesError(
             f"data.bad_limit={self.bad_limit}: {count} of the {self.samples} images of {self.root / self.split} "
-            f"cannot be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. "
+            f"could not be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. "
             f"Copy these files again from their archive{instead}",
             enough,
         )

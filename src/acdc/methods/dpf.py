@@ -60,16 +60,16 @@ class DPF(GMP):
         self._prune(sparsifier)
 
     def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        return self.next_compression(sparsifier, step) == step and step > self._times(sparsifier)[0]
+        each = sparsifier.steps_per_epoch
+        return self.next_compression(each, step) == step and step > self._times(each)[0]
 
-    def next_compression(self, sparsifier: Sparsifier, step: int) -> int | None:
-        first, last, every = self._times(sparsifier)
+    def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
+        first, last, every = self._times(steps_per_epoch)
         regular = first + max(0, -(-(step - first) // every)) * every
         upcoming = min(regular, last) if step <= last else regular
-        return upcoming if upcoming <= max(last, self._frozen(sparsifier)) else None
-
-    def _frozen(self, sparsifier: Sparsifier) -> int:
-        return min(math.floor(self.freeze * sparsifier.total_steps), sparsifier.total_steps - 1)
+        total = self.schedule.total_steps(steps_per_epoch)
+        frozen = min(math.floor(self.freeze * total), total - 1)
+        return upcoming if upcoming <= max(last, frozen) else None
 
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
         return 2 * flops + dense

@@ -57,14 +57,14 @@ class GMP(Scored):
         self._prune(sparsifier)
 
     def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        first, last, every = self._times(sparsifier)
+        first, last, every = self._times(sparsifier.steps_per_epoch)
         return first < step <= last and ((step - first) % every == 0 or step == last)
 
     def update(self, sparsifier: Sparsifier) -> None:
         self._prune(sparsifier)
 
-    def next_compression(self, sparsifier: Sparsifier, step: int) -> int | None:
-        first, last, every = self._times(sparsifier)
+    def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
+        first, last, every = self._times(steps_per_epoch)
         return None if step > last else min(first + max(0, -(-(step - first) // every)) * every, last)
 
     def sparsity_at(self, target: float, step: int, first: int, last: int) -> float:
@@ -81,15 +81,16 @@ class GMP(Scored):
         return self.sparsity_at(target, epoch, first, last) / target
 
     def _prune(self, sparsifier: Sparsifier) -> None:
-        first, last, _ = self._times(sparsifier)
+        first, last, _ = self._times(sparsifier.steps_per_epoch)
         step = sparsifier.step
         self.compress(
             sparsifier,
             budgets=self.budgets_along(sparsifier.layers, lambda target: self.sparsity_at(target, step, first, last)),
         )
 
-    def _times(self, sparsifier: Sparsifier) -> tuple[int, int, int]:
+    def _times(self, steps_per_epoch: int | None) -> tuple[int, int, int]:
         """The first update, the last, which a step follows, and the steps between two."""
-        first = next(start for start, phase in sparsifier.phase_starts if phase.kind == "sparse")
-        last = min(max(first, round(self.end * sparsifier.total_steps)), sparsifier.total_steps - 1)
-        return first, last, in_steps(self.every, sparsifier.steps_per_epoch)
+        starts = (0, *self.schedule.boundaries(steps_per_epoch))
+        first = next(at for at, phase in zip(starts, self.schedule.phases, strict=False) if phase.kind == "sparse")
+        last = min(max(first, round(self.end * starts[-1])), starts[-1] - 1)
+        return first, last, in_steps(self.every, steps_per_epoch)

@@ -23,14 +23,28 @@ class Scored(Base):
         object.__setattr__(self, "criterion", criteria.find(self.criterion))
         super().__post_init__()
 
-    def next_compression(self, sparsifier: Sparsifier, step: int) -> int | None:
+    def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
         """The first step from `step` on that begins with a compression."""
-        return next((s for s, phase in sparsifier.phase_starts if s >= step and phase.kind == "sparse"), None)
+        starts = zip((0, *self.schedule.boundaries(steps_per_epoch)), self.schedule.phases, strict=False)
+        return next((start for start, phase in starts if start >= step and phase.kind == "sparse"), None)
+
+    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+        said = super().cautions(total_steps, steps_per_epoch)
+        return said + self.criterion.cautions(self._gradients(steps_per_epoch)) if self.criterion.window else said
+
+    def _gradients(self, steps_per_epoch: int | None) -> dict[int, int]:
+        """How many the criterion looks at before each compression: those since the one before, up to its window."""
+        seen, before = {}, 0
+        step = self.next_compression(steps_per_epoch, 0)
+        while step is not None:
+            seen[step] = min(self.criterion.window, step - before)
+            before, step = step, self.next_compression(steps_per_epoch, step + 1)
+        return seen
 
     def observes_at(self, sparsifier: Sparsifier, step: int) -> bool:
         if not self.criterion.window:
             return False
-        upcoming = self.next_compression(sparsifier, step + 1)
+        upcoming = self.next_compression(sparsifier.steps_per_epoch, step + 1)
         return upcoming is not None and upcoming - step <= self.criterion.window
 
     def observe(self, sparsifier: Sparsifier) -> None:

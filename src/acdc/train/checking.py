@@ -33,7 +33,8 @@ def check(recipe: Recipe) -> list[SettingError]:
         problems += _built(recipe)
     problems += _model(recipe)
     problems += _data(recipe)
-    problems += _ranges(recipe)
+    epochs = any(one.setting == "train.epochs" for one in problems)  # a method may need more of them than one
+    problems += [one for one in _ranges(recipe) if not (epochs and one.setting == "train.epochs")]
     try:
         every = Duration.parse(recipe.run.checkpoint_every)
         if every.unit == "%" or not every.value:
@@ -121,8 +122,8 @@ def _built(recipe: Recipe) -> list[SettingError]:
 def _without(recipe: Recipe, knob: str) -> Recipe:
     """The recipe with some value that is not wrong in place of one that is."""
     said, train = recipe.method, recipe.train
-    if knob == "schedule":
-        train = replace(train, epochs=train.epochs or 100)
+    if knob == "schedule":  # with epochs that suit any method: those there are were meant for these phases
+        train = replace(train, epochs=100)
     if knob in keys_of(type(said)):
         unset = next(f.default for f in fields(said) if f.name == knob)
         if knob == "sparsity" and methods.find(said.name).needs_sparsity and not _fixes_sparsity(said.pattern):

@@ -2,7 +2,6 @@
 
 import io
 import os
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from rich.text import Text
 from acdc.train import tabulate
 from acdc.train.rows import Live as Moment
 from acdc.train.rows import Row
+from acdc.train.stopping import StopRequest, tell
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,15 @@ class Console(Protocol):
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
 
 
-def open_console(plan: Plan, done: int = 0, shown: bool = True) -> Console:
-    """Live where stdout is a terminal that can move its cursor and NO_COLOR is not set. `done` epochs ran before."""
+def open_console(plan: Plan, done: int = 0, shown: bool = True, stop: StopRequest | None = None) -> Console:
+    """Live where stdout is a terminal that can move its cursor and NO_COLOR is not set. `done` epochs ran before;
+    `stop` is asked where nobody reads lines any more."""
     if not shown:
         return Silent()
     terminal = Terminal()
     if sys.stdout.isatty() and not terminal.is_dumb_terminal and not os.environ.get("NO_COLOR"):
         return LiveConsole(plan, terminal, done)
-    return PlainConsole(plan, done)
+    return PlainConsole(plan, done, stop)
 
 
 class Clock:
@@ -94,8 +95,9 @@ class Silent:
 
 
 class PlainConsole:
-    def __init__(self, plan: Plan, done: int = 0) -> None:
+    def __init__(self, plan: Plan, done: int = 0, stop: StopRequest | None = None) -> None:
         self._plan, self._clock = plan, Clock(plan, done)
+        self._stop = StopRequest() if stop is None else stop
         self._titles = max(len(planned.title) for planned in plan.values())
         self._said = time.monotonic()
         if isinstance(sys.stdout, io.TextIOWrapper):
@@ -108,11 +110,7 @@ class PlainConsole:
         pass
 
     def say(self, text: str) -> None:
-        try:
-            print(text, flush=True)
-        except BrokenPipeError:  # whoever read our output has gone: stop as if asked to, with a checkpoint
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            os.kill(os.getpid(), signal.SIGTERM)
+        tell(text, self._stop)
 
     def epoch(self, row: Row) -> None:
         self._clock.tick()

@@ -28,15 +28,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from acdc.duration import Duration
 from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
 from acdc.methods.base import Base
-from acdc.sparsifier import Sparsifier, attach
+from acdc.sparsifier import Sparsifier
 from acdc.sparsity.layers import find_prunable
 from acdc.train import checkpoint, optim
 from acdc.train.evaluation import Score, evaluate
+from acdc.train.planning import attach_quietly
 from acdc.train.rates import Rates
 from acdc.train.recipe import Recipe
 from acdc.train.rows import Live, Row
 from acdc.train.setting import Loaders, Setting
-from acdc.train.skipped import skipped
+from acdc.train.skipped import recall, skipped
 from acdc.train.step import Step, Totals, autocast, compiled
 from acdc.train.stopping import Stopped
 from acdc.train.watch import Watch
@@ -68,9 +69,7 @@ class Stage:
         self.model, self.epochs, self.epoch, self.batch = model, recipe.epochs, 0, 0
         self.optimizer = optim.build(recipe.optimizer, model, setting.device, recipe.train.precision)
         each = loaders.train.steps
-        self.sparsifier: Sparsifier | None = (
-            attach(model, self.optimizer, method, steps_per_epoch=each) if method else None
-        )
+        self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
         starts = tuple(start for start, _ in self.sparsifier.phase_starts) if self.sparsifier else ()
         self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
         self.scaler = torch.amp.GradScaler("cuda") if recipe.train.precision == "fp16" else None
@@ -311,11 +310,11 @@ class Stage:
     def save(self) -> None:
         """Refuses what is not finite, or of too many files: the last checkpoint is always a good one."""
         self._check_finite()
-        skipped(self.loaders.train, self.setting.world)
+        unreadable = skipped(self.loaders.train, self.setting.world)
         rng = self.setting.world.gather(checkpoint.rng_state())
 
         def write() -> Path:
-            state = {**self.state_dict(), "rng": rng, "extra": self.extra}
+            state = {**self.state_dict(), "rng": rng, "skipped_images": unreadable, "extra": self.extra}
             folder, keep = self.setting.checkpoints, self.recipe.run.keep
             return checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
 
@@ -354,6 +353,7 @@ class Stage:
         self.totals.values.copy_(state["totals"])
         self.best, self.best_weights = state["best"], state["best_weights"]
         self.seconds = state["seconds"]
+        recall(self.loaders.train, state.get("skipped_images", ()))  # none in checkpoints of before they were kept
         rng = state["rng"]
         checkpoint.set_rng_state(rng[min(self.setting.world.rank, len(rng) - 1)])
 

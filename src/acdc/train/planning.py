@@ -6,12 +6,13 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from acdc import models
 from acdc.criteria import SynFlow
 from acdc.methods.acdc import ACDC
 from acdc.methods.base import Base
-from acdc.sparsifier import attach, log
+from acdc.sparsifier import Sparsifier, attach, log
 from acdc.sparsity.patterns import Unstructured
 from acdc.sparsity.uses import forward_uses
 from acdc.train.mistakes import SettingError
@@ -63,12 +64,15 @@ def fit(
         if attempt(lambda: _whole_epochs(recipe, method)) and attempt(
             lambda: in_method(method.budgets, in_method(method.layers, model))
         ):
-            attempt(lambda: in_method(_attach, model, method, steps))
+            # Refused as it is attached: phases without a step, a point to rewind to that is never passed.
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            attempt(lambda: in_method(attach_quietly, model, optimizer, method, steps).detach())
         attempt(lambda: _criterion(method, shape))
         total = recipe.epochs * steps
         if idle := method.idle(total, steps):
             found.idle.append(idle.told("method.every", f"{typed}.every"))
-        found.warnings += [text for text in method.cautions(total, steps) if not idle or text != idle.told()]
+        cautions = [text for text in method.cautions(total, steps) if not idle or text != idle.told()]
+        found.warnings += [f"method.{text}" for text in cautions]
     found.warnings += _odd_rates(recipe)
     return found
 
@@ -104,11 +108,11 @@ def _whole_epochs(recipe: Recipe, method: Base) -> None:
         ) from None
 
 
-def _attach(model: nn.Module, method: Base, steps: int) -> None:
-    """What a sparsifier refuses as it is attached: phases without a step, a point to rewind to that is never passed."""
-    log.disabled = True  # cautions are asked for above, and said as training begins
+def attach_quietly(model: nn.Module, optimizer: Optimizer, method: Base, steps: int) -> Sparsifier:
+    """Without the method's cautions: `fit` asks for them, and the command says them once, by the recipe's names."""
+    log.disabled = True
     try:
-        attach(model, torch.optim.SGD(model.parameters(), lr=0.1), method, steps_per_epoch=steps).detach()
+        return attach(model, optimizer, method, steps_per_epoch=steps)
     finally:
         log.disabled = False
 

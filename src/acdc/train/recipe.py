@@ -15,6 +15,7 @@ from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
 from acdc.train.mistakes import SettingError, of_knob
 
 T = TypeVar("T")
+_EPOCHS = re.compile(r'total="(\d+)ep"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +172,9 @@ class Recipe:
         try:
             schedule = Schedule.alternating(**knobs)
         except (ValueError, TypeError) as error:
+            if "total" not in said and str(error).startswith("total="):  # which is train.epochs, and is changed there
+                text = _EPOCHS.sub(r"train.epochs = \1", str(error).partition(": ")[2])
+                raise SettingError("method.schedule", f": train.epochs = {self.train.epochs}: {text}") from None
             raise SettingError("method.schedule", f": {error}") from None
         if schedule.total is None or schedule.total.unit != "ep" or schedule.total.value.denominator > 1:
             raise SettingError(
@@ -188,9 +192,17 @@ class Recipe:
             raise SettingError(
                 "train.epochs",
                 f" = {self.train.epochs}: method.schedule lasts {schedule.total_steps(1)} epochs; leave train.epochs "
-                "out, or method.schedule, for the paper's proportions over any number of epochs",
+                f"out{self._or_its_proportions()}",
             )
         return self._built(schedule)
+
+    def _or_its_proportions(self) -> str:
+        """What else may be left out where epochs and phases contradict each other: the phases, if epochs suffice."""
+        try:
+            Schedule.for_epochs(self.train.epochs or 0)
+        except ValueError:
+            return ""
+        return f", or method.schedule, for the paper's proportions over {self.train.epochs} epochs"
 
     def _built(self, schedule: Schedule | None) -> Base:
         said = self.method
@@ -212,16 +224,23 @@ class Recipe:
             raise SettingError(
                 "method.sparsity", " is not set: give the fraction of zeros, such as method.sparsity = 0.9"
             )
-        return in_method(
-            methods.build,
-            said.name,
-            include=said.include,
-            exclude=said.exclude,
-            first_and_last_dense=said.first_and_last_dense,
-            depthwise_dense=said.depthwise_dense,
-            **{knob: value for knob, value in knobs.items() if value is not None},
-            **said.options,
-        )
+        try:
+            return in_method(
+                methods.build,
+                said.name,
+                include=said.include,
+                exclude=said.exclude,
+                first_and_last_dense=said.first_and_last_dense,
+                depthwise_dense=said.depthwise_dense,
+                **{knob: value for knob, value in knobs.items() if value is not None},
+                **said.options,
+            )
+        except SettingError as error:
+            if schedule is None and error.setting == "method.schedule":  # the method's own, made of epochs
+                raise SettingError(
+                    "train.epochs", f" = {self.train.epochs}: too few for the phases of {kind.title()}; set it higher"
+                ) from None
+            raise
 
     def with_seed(self, seed: int) -> "Recipe":
         return replace(self, run=replace(self.run, seeds=(seed,)))
@@ -239,7 +258,9 @@ def in_method(make: Callable[..., T], *args: Any, **knobs: Any) -> T:
         text = str(error)
         if text.startswith(("phases[", "total=", "steps_per_epoch=")):  # words of Schedule
             raise SettingError("method.schedule", f": {text}") from None
-        raise of_knob("train" if text.startswith("epochs=") else "method", text) from None
+        if text.startswith("epochs="):
+            raise of_knob("train", text.replace(" write epochs=", " write train.epochs=")) from None
+        raise of_knob("method", text) from None
 
 
 def read_pattern(text: str) -> Pattern:

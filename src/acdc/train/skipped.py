@@ -1,5 +1,7 @@
 """Image files that cannot be read: each counts once, whichever rank met it."""
 
+from collections.abc import Sequence
+
 from acdc.data.images import Batches, FromFiles
 from acdc.train.distributed import World
 
@@ -11,3 +13,10 @@ def skipped(batches: Batches, world: World) -> list[str]:
     names = list(dict.fromkeys(name for own in world.gather(batches.skipped) for name in own))
     batches.refuse_too_many(names)
     return names
+
+
+def recall(batches: Batches, names: Sequence[str]) -> None:
+    """Those a run had met where it was stopped go on to count, also where they can be read by now: metrics are those of
+    a run that never stopped."""
+    if isinstance(batches, FromFiles):
+        batches.skipped = list(names)

@@ -1,6 +1,11 @@
-"""Being asked to stop: by SIGTERM (schedulers), SIGINT (Ctrl-C) or SIGHUP (a lost terminal), after a checkpoint."""
+"""Being asked to stop: by SIGTERM (schedulers), SIGINT (Ctrl-C) or SIGHUP (a lost terminal), after a checkpoint.
+
+So is a run whose output nobody reads any more, as in `acdc train | head`: other programs end by SIGPIPE then, and what
+is shown is why one is watched. Python turns that signal into an error of the write, which `tell` turns into a request.
+"""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -8,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_UNREAD = getattr(signal, "SIGPIPE", signal.SIGTERM)
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -16,12 +22,17 @@ class Stopped(Exception):  # noqa: N818  # nothing went wrong
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
-        super().__init__(signal.Signals(signum).name)
+        super().__init__(why(signum))
 
     @property
     def exit_code(self) -> int:
-        """As a shell reports a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
+        """As a shell reports a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM, 141 for SIGPIPE."""
         return 128 + self.signum
+
+
+def why(signum: int) -> str:
+    """As the end of "stopped …"."""
+    return "as nobody reads its output any more" if signum == _UNREAD else f"by {signal.Signals(signum).name}"
 
 
 class StopRequest:
@@ -34,8 +45,19 @@ class StopRequest:
         return self.signum is not None
 
 
+def tell(text: str, stop: StopRequest) -> None:
+    """Print; or ask to stop, and print to nowhere from then on, where whoever read it has gone."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # or Python complains once more as it ends
+        os.close(nowhere)
+        stop.signum = _UNREAD
+
+
 @contextmanager
-def listening() -> Iterator[StopRequest]:
+def listening(said: str = "stopping after this step, with a checkpoint") -> Iterator[StopRequest]:
     """Signals become a request for as long as this lasts. A second Ctrl-C stops at once, without a checkpoint."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -47,8 +69,7 @@ def listening() -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         request.signum = signum
         with contextlib.suppress(OSError):  # nobody may be listening any more
-            text = "stopping after this step, with a checkpoint (Ctrl-C again: at once, without)"
-            print(f"\nacdc: {text}", file=sys.stderr)
+            print(f"\nacdc: {said} (Ctrl-C again: at once, without)", file=sys.stderr)
 
     before = {number: signal.signal(number, asked) for number in _SIGNALS}
     try:
