@@ -474,7 +474,7 @@ def test_one_of_several_ranks_does_not_stop_alone(folder, own_tree: Path) -> Non
 def test_a_folder_without_a_readable_image_stops_the_run(folder, own_tree: Path, split: str) -> None:
     for path in (own_tree / split).rglob("*.JPEG"):
         path.write_bytes(b"")
-    with pytest.raises(RuntimeError, match="cannot be read"):
+    with pytest.raises(RuntimeError, match="could not be read"):
         read(folder(own_tree, split, bad_limit=100))
 
 
