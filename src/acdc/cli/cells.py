@@ -10,12 +10,15 @@ from acdc import methods
 from acdc.cli import variants
 from acdc.cli.equal import at_equal_flops, cost_of
 from acdc.cli.errors import Problems
-from acdc.cli.facts import facts_of
+from acdc.cli.facts import Facts, facts_of
 from acdc.cli.variants import Variant
 from acdc.train import reading
 from acdc.train.mistakes import RecipeError, SettingError
 from acdc.train.recipe import Recipe, read_pattern
 from acdc.train.words import did_you_mean
+
+_Reading = Callable[[], Recipe]
+_Mistakes = tuple[SettingError, ...]
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Cell:
     sparsity: float | None  # None for dense training, and where training decides it
     seed: int
     recipe: Recipe
-    wrong: tuple[SettingError, ...] = ()  # with the recipe, which has other values in their place
+    wrong: _Mistakes = ()  # with the recipe, which has other values in their place
 
     @property
     def name(self) -> str:
@@ -57,51 +60,20 @@ def plan(
     """Every run, also those that cannot be trained; what is wrong beyond their own recipes goes to `problems`."""
     sound = not problems  # what is reckoned from the data waits for that
     entries, sparsities = _entries(args, problems), _sparsities(args, problems)
-    named = {entry.name: entry for entry in (*(Variant(name, name) for name in variants.known()), *entries)}
-    if args.like not in named:
-        problems.append(f"--like {args.like}: expected one of {', '.join(named)}{did_you_mean(args.like, named)}")
-    if args.like != "acdc" and args.equal != "flops":
-        problems.append(f"--like {args.like}: it counts with --equal flops only; type that too, or leave --like out")
+    like = _like(args, entries, problems)
     epochs = _epochs(base)
     if base is None or epochs is None:  # said already
         return []
-    like = named.get(args.like) if args.equal == "flops" and sparsities else None
+    sheet = _Sheet(args.recipe, settings, own, epochs)
     facts = problems.attempt(lambda: facts_of(base, args.data)) if like and sound else None
-
-    def recipes(entry: Variant, sparsities: Sequence[float]) -> Iterator[tuple[float | None, Callable[[], Recipe]]]:
-        shared = [*settings, *own.get(entry.method, ())]
-        for sparsity, said in _shares(entry.method, [*shared, *entry.settings], sparsities):
-            fixed = [f"method.name={entry.method}", "run.finetune=false", "run.baseline=false", said]
-            if entry.method != "acdc":
-                fixed += ["method.schedule=", f"train.epochs={epochs}"]
-            yield sparsity, partial(reading.read, args.recipe, [*shared, *fixed, *entry.settings])
-
-    def cost(sparsity: float | None) -> float | None:
-        """That all get, if they do; what is wrong with the recipe it is of is said here unless it is trained, too."""
-        if like is None:
-            return None
-        ((_, read),) = recipes(like, [sparsity if sparsity is not None else sparsities[0]])
-        try:
-            recipe = read()
-            return cost_of(recipe, facts) if facts else None
-        except ValueError as error:
-            wrong = error.problems if isinstance(error, RecipeError) else (str(error),)
-            if like not in entries:
-                problems.extend(f"--like {like.name}: {text}" for text in wrong if text not in problems)
-            return None
-
+    costs: dict[float | None, float | None] = {}
     cells: list[Cell] = []
     for entry in entries:
-        for sparsity, read in recipes(entry, sparsities):
-            allowed, recipe, wrong = cost(sparsity), None, ()
-            try:
-                recipe = read()
-                if facts and allowed is not None:
-                    recipe = at_equal_flops(recipe, allowed, facts)
-            except RecipeError as error:
-                recipe, wrong = error.recipe, error.mistakes
-            except ValueError as error:  # layers that cannot be pruned as it says
-                wrong = (SettingError.of(error),)
+        for sparsity, read in sheet.recipes(entry, sparsities):
+            if like and sparsities and sparsity not in costs:
+                costs[sparsity], wrong = _cost(sheet, like, sparsity or sparsities[0], facts)
+                problems += [f"--like {like.name}: {text}" for text in wrong if like not in entries]
+            recipe, wrong = _read(read, costs.get(sparsity), facts)
             if recipe is None:  # no other values stand in
                 problems += [f"{entry.name}: {text}" for text in wrong]
                 continue
@@ -113,6 +85,56 @@ def plan(
         if names.count(name) > 1
     ]
     return cells
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """What recipes are made of: one for all, with settings for all, for a method and of a variant on top."""
+
+    recipe: str
+    settings: Sequence[str]
+    own: Mapping[str, Sequence[str]]
+    epochs: int
+
+    def recipes(self, entry: Variant, sparsities: Sequence[float]) -> Iterator[tuple[float | None, _Reading]]:
+        shared = [*self.settings, *self.own.get(entry.method, ())]
+        for sparsity, said in _shares(entry.method, [*shared, *entry.settings], sparsities):
+            fixed = [f"method.name={entry.method}", "run.finetune=false", "run.baseline=false", said]
+            if entry.method != "acdc":
+                fixed += ["method.schedule=", f"train.epochs={self.epochs}"]
+            yield sparsity, partial(reading.read, self.recipe, [*shared, *fixed, *entry.settings])
+
+
+def _read(read: _Reading, cost: float | None, facts: Facts | None) -> tuple[Recipe | None, _Mistakes]:
+    """A recipe, over as many epochs as the cost buys if there is one; and what is wrong with it."""
+    recipe = None
+    try:
+        recipe = read()
+        return (recipe if facts is None or cost is None else at_equal_flops(recipe, cost, facts)), ()
+    except RecipeError as error:
+        return error.recipe, error.mistakes
+    except ValueError as error:  # layers that cannot be pruned as it says
+        return recipe, (SettingError.of(error),)
+
+
+def _cost(sheet: _Sheet, like: Variant, sparsity: float, facts: Facts | None) -> tuple[float | None, _Mistakes]:
+    """What `like` costs at a sparsity, which all others get; or what is wrong with it."""
+    ((_, read),) = sheet.recipes(like, [sparsity])
+    recipe, wrong = _read(read, None, None)
+    try:
+        return (cost_of(recipe, facts) if recipe and facts and not wrong else None), wrong
+    except ValueError as error:
+        return None, (SettingError.of(error),)
+
+
+def _like(args: argparse.Namespace, entries: Sequence[Variant], problems: list[str]) -> Variant | None:
+    """Whose cost all get, if they do."""
+    named = {entry.name: entry for entry in (*(Variant(name, name) for name in variants.known()), *entries)}
+    if args.like not in named:
+        problems.append(f"--like {args.like}: expected one of {', '.join(named)}{did_you_mean(args.like, named)}")
+    if args.like != "acdc" and args.equal != "flops":
+        problems.append(f"--like {args.like}: it counts with --equal flops only; type that too, or leave --like out")
+    return named.get(args.like) if args.equal == "flops" else None
 
 
 def _epochs(base: Recipe | None) -> int | None:
