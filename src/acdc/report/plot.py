@@ -141,7 +141,7 @@ def accuracy_scale(axes: Axes, rows: Iterable[Record], images: int | None) -> Ca
         pad = 0.06 * (high - low) + 1e-3
         axes.set_ylim(max(0.0, 100 * (low - pad)), min(100.0, 100 * (high + pad)))
         if shares[0] < low - pad:
-            entitle(axes, f"{axes.get_title('left')}, some of the first epochs below the axis")
+            entitle(axes, f"{axes.get_title('left')}, some epochs cut off")
         return lambda accuracy: 100 * accuracy
     axes.set_yscale("log")
     entitle(axes, f"{axes.get_title('left')}, log scale of the error")
