@@ -207,6 +207,15 @@ def test_masks_are_exact_where_weights_they_keep_are_zero_as_well(tmp_path: Path
     assert "SET, sparse: its masks prune 98.00%; some of the weights they keep are 0 as well" in capsys.readouterr().out
 
 
+def test_a_method_that_found_no_sparsity_says_what_decides_it(tmp_path: Path, capsys) -> None:
+    said = ["method.name=str", "method.schedule=", "method.sparsity=", "run.baseline=false", "run.finetune=false"]
+    sets = [part for setting in said for part in ("--set", setting)]
+    assert main(["train", "--epochs", "4", *sets, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
+    (row,) = read(tmp_path / "run", "result.json")["models"]
+    assert row["sparsity"] == 0, "else there is nothing to test here"
+    assert "STR, sparse: no weight is 0 yet; STR finds its sparsity by start and decay" in capsys.readouterr().out
+
+
 # What it says
 
 

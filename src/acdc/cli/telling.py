@@ -7,6 +7,7 @@ from acdc.cli import common
 from acdc.cli.facts import Facts
 from acdc.cli.place import Place
 from acdc.data.images import BadImagesError
+from acdc.methods.learned import Learned
 from acdc.train import experiment, loading, stopping
 from acdc.train.checkpoint import Found, NoCheckpointError
 from acdc.train.console import Console
@@ -72,6 +73,11 @@ def show(
             console.say(
                 f"{outcome.model}: its masks prune {outcome.mask_sparsity:.2%}; some of the weights they keep are 0 as "
                 f"well, as those grown anew start there, which makes {outcome.sparsity:.2%}"
+            )
+        if outcome.mask_sparsity == 0 and isinstance(method := recipe.build_method(), Learned):
+            console.say(
+                f"{outcome.model}: no weight is 0 yet; {method.title()} finds its sparsity by {method.decided_by}: "
+                f"train longer, or change these (acdc ls methods {method.name})"
             )
     for outcome in outcomes:
         if outcome.best and outcome.best["accuracy"] > outcome.test_accuracy and outcome.best["chosen_on"] == "test":
