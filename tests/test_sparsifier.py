@@ -779,11 +779,14 @@ def test_state_dicts_of_something_else(change, message):
 
 @pytest.mark.parametrize("knob", ["revive", "reset", "embeddings", "pattern", "criterion"])
 def test_a_knob_that_came_after_a_state_dict_had_its_default_there(knob):
-    run = train(Run.make(SGD), last=6)
+    run, never_stopped = train(Run.make(SGD), last=6), train(Run.make(SGD))
     state = run.sparsifier.state_dict()
     del state["config"][knob]
     run.sparsifier.load_state_dict(state)
     train(run, first=6)
+    assert run.sparsifier.step == never_stopped.sparsifier.step
+    assert_same_bits(run.sparsifier.masks, never_stopped.sparsifier.masks)
+    assert_same_bits(run.model.state_dict(), never_stopped.model.state_dict())
 
 
 def test_a_knob_that_came_after_a_state_dict_and_is_set_now_is_refused():

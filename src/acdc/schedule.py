@@ -319,6 +319,10 @@ class Schedule:
             self._ends[steps_per_epoch] = ends
         return self._ends[steps_per_epoch]
 
+    def starts(self, steps_per_epoch: int | None = None) -> list[tuple[int, Phase]]:
+        """The first step of each phase."""
+        return list(zip((0, *self.boundaries(steps_per_epoch)[:-1]), self.phases, strict=True))
+
     def total_steps(self, steps_per_epoch: int | None = None) -> int:
         return self.boundaries(steps_per_epoch)[-1]
 

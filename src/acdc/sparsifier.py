@@ -140,8 +140,7 @@ class Sparsifier:
     @property
     def phase_starts(self) -> list[tuple[int, Phase]]:
         """The first step of each phase of the schedule."""
-        starts = (0, *self.method.schedule.boundaries(self.steps_per_epoch))
-        return list(zip(starts, self.method.schedule.phases, strict=False))
+        return self.method.schedule.starts(self.steps_per_epoch)
 
     @property
     def observing(self) -> bool:

@@ -75,9 +75,7 @@ class GMP(Scored):
         return target + (min(self.initial, target) - target) * left**3
 
     def risen(self, epoch: int) -> float:
-        starts, target = (0, *self.schedule.boundaries(1)), self.sparsity or 1.0
-        first = next(at for at, phase in zip(starts, self.schedule.phases, strict=False) if phase.kind == "sparse")
-        last = min(max(first, round(self.end * starts[-1])), starts[-1] - 1)
+        (first, last), target = self._span(1), self.sparsity or 1.0
         return self.sparsity_at(target, epoch, first, last) / target
 
     def _prune(self, sparsifier: Sparsifier) -> None:
@@ -90,7 +88,9 @@ class GMP(Scored):
 
     def _times(self, steps_per_epoch: int | None) -> tuple[int, int, int]:
         """The first update, the last, which a step follows, and the steps between two."""
-        starts = (0, *self.schedule.boundaries(steps_per_epoch))
-        first = next(at for at, phase in zip(starts, self.schedule.phases, strict=False) if phase.kind == "sparse")
-        last = min(max(first, round(self.end * starts[-1])), starts[-1] - 1)
-        return first, last, in_steps(self.every, steps_per_epoch)
+        return *self._span(steps_per_epoch), in_steps(self.every, steps_per_epoch)
+
+    def _span(self, steps_per_epoch: int | None) -> tuple[int, int]:
+        first = next(start for start, phase in self.schedule.starts(steps_per_epoch) if phase.kind == "sparse")
+        total = self.schedule.total_steps(steps_per_epoch)
+        return first, min(max(first, round(self.end * total)), total - 1)

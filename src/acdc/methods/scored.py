@@ -25,7 +25,7 @@ class Scored(Base):
 
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
         """The first step from `step` on that begins with a compression."""
-        starts = zip((0, *self.schedule.boundaries(steps_per_epoch)), self.schedule.phases, strict=False)
+        starts = self.schedule.starts(steps_per_epoch)
         return next((start for start, phase in starts if start >= step and phase.kind == "sparse"), None)
 
     def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
