@@ -48,12 +48,13 @@ matrix: $(STAMP)
 	$(PY) -m pytest tests/conformance/test_optimizers.py --numprocesses 2 --matrix docs/compatibility.md
 
 WRN = results/runs/cifar100-wrn28-10-cifar100_20-90-seed0
-DENSE = results/runs/cifar100-wrn28-10-dense-seed0
+MORE = results/runs/cifar100-wrn28-10-cifar100_20-95-seed0 results/runs/cifar100-wrn28-10-dense-seed0
 
 figure: $(STAMP)
 	$(PY) docs/draw_run.py $(WRN) docs/wrn.svg
 	for name in mask-change inactive; do $(PY) -m acdc report $(WRN) --figure $$name --out docs/wrn-$$name.svg; done
-	$(PY) -m acdc report $(WRN) $(DENSE) --figure curves --out docs/wrn-curves.svg
+	rm -f docs/wrn-curves.svg
+	$(PY) -m acdc report $(WRN) $(MORE) --figure curves --out docs/wrn-curves.svg
 
 browser-test: $(STAMP)
 	$(PY) -m pytest tests/report/browser

@@ -46,21 +46,26 @@ def _runs(results: Path) -> str:
     """One row for each recipe that was run in full, newest hardware note below."""
     kept = runs.read_all(results)
     lines = [
-        "| top-1 accuracy, % | last epoch | best epoch* | the paper* | zeros | FLOPs: inference, training |",
-        "|---|---|---|---|---|---|",
+        "| top-1 accuracy, % | last epoch | BN recalibrated† | best epoch* | the paper* | zeros "
+        "| FLOPs: inference, training |",
+        "|---|---|---|---|---|---|---|",
     ]
     for group in sorted(runs.grouped(kept), key=lambda group: runs.main_model(group) == "baseline"):
         first, main = group[0], runs.main_model(group)
         model = first["models"][main]
         lines.append(
             f"| {first['recipe'].about.partition(':')[0]}, {runs.seeds(group)} "
-            f"| {runs.percent(runs.of(group, main))} | {runs.percent(runs.best(group, main))} "
+            f"| {runs.percent(runs.of(group, main))} | {runs.percent(runs.of(group, f'{main}-recalibrated'))} "
+            f"| {runs.percent(runs.best(group, main))} "
             f"| {runs.published(group)[1]} | {model['sparsity']:.0%} "
             f"| {model['flops_ratio']:.2f}x, {statistics.mean(one['training'] for one in group):.2f}x |"
         )
     gpus = ", ".join(sorted({one["hardware"].get("gpu") or one["hardware"]["cpu"] for one in kept}))
     torches = ", ".join(sorted({one["versions"]["torch"] for one in kept}))
-    note = f"<sub>{gpus}, torch {torches}, bf16. * {runs.CHOSEN}.</sub>"
+    note = (
+        f"<sub>{gpus}, torch {torches}, bf16. † the last epoch's weights, batch norm's statistics taken once over the "
+        f"training set ([why](docs/wrn.md#what-closes-the-gap-to-the-paper)). * {runs.CHOSEN}.</sub>"
+    )
     return "\n".join([*lines, "", note]) + "\n" if kept else ""
 
 

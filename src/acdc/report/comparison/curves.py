@@ -17,23 +17,27 @@ _LETTER = 6.0
 
 
 def accuracy(groups: Sequence[Group]) -> Chart:
-    asked = [group for level in levels(groups) if level.sparsity is not None for group in level.groups]
-    found = [group for group in asked if not dense(group)] or list(groups)
-    ranked, images = sorted(found, key=lambda group: -_last(group, _accuracy)), groups[0].runs[0].images
-    top = [group for group in ranked if words.alike(_ends(group), _ends(ranked[0]), images)]
-    best = words.percent(_last(ranked[0], _accuracy))
-    said = f"{ranked[0].label} ends highest, at {best}"
-    if len(top) > 1:
-        said = f"{words.listed([group.label for group in top])} end highest, too close to tell apart, at up to {best}"
-    others = [group for group in groups if dense(group) and group not in found]
-    if others:
-        level = max(_last(group, _accuracy) for group in others)
-        if len(found) == 1:
-            said = f"{found[0].label} ends at {best}, dense training at {words.percent(level)}"
-        else:
-            said = f"of the sparse, {said}; dense training ends at {words.percent(level)}"
-    title = f"Test accuracy over the epochs: {said}"
+    found = levels(groups)
+    asked = [level for level in found if level.sparsity is not None] or found
+    said = [f"at {level.title} {_highest(level)}" if len(asked) > 1 else _highest(level) for level in asked]
+    plain = [_last(group, _accuracy) for group in groups if dense(group)]
+    if plain and not all(dense(group) for group in groups):
+        said.append(f"dense training ends at {words.percent(max(plain))}")
+    title = f"Test accuracy over the epochs: {'; '.join(said)}"
     return _chart("curves", title, groups, _accuracy, "test accuracy (%)")
+
+
+def _highest(level: Level) -> str:
+    """Which of a level's sparse methods end highest; of dense ones where there are no others."""
+    found = [group for group in level.groups if not dense(group)] or level.groups
+    ranked, images = sorted(found, key=lambda group: -_last(group, _accuracy)), found[0].runs[0].images
+    top = [level.name(group) for group in ranked if words.alike(_ends(group), _ends(ranked[0]), images)]
+    best = words.percent(_last(ranked[0], _accuracy))
+    if len(found) == 1:
+        return f"{top[0]} ends at {best}"
+    if len(top) == 1:
+        return f"{top[0]} ends highest, at {best}"
+    return f"{words.listed(top)} end highest, too close to tell apart, at up to {best}"
 
 
 def loss(groups: Sequence[Group]) -> Chart:
