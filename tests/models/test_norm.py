@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from acdc.models.norm import SplitBatchNorm2d
+from acdc.models.norm import SplitBatchNorm2d, _Normalise
+
+PATHS = pytest.mark.parametrize("at_once", [False, True], ids=["part-by-part", "at-once"])
+
+
+def run(split: SplitBatchNorm2d, x: torch.Tensor, at_once: bool) -> torch.Tensor:
+    """As eager training does, or as compiled training does, uncompiled."""
+    return split._at_once(x) if at_once else split(x)
 
 
 def pair(splits: int, **knobs: float) -> tuple[SplitBatchNorm2d, list[nn.BatchNorm2d]]:
@@ -19,12 +26,13 @@ def pair(splits: int, **knobs: float) -> tuple[SplitBatchNorm2d, list[nn.BatchNo
     return split, [copy.deepcopy(plain) for _ in range(splits)]
 
 
+@PATHS
 @pytest.mark.parametrize("splits", [2, 4])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_it_is_a_batch_norm_for_each_part(splits: int, memory_format: torch.memory_format) -> None:
+def test_it_is_a_batch_norm_for_each_part(splits: int, memory_format: torch.memory_format, at_once: bool) -> None:
     split, parts = pair(splits, momentum=0.3)
     x = torch.randn(8, 3, 5, 4).contiguous(memory_format=memory_format).requires_grad_()
-    mine = split(x)
+    mine = run(split, x, at_once)
     theirs = torch.cat([norm(part) for norm, part in zip(parts, x.tensor_split(splits), strict=True)])
     torch.testing.assert_close(mine, theirs)
     weight = torch.randn_like(mine)
@@ -41,16 +49,9 @@ def test_it_is_a_batch_norm_for_each_part(splits: int, memory_format: torch.memo
 
 
 def test_gradients_by_differences() -> None:
-    split, _ = pair(2)
-    split.double()
     x = torch.randn(4, 3, 2, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(split, x)
-    weights = split.weight.detach().clone().requires_grad_(), split.bias.detach().clone().requires_grad_()
-
-    def by_weights(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(split, {"weight": weight, "bias": bias}, (x.detach(),))
-
-    assert torch.autograd.gradcheck(by_weights, weights)
+    weight, bias = (torch.rand(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradcheck(lambda *inputs: _Normalise.apply(*inputs, 2, 1e-5)[0], (x, weight, bias))
 
 
 def test_a_batch_that_does_not_divide_goes_part_by_part() -> None:
@@ -66,13 +67,14 @@ def test_evaluation_is_batch_norms_own() -> None:
     torch.testing.assert_close(split.eval()(x), plain.eval()(x))
 
 
-def test_half_precision_in_and_out_with_statistics_in_full() -> None:
+@PATHS
+def test_half_precision_in_and_out_with_statistics_in_full(at_once: bool) -> None:
     split, _ = pair(2)
     x = 100 + torch.randn(8, 3, 4, 4)
-    out = split(x.bfloat16())
+    out = run(split, x.bfloat16(), at_once)
     assert out.dtype == torch.bfloat16
     assert split.state_dict()["running_mean"].dtype == torch.float32
-    torch.testing.assert_close(out.float(), split(x.bfloat16().float()), rtol=0.02, atol=0.02)
+    torch.testing.assert_close(out.float(), run(split, x.bfloat16().float(), at_once), rtol=0.02, atol=0.02)
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
@@ -91,15 +93,16 @@ def test_compiled_it_computes_the_same() -> None:
 def test_a_gradient_of_the_gradient_is_refused_rather_than_wrong() -> None:
     split, _ = pair(2)
     x = torch.randn(4, 3, 2, 2, requires_grad=True)
-    (slope,) = torch.autograd.grad(split(x).pow(3).sum(), x, create_graph=True)
+    (slope,) = torch.autograd.grad(split._at_once(x).pow(3).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.square().sum().backward()
 
 
-def test_a_model_in_half_precision_keeps_its_statistics_so_as_batch_norm_does() -> None:
+@PATHS
+def test_a_model_in_half_precision_keeps_its_statistics_so_as_batch_norm_does(at_once: bool) -> None:
     split, (plain, _) = pair(2)
     x = torch.randn(4, 3, 4, 4, dtype=torch.bfloat16)
-    split.bfloat16()(x)
+    run(split.bfloat16(), x, at_once)
     plain.bfloat16()(x[:2])
     torch.testing.assert_close(split.running_mean, plain.running_mean)
     torch.testing.assert_close(split.running_var, plain.running_var, rtol=0.02, atol=0.02)
@@ -111,14 +114,15 @@ def test_parts_of_one_value_are_refused_as_batch_norm_refuses_them() -> None:
         split(torch.randn(2, 3, 1, 1))
 
 
+@PATHS
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_what_follows_may_change_it_in_place(memory_format: torch.memory_format) -> None:
+def test_what_follows_may_change_it_in_place(memory_format: torch.memory_format, at_once: bool) -> None:
     """As the models' ReLUs do."""
     split, _ = pair(2)
     x = torch.randn(4, 3, 5, 4).contiguous(memory_format=memory_format)
     mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    out = torch.relu_(split(mine))
+    out = torch.relu_(run(split, mine, at_once))
     assert out.is_contiguous(memory_format=memory_format)
     out.square().sum().backward()
-    torch.relu(split(theirs)).square().sum().backward()
+    torch.relu(run(split, theirs, at_once)).square().sum().backward()
     torch.testing.assert_close(mine.grad, theirs.grad)

@@ -20,7 +20,7 @@ def gradients(parts: int, **settings: float) -> tuple[list[torch.Tensor], list[f
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3))
     totals = Totals(CPU)
-    step = Step(model, Training(accumulate=parts, **settings), EAGER, totals, device=CPU)
+    step = Step(model, Training(accumulate=parts, **settings), EAGER, totals, device=CPU, full=7)
     step(torch.randn(7, 3, 2, 2), torch.randint(3, (7,)))
     return [param.grad for param in model.parameters()], totals.values.tolist()
 
@@ -33,6 +33,17 @@ def test_a_batch_in_parts_gives_the_batch_s_gradient(parts: int) -> None:
         torch.testing.assert_close(one, other)
     assert divided[1] == pytest.approx(whole[1])
     assert whole[1][2:] == [7, 1, 1]
+
+
+def test_full_batches_go_the_fast_way_whichever_comes_first() -> None:
+    """A run may be taken up just before an epoch's last batch, which is smaller."""
+    model, seen = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), []
+    step = Step(model, Training(), EAGER, Totals(CPU), device=CPU, full=4)
+    step.fast = nn.Sequential(*model)
+    step.fast.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
+    for size in (2, 4, 4, 2):
+        step(torch.randn(size, 3, 2, 2), torch.randint(3, (size,)))
+    assert seen == [4, 4]
 
 
 def test_label_smoothing_changes_the_loss() -> None:

@@ -89,7 +89,8 @@ class _Bench:
         execution = Execution(False, self._graphs, ())
         scale = self._scaler.scale if self._scaler else None
         self._model.train()
-        step = Step(self._model, self._train, execution, Totals(self._device), device=self._device, scale=scale)
+        totals = Totals(self._device)
+        step = Step(self._model, self._train, execution, totals, device=self._device, full=size, scale=scale)
 
         def act() -> None:
             step(images, labels)

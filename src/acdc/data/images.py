@@ -132,6 +132,12 @@ def share(start: int, stop: int, rank: int, world: int) -> slice:
     return slice(begin, begin + each + (rank < rest))
 
 
+def full_share(batches: Batches, rank: int, world: int) -> int:
+    """How many images of a full batch a rank takes; of an epoch's last batch they may be fewer."""
+    part = share(0, min(batches.batch_size, batches.samples), rank, world)
+    return part.stop - part.start
+
+
 class InMemory:
     """Batches of `images`, shuffled and augmented where `train` is set.
 

@@ -65,7 +65,10 @@ def _channels(values: Tensor) -> Tensor:
 
 
 class SplitBatchNorm2d(nn.BatchNorm2d):
-    """BatchNorm2d with the same parameters, buffers and evaluation; trains on a batch in `splits` parts."""
+    """BatchNorm2d with the same parameters, buffers and evaluation; trains on a batch in `splits` parts.
+
+    Part by part with torch's kernels, and all at once where torch.compile fuses that.
+    """
 
     def __init__(self, channels: int, *, splits: int, momentum: float = 0.1) -> None:
         super().__init__(channels, momentum=momentum)
@@ -75,8 +78,10 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         x = input
         if not self.training or self.splits == 1:
             return super().forward(x)
-        if len(x) % self.splits or len(x) * x.shape[2] * x.shape[3] <= self.splits:  # one value has no variance
-            return self._one_by_one(x)
+        uneven = len(x) % self.splits or len(x) * x.shape[2] * x.shape[3] <= self.splits  # one value has no variance
+        return self._part_by_part(x) if uneven or not torch.compiler.is_compiling() else self._at_once(x)
+
+    def _at_once(self, x: Tensor) -> Tensor:
         out, mean, var = _Normalise.apply(x, self.weight, self.bias, self.splits, self.eps)
         self._remember(mean[0].flatten(), var[0].flatten(), x.numel() / self.splits / self.num_features)
         return out
@@ -88,7 +93,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
             kept.lerp_(value.to(kept.dtype), momentum)  # type: ignore[union-attr]
         self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
 
-    def _one_by_one(self, x: Tensor) -> Tensor:
+    def _part_by_part(self, x: Tensor) -> Tensor:
         first, *rest = x.tensor_split(self.splits)
         out = [super().forward(first)]
         out += [

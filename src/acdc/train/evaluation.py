@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.data.images import Batches, share
+from acdc.data.images import Batches, full_share
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 from acdc.train.skipped import skipped
@@ -63,10 +63,10 @@ def _score(
     model: nn.Module, fast: Any, batches: Batches, precision: str, setting: Setting, logits_to: list[Tensor] | None
 ) -> Score:
     world = setting.world
-    full = share(0, min(batches.batch_size, batches.samples), world.rank, world.size)
+    full = full_share(batches, world.rank, world.size)
     sums = torch.zeros(3, dtype=torch.float64, device=setting.device)
     for images, labels in batches.batches(0):
-        run = model if fast is None or len(labels) != full.stop - full.start else fast
+        run = model if fast is None or len(labels) != full else fast
         with autocast(precision, setting.device):
             logits = run(images)
         if logits_to is not None:

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from acdc.data.images import full_share
 from acdc.duration import Duration
 from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
 from acdc.methods.base import Base
@@ -91,6 +92,7 @@ class Stage:
             setting.execution,
             self.totals,
             device=setting.device,
+            full=full_share(loaders.train, setting.world.rank, setting.world.size),
             scale=self.scaler.scale if self.scaler else None,
             no_sync=getattr(self._wrapped, "no_sync", nullcontext),
             share=self._share,

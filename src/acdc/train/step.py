@@ -118,6 +118,7 @@ class Step:
     """Calling it with a batch leaves the batch's gradients in the parameters and its loss in `totals`.
 
     `phase` is anything that changes when masks do: a CUDA graph holds what was launched while it was captured.
+    `full` is the size of a full batch, which alone is compiled and captured.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Step:
         totals: Totals,
         *,
         device: torch.device,
+        full: int,
         scale: Callable[[Tensor], Tensor] | None = None,
         no_sync: Callable[[], AbstractContextManager[Any]] = nullcontext,
         share: Callable[[int], float] = lambda samples: 1.0,
@@ -135,18 +137,16 @@ class Step:
         self._model, self._train, self._totals, self._device = model, train, totals, device
         self.fast = compiled(model, execution)
         self._graphs = execution.graphs
-        self._scale, self._no_sync, self._share = scale, no_sync, share
+        self._full, self._scale, self._no_sync, self._share = full, scale, no_sync, share
         self._parameters = [param for param in model.parameters() if param.requires_grad]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._phase: object = None
         self._warm = _WARM
-        self._full = 0  # the size of a full batch: the first one seen
         self._grads: list[Tensor | None] = []
         self._inputs: tuple[Tensor, Tensor] | None = None
         self.teacher: nn.Module | None = None  # what the model's answers are drawn towards, by train.distill
 
     def __call__(self, images: Tensor, labels: Tensor, phase: object = None, *, eagerly: bool = False) -> None:
-        self._full = self._full or len(labels)
         if len(labels) != self._full:  # the last batch of an epoch; a shape of its own is not worth compiling
             self._eager(self._model, images, labels)
         elif eagerly or not self._graphs:
