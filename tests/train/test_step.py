@@ -46,6 +46,22 @@ def test_full_batches_go_the_fast_way_whichever_comes_first() -> None:
     assert seen == [4, 4]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_dropout_draws_what_it_draws_eagerly(mode: str) -> None:
+    device, losses = torch.device(DEVICE), []
+    for execution in (EAGER, MODES[mode]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(12, 64), nn.Dropout(0.5), nn.ReLU(), nn.Linear(64, 3)).to(device)
+        images, labels = torch.randn(8, 3, 2, 2, device=device), torch.randint(3, (8,), device=device)
+        totals = Totals(device)
+        with experiment.reproducible(recipe(), device):
+            step = Step(model, Training(), execution, totals, device=device, full=8)
+            for _ in range(6):  # the last are replayed where there is a graph
+                step(images, labels)
+        losses.append(totals.values[0].item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 def test_label_smoothing_changes_the_loss() -> None:
     assert gradients(1, label_smoothing=0.3)[1][0] != pytest.approx(gradients(1)[1][0])
 

@@ -88,9 +88,9 @@ def compiled(model: nn.Module, execution: Execution) -> Any:
     """The model, compiled where that was chosen: a graph for each batch size and mode it meets.
 
     Never one for all sizes, which torch.compile would turn to at the second: training and evaluation have one each.
-    Models of one class share their graphs.
+    Models of one class share their graphs. Dropout draws what it draws eagerly, which the compiler's own does not.
     """
-    return torch.compile(model, dynamic=False) if execution.compile else model
+    return torch.compile(model, dynamic=False, options={"fallback_random": True}) if execution.compile else model
 
 
 class Totals:
