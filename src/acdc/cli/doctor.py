@@ -134,7 +134,8 @@ def _packages() -> Iterator[Finding]:
             yield Finding("ok", f"{there}, for {use}")
         else:
             state = "BAD" if extra == "digits" else "no"
-            yield Finding(state, f"no {', '.join(missing)}, for {use}", f'type: pip install "acdc-torch[{extra}]"')
+            fix = f'type: pip install "acdc-torch[{extra}]" (in a checkout: ".[{extra}]")'
+            yield Finding(state, f"no {', '.join(missing)}, for {use}", fix)
 
 
 def _data(root: str | None, full: bool) -> Iterator[Finding]:

@@ -222,7 +222,7 @@ def _ranges(recipe: Recipe) -> list[SettingError]:
         why = f"{methods.find(recipe.method.name).title()} keeps no dense twin to learn from; leave it out"
         problems.append(SettingError("train.distill", f" = {t.distill:g}: {why}"))
     if recipe.method.name == "dense" and (r.baseline or r.finetune):
-        why = ', run.finetune: method.name = "dense" has neither; leave them false'
+        why = ', run.finetune: method.name = "dense" has neither; set those that are true to false'
         problems.append(SettingError("run.baseline", why))
     return problems
 
