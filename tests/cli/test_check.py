@@ -95,6 +95,14 @@ def test_layers_are_listed_on_request(capsys: pytest.CaptureFixture[str]) -> Non
     assert "stages.0.0.conv1.weight" not in checked(capsys, "digits")
 
 
+def test_what_dense_phases_may_cost_less_is_said_where_there_are_some_after_a_compression(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = "dense phases are counted whole"
+    assert said in checked(capsys, "digits")
+    assert said not in checked(capsys, "digits", "--set", "method.name=gmp")
+
+
 def test_a_longer_run_is_set_beside_the_paper_s_dense_one(capsys: pytest.CaptureFixture[str]) -> None:
     out = checked(capsys, "cifar100-wrn28-10", "--set", "method.schedule=cifar100_14")
     assert "the paper, with these settings: training 0.47x, against 200 dense epochs" in out

@@ -110,3 +110,12 @@ def test_a_criterion_s_card_names_its_knobs(capsys: pytest.CaptureFixture[str]) 
     assert "loss = cross_entropy" in capsys.readouterr().out
     assert main(["ls", "criteria", "woodfish"]) == 2
     assert "did you mean 'woodfisher'?" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_a_verb_is_imported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("acdc.cli.import_module", interrupted)
+    assert main(["ls"]) == 130
+    assert capsys.readouterr().err == "\nacdc: stopped\n"

@@ -30,6 +30,22 @@ _VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        return _run(argv)
+    except UsageError as error:
+        with _said_once():
+            print(f"acdc: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # also while torch is imported
+        with _said_once():
+            print("\nacdc: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read our output has gone, as in `acdc train | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="acdc",
         description="Sparse training: train once, keep an accurate sparse model and its dense twin.",
@@ -50,19 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal in ASCII is no reason to stop
-    try:
-        return args.verb(args)
-    except UsageError as error:
-        with _said_once():
-            print(f"acdc: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        with _said_once():
-            print("\nacdc: stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # whoever read our output has gone, as in `acdc train | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    return args.verb(args)
 
 
 @contextlib.contextmanager

@@ -104,7 +104,7 @@ def _flops(subject: Subject, name: str, list_layers: bool) -> None:
     common.show_table("Training FLOPs by the rule of the method's card, in theory", header, rows)
     if found and not found.exact:
         print(f"the compressed model is estimated: {found.how}")
-    if subject.method and subject.method.schedule.transitions[1]:
+    if subject.method and any(phase.name == "decompressed" for phase in subject.method.schedule.phases):
         print("dense phases are counted whole: weights that stay 0 in them, which training decides, make them cheaper")
     _paper(recipe, name)
 
