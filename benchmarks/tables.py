@@ -74,6 +74,13 @@ _RUNS = """
 Runs of `acdc train`, kept in [runs](runs) with their settings, every epoch's metrics and the log; the command is
 `acdc train RECIPE`, with the settings that config.json names.
 """
+_RECALIBRATION = """
+## Batch norm's statistics
+
+`python -m benchmarks.recalibration RUN`: a run's models as they were trained, and with batch norm's statistics taken anew
+over the training images, no weight changed: of the last layer alone, or of all, with dropout as in training or without
+it as in evaluation (`run.recalibrate`).
+"""
 _COMPARISONS = """
 ## Methods on the same footing
 
@@ -128,6 +135,7 @@ def page(results: Path) -> str:
     if found := memorized.read_kept(results):
         text += _MEMORIZATION + markdown(memorized.table(found))
     for intro, file, key, table in (
+        (_RECALIBRATION, "recalibration.jsonl", "name", recalibration_table),
         (_DIGITS, "digits.jsonl", "dataset", digits_table),
         (_SELECT, "select.jsonl", "size", select_table),
         (_OVERHEAD, "overhead.jsonl", "net", overhead_table),
@@ -174,6 +182,15 @@ def digits_table(rows: Sequence[Row]) -> Table:
     seeds = sorted({row["seed"] for row in rows})
     title = f"Digits, {readme.epochs_of(first)} epochs, seeds {', '.join(map(str, seeds))}"
     return title, header, cells, _note(first)
+
+
+def recalibration_table(rows: Sequence[Row]) -> Table:
+    first, ways = rows[0], list(dict.fromkeys(row["way"] for row in rows))
+    accuracy = {(row["file"], row["way"]): row["test_accuracy"] for row in rows}
+    files = dict.fromkeys(row["file"] for row in rows)
+    cells = [[Path(file).stem, *(f"{100 * accuracy[file, way]:.2f}" for way in ways)] for file in files]
+    title = f"{first['name']}: test accuracy by statistics, %"
+    return title, ["model", *ways], cells, f"{first['images']:,} test images. {_note(first)}"
 
 
 def throughput_table(rows: Sequence[Row]) -> Table:
