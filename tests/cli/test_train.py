@@ -25,6 +25,7 @@ from acdc.train import experiment, folder, loading, planning, reading
 from acdc.train.evaluation import evaluate
 from acdc.train.setting import Setting
 from acdc.train.step import Execution
+from tests.train.problems import JPEGS, jpegs
 
 EPOCHS = 4
 MODELS = ("baseline", "sparse", "dense", "finetuned")
@@ -442,6 +443,57 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(number: int, code: i
     assert len(metrics(out)) >= 2
     assert not (out / "result.json").exists()
     assert list((out / "checkpoints").iterdir())
+
+
+WAITS_FOR_A_BATCH = """
+import os, sys, time
+from pathlib import Path
+from acdc.cli import main
+from acdc.data import image_folder
+from acdc.data.jpeg import Reader
+
+class Gated(Reader):
+    def __getitem__(self, request):
+        folder = Path(os.environ["GATE"])
+        if self.train and request.epoch == 1:
+            (folder / "reached").touch()
+            while not (folder / "open").exists():
+                time.sleep(0.01)
+        return super().__getitem__(request)
+
+image_folder.Reader = Gated
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_to_all_processes_leaves_the_workers_to_the_run(number: int, code: int, tmp_path: Path) -> None:
+    """As Ctrl-C and schedulers send it, while the run waits for a batch that one of them reads."""
+    out, script = tmp_path / "run", tmp_path / "script.py"
+    script.write_text(WAITS_FOR_A_BATCH)
+    settings = [part for text in JPEGS for part in ("--set", text)]
+    folders = ["--data", str(jpegs(tmp_path / "images")), "--workers", "1", "--out", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, script, "train", "imagenet-mobilenet", "--device", "cpu", *folders, *settings],
+        env=environment() | {"GATE": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        wait_for(process, out / "metrics.jsonl", 1)
+        wait_for(process, tmp_path / "reached", 0)
+        os.killpg(process.pid, number)
+        (tmp_path / "open").touch()
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code, errors
+    assert f"stopped by {signal.Signals(number).name}, with a checkpoint" in errors
+    assert list(out.glob("checkpoints/*.pt"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
