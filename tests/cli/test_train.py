@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -708,6 +709,24 @@ def test_several_seeds_get_a_folder_each_and_a_mean(tmp_path: Path, capsys) -> N
     assert main(["train", "--resume", str(out), "--jobs", "2", "--device", "cpu"]) == 0
     assert read(out, "result.json") == result
     assert "seed 4: done" in capsys.readouterr().out
+
+
+def test_a_stop_as_one_seed_ends_keeps_the_next_from_beginning(tmp_path: Path, monkeypatch, capsys) -> None:
+    out, measured = tmp_path / "run", experiment._measured
+
+    def signalled(*args: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return measured(*args)
+
+    monkeypatch.setattr(experiment, "_measured", signalled)
+    small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]
+    assert main(["train", "--epochs", "4", "--seeds", "3,4", "--out", str(out), *small]) == 143
+    assert (out / "seed-3" / "result.json").is_file()
+    assert not (out / "seed-4" / "metrics.jsonl").exists()
+    assert capsys.readouterr().err.endswith(
+        "acdc: stopped by SIGTERM; of 2 runs 1 done and 0 more with a checkpoint; "
+        f"go on with: acdc train --resume {out}\n"
+    )
 
 
 def test_ctrl_c_before_training_is_as_quiet(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

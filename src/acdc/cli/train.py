@@ -23,6 +23,7 @@ from acdc.train.distributed import World
 from acdc.train.loop import DivergedError
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
+from acdc.train.stopping import StopRequest
 
 
 def add_to(verbs: Any) -> None:
@@ -78,16 +79,17 @@ def run(args: argparse.Namespace) -> int:
         if len(recipe.run.seeds) == 1:
             if jobs > 1 and world.first:
                 print(f"--jobs {jobs}: one seed is trained, so there is nothing to do side by side")
-            return _train_one(recipe, place, out, ready, shown=out)
+            with stopping.listening() as stop:
+                return _train_one(recipe, place, out, ready, stop, shown=out)
         ready.problem.close()
 
-        def one(recipe: Recipe, inner: Path) -> int:
-            return _train_one(recipe, place, inner, _begun(recipe, place), shown=out)
+        def one(recipe: Recipe, inner: Path, stop: StopRequest) -> int:
+            return _train_one(recipe, place, inner, _begun(recipe, place), stop, shown=out)
 
         return seeds.train_all(recipe, place, out, jobs, one)
 
 
-def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: Path) -> int:
+def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: StopRequest, *, shown: Path) -> int:
     """One seed, from the start or from its newest checkpoint. `shown` is the folder a hint names."""
     plan, world, problem = experiment.plan(recipe), place.world, ready.problem
     lock = world.by_first(lambda: _lock(out))  # a number that means something on rank 0
@@ -97,7 +99,6 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: 
         found = _found(recipe, problem, out, world) if began else None
         wanted = place.log if world.first else ()
         with (
-            stopping.listening() as stop,
             sinks.opened(wanted, recipe, out) as logs,
             open_console(plan, _done(plan, found), world.first, stop) as console,
         ):
