@@ -637,12 +637,16 @@ def test_piped_into_head(tmp_path: Path) -> None:
     assert (out / "result.json").exists()
 
 
-def test_the_data_s_place_is_remembered(tmp_path: Path, monkeypatch, capsys) -> None:
-    """A resumed run looks where the run before did."""
+@pytest.mark.parametrize("seeds", ["0", "0,1"])
+def test_the_data_s_place_is_remembered(seeds: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    """A resumed run looks where the run before did, from wherever it is resumed."""
     seen = []
     out = tmp_path / "run"
-    assert main(["train", "--epochs", "4", "--device", "cpu", "--data", str(tmp_path), "--out", str(out)]) == 0
+    monkeypatch.chdir(tmp_path)
+    typed = ["--epochs", "4", "--device", "cpu", "--seeds", seeds, "--data", ".", "--out", str(out)]
+    assert main(["train", *typed, "--set", "run.baseline=false", "--set", "run.finetune=false"]) == 0
     (out / "result.json").unlink()
+    monkeypatch.chdir("/")
     load = loading.load
     monkeypatch.setattr(loading, "load", lambda *a, **k: seen.append(k["root"]) or load(*a, **k))
     assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0

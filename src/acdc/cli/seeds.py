@@ -26,7 +26,7 @@ def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: One) ->
 
     def begin() -> None:
         config = folder.read_json(out / "config.json") if (out / "config.json").is_file() else {"command": "train"}
-        folder.write_json(out / "config.json", {**config, "recipe": recipe.to_dict()})
+        folder.write_json(out / "config.json", {**config, "recipe": recipe.to_dict(), "root": place.whole_root})
         for seed in left:
             prepare(recipe.with_seed(seed), jobs_of[seed].folder)
 

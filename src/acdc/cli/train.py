@@ -114,9 +114,8 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: Stop
             telling.introduce(console, recipe, problem, setting, place, out, found)
             for text in ready.warnings:
                 console.say(f"warning: {text}")
-            root = str(Path(place.root).resolve()) if place.root else None
-            said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name, "root": root}
-            said["warnings"] = list(ready.warnings)
+            said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name}
+            said |= {"root": place.whole_root, "warnings": list(ready.warnings)}
             outcomes = experiment.run(recipe, problem, setting, out, console, resume=found, settings=said)
             telling.show(console, recipe, outcomes, problem, out)
             if world.first:
