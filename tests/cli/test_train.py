@@ -554,7 +554,10 @@ def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) 
     newest = max((stopped / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:1000])
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
-    assert f"passed over: {newest}: cut short" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"passed over: {newest}: cut short" in said
+    assert "its name ends in .damaged now" in said
+    assert newest.with_name(f"{newest.name}.damaged").stat().st_size == 1000
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> None:

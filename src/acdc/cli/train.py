@@ -238,6 +238,7 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
                 f"--nproc-per-node {extra['world']} -m acdc train --resume {out}"
             ]
         )
+    world.by_first(lambda: checkpoint.set_aside(found))
     world.by_first(lambda: folder.trim_metrics(out, stages, found.state["stage"], found.state["epoch"]))
     return found
 
