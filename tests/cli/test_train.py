@@ -23,6 +23,7 @@ from acdc.data.images import InMemory
 from acdc.measure.flops import inference_flops
 from acdc.models.resnet_cifar import digits_net
 from acdc.train import experiment, folder, loading, planning, reading
+from acdc.train.distributed import World
 from acdc.train.evaluation import evaluate
 from acdc.train.setting import Setting
 from acdc.train.step import Execution
@@ -599,6 +600,27 @@ def test_a_first_checkpoint_that_failed_starts_over(tmp_path: Path, monkeypatch,
     assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
     assert [row["epoch"] for row in metrics(out)][:4] == [0, 1, 2, 3]
     assert not list(out.rglob("*.tmp"))
+
+
+def test_a_system_that_opens_no_folders_and_tells_no_cores(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Windows; macOS is like it in the latter."""
+    opened = os.open
+
+    def refusing(path: Any, *args: Any, **options: Any) -> int:
+        if Path(path).is_dir():
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    out, settings = tmp_path / "run", ["--set", "run.baseline=false", "--set", "run.finetune=false"]
+    assert main(["train", "--epochs", "4", "--seeds", "0,1", "--device", "cpu", "--out", str(out), *settings]) == 0
+    (out / "result.json").unlink()
+    assert main(["train", "--resume", str(out), "--device", "cpu", "--jobs", "2"]) == 0
+    recipe, root = reading.read("imagenet-mobilenet", JPEGS), jpegs(tmp_path / "images")
+    assert loading.load(recipe, torch.device("cpu"), root=root, world=World()).loaders.train.workers == 3
 
 
 def test_two_processes_cannot_train_in_one_folder(stopped: Path, capsys) -> None:

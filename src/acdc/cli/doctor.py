@@ -89,11 +89,10 @@ def _versions() -> Iterator[Finding]:
 
 
 def _device() -> Iterator[Finding]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     hardware = environment.describe(torch.device("cpu"))["hardware"]
     said = os.environ.get("OMP_NUM_THREADS")
     threads = f"{torch.get_num_threads()} for torch{f', by OMP_NUM_THREADS={said}' if said else ''}"
-    yield Finding("ok", f"CPU: {hardware['cpu']}, {cores} cores, {threads}")
+    yield Finding("ok", f"CPU: {hardware['cpu']}, {environment.cores()} cores, {threads}")
     if not torch.cuda.is_available():
         built = torch.version.cuda or torch.version.hip
         reason = f"torch is built for {built} and sees none" if built else f"torch {torch.__version__} is built without"

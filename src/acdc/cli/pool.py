@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from acdc.cli.errors import UsageError
 from acdc.train import checkpoint, folder, stopping
+from acdc.train.environment import cores
 from acdc.train.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str)
     A job that fails does not stop the others.
     """
     waiting, running, worst, total = [job for job in jobs if not job.done], {}, 0, len(jobs)
-    threads = max(1, len(os.sched_getaffinity(0)) // at_once)
+    threads = max(1, cores() // at_once)
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
     with stopping.listening("stopping what runs; what trains already leaves a checkpoint") as stop:
         told = False

@@ -136,7 +136,10 @@ def _newest_first(folder: Path) -> list[Path]:
 
 def _sync(folder: Path) -> None:
     """The rename itself, too."""
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders
+        return
     try:
         os.fsync(handle)
     finally:

@@ -54,13 +54,13 @@ def claim(out: Path | None, name: str) -> Path:
 
 def lock(folder: Path) -> int | None:
     """Hold the folder for this process until the handle is closed, or the process ends. None where another holds it."""
-    handle = os.open(folder, os.O_RDONLY)
     try:
         import fcntl
-
+    except ImportError:  # Windows, which opens no folders either: nothing is held
+        return os.open(os.devnull, os.O_RDONLY)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # not on this system
-        pass
     except OSError:
         os.close(handle)
         return None
