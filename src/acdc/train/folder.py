@@ -5,6 +5,7 @@ metrics.jsonl      one line for each epoch and run, written as it ends: the sour
 phases.jsonl       one line for each phase: what is zero where, and how the mask moved
 predictions.safetensors  every model's logits on the test images, where they are not too many
 checkpoints/       the state of the run, to go on from
+logs.json          what other services that log the run call it
 *.safetensors      the models
 report.html        one page that shows what happened
 result.json        the final table; there once the run is complete
