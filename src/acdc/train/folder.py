@@ -19,6 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from acdc.files import write_bytes
+
 
 def why_not(out: Path) -> str | None:
     """Why `out` cannot become a run folder, or None. Creates nothing."""
@@ -74,19 +76,6 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """All or nothing: under a temporary name first, then renamed."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
