@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import acdc
+from acdc.train.environment import cores
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -26,7 +27,7 @@ def environment(device: torch.device, commit: str | None) -> Row:
         "device": device.type,
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model(),
         "cpu": cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "threads": torch.get_num_threads(),
         "load": round(os.getloadavg()[0], 2),  # 1-minute load before the run: near 0 on a quiet machine
         "torch": torch.__version__,

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from acdc.files import usual_mode
 from acdc.host import plain_model, plain_optimizer
 
 StateDict = dict[str, Any]
@@ -112,7 +113,7 @@ def _write(path: Path, name: str, tensors: Mapping[str, Any], metadata: Mapping[
     save_file(plain, path, dict(metadata) if metadata else None)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
-    path.chmod(0o666 & ~_umask())  # safetensors makes files that only their owner can read
+    path.chmod(usual_mode())  # safetensors makes files that only their owner can read
 
 
 def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, scheduler: Any | None = None) -> range:
@@ -159,9 +160,3 @@ def to_device(value: Any, device: torch.device) -> Any:
         items = [to_device(item, device) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return copy.deepcopy(value)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import digits, memory, overhead, readme, rivals, select, tables
+from benchmarks import digits, jpeg, memory, overhead, readme, rivals, select, tables
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -62,6 +62,25 @@ def test_overhead_writes_a_line_for_each_way_to_train(tmp_path):
     page = (tmp_path / "README.md").read_text()
     assert "### gpt" in page
     assert "### resnet20" not in page, "a trial run is not a measurement"
+
+
+def test_jpeg_writes_a_line_for_each_loader_and_step(tmp_path):
+    file = tmp_path / "jpeg.jsonl"
+    sizes = ("--images", "4", "--rounds", "1", "--workers", "1", "--batch", "2", "--parts", "2")
+    command = [sys.executable, "-m", "benchmarks.jpeg", *sizes, "--results", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = lines(file)
+    loaders = [row for row in rows if "part" not in row]
+    assert {row["loader"] for row in loaders} == {jpeg.OURS, jpeg.RAW, jpeg.PLAIN}
+    assert {(row["part"], row["loader"]) for row in rows if "part" in row} == {
+        (part, loader)
+        for part in ("decode", "crop, resize", "float, normalise, stack")
+        for loader in (jpeg.PLAIN, jpeg.OURS)
+    }
+    for row in loaders:
+        assert set(row) >= COMMON - {"method"} | {"images_per_second", "speed_of_plain", "quartiles", "bytes_each"}
+        assert row["n"] == len(row["seconds"]) == 1
 
 
 def test_digits_collects_the_tables_of_its_seeds(tmp_path):

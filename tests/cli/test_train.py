@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,9 +23,11 @@ from acdc.data.images import InMemory
 from acdc.measure.flops import inference_flops
 from acdc.models.resnet_cifar import digits_net
 from acdc.train import experiment, folder, loading, planning, reading
+from acdc.train.distributed import World
 from acdc.train.evaluation import evaluate
 from acdc.train.setting import Setting
 from acdc.train.step import Execution
+from tests.train.problems import JPEGS, jpegs
 
 EPOCHS = 4
 MODELS = ("baseline", "sparse", "dense", "finetuned")
@@ -444,6 +447,57 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(number: int, code: i
     assert list((out / "checkpoints").iterdir())
 
 
+WAITS_FOR_A_BATCH = """
+import os, sys, time
+from pathlib import Path
+from acdc.cli import main
+from acdc.data import image_folder
+from acdc.data.jpeg import Reader
+
+class Gated(Reader):
+    def __getitem__(self, request):
+        folder = Path(os.environ["GATE"])
+        if self.train and request.epoch == 1:
+            (folder / "reached").touch()
+            while not (folder / "open").exists():
+                time.sleep(0.01)
+        return super().__getitem__(request)
+
+image_folder.Reader = Gated
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_to_all_processes_leaves_the_workers_to_the_run(number: int, code: int, tmp_path: Path) -> None:
+    """As Ctrl-C and schedulers send it, while the run waits for a batch that one of them reads."""
+    out, script = tmp_path / "run", tmp_path / "script.py"
+    script.write_text(WAITS_FOR_A_BATCH)
+    settings = [part for text in JPEGS for part in ("--set", text)]
+    folders = ["--data", str(jpegs(tmp_path / "images")), "--workers", "1", "--out", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, script, "train", "imagenet-mobilenet", "--device", "cpu", *folders, *settings],
+        env=environment() | {"GATE": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        wait_for(process, out / "metrics.jsonl", 1)
+        wait_for(process, tmp_path / "reached", 0)
+        os.killpg(process.pid, number)
+        (tmp_path / "open").touch()
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code, errors
+    assert f"stopped by {signal.Signals(number).name}, with a checkpoint" in errors
+    assert list(out.glob("checkpoints/*.pt"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_stopped_twice_ends_with_the_same_bytes(run: Path, number: int, tmp_path: Path) -> None:
     out = tmp_path / "run"
@@ -501,7 +555,10 @@ def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) 
     newest = max((stopped / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:1000])
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
-    assert f"passed over: {newest}: cut short" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"passed over: {newest}: cut short" in said
+    assert "its name ends in .damaged now" in said
+    assert newest.with_name(f"{newest.name}.damaged").stat().st_size == 1000
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> None:
@@ -545,6 +602,27 @@ def test_a_first_checkpoint_that_failed_starts_over(tmp_path: Path, monkeypatch,
     assert not list(out.rglob("*.tmp"))
 
 
+def test_a_system_that_opens_no_folders_and_tells_no_cores(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Windows; macOS is like it in the latter."""
+    opened = os.open
+
+    def refusing(path: Any, *args: Any, **options: Any) -> int:
+        if Path(path).is_dir():
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    out, settings = tmp_path / "run", ["--set", "run.baseline=false", "--set", "run.finetune=false"]
+    assert main(["train", "--epochs", "4", "--seeds", "0,1", "--device", "cpu", "--out", str(out), *settings]) == 0
+    (out / "result.json").unlink()
+    assert main(["train", "--resume", str(out), "--device", "cpu", "--jobs", "2"]) == 0
+    recipe, root = reading.read("imagenet-mobilenet", JPEGS), jpegs(tmp_path / "images")
+    assert loading.load(recipe, torch.device("cpu"), root=root, world=World()).loaders.train.workers == 3
+
+
 def test_two_processes_cannot_train_in_one_folder(stopped: Path, capsys) -> None:
     handle = folder.lock(stopped)
     assert handle is not None
@@ -584,12 +662,16 @@ def test_piped_into_head(tmp_path: Path) -> None:
     assert (out / "result.json").exists()
 
 
-def test_the_data_s_place_is_remembered(tmp_path: Path, monkeypatch, capsys) -> None:
-    """A resumed run looks where the run before did."""
+@pytest.mark.parametrize("seeds", ["0", "0,1"])
+def test_the_data_s_place_is_remembered(seeds: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    """A resumed run looks where the run before did, from wherever it is resumed."""
     seen = []
     out = tmp_path / "run"
-    assert main(["train", "--epochs", "4", "--device", "cpu", "--data", str(tmp_path), "--out", str(out)]) == 0
+    monkeypatch.chdir(tmp_path)
+    typed = ["--epochs", "4", "--device", "cpu", "--seeds", seeds, "--data", ".", "--out", str(out)]
+    assert main(["train", *typed, "--set", "run.baseline=false", "--set", "run.finetune=false"]) == 0
     (out / "result.json").unlink()
+    monkeypatch.chdir("/")
     load = loading.load
     monkeypatch.setattr(loading, "load", lambda *a, **k: seen.append(k["root"]) or load(*a, **k))
     assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
@@ -656,6 +738,24 @@ def test_several_seeds_get_a_folder_each_and_a_mean(tmp_path: Path, capsys) -> N
     assert main(["train", "--resume", str(out), "--jobs", "2", "--device", "cpu"]) == 0
     assert read(out, "result.json") == result
     assert "seed 4: done" in capsys.readouterr().out
+
+
+def test_a_stop_as_one_seed_ends_keeps_the_next_from_beginning(tmp_path: Path, monkeypatch, capsys) -> None:
+    out, measured = tmp_path / "run", experiment._measured
+
+    def signalled(*args: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return measured(*args)
+
+    monkeypatch.setattr(experiment, "_measured", signalled)
+    small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]
+    assert main(["train", "--epochs", "4", "--seeds", "3,4", "--out", str(out), *small]) == 143
+    assert (out / "seed-3" / "result.json").is_file()
+    assert not (out / "seed-4" / "metrics.jsonl").exists()
+    assert capsys.readouterr().err.endswith(
+        "acdc: stopped by SIGTERM; of 2 runs 1 done and 0 more with a checkpoint; "
+        f"go on with: acdc train --resume {out}\n"
+    )
 
 
 def test_ctrl_c_before_training_is_as_quiet(monkeypatch: pytest.MonkeyPatch, capsys) -> None:

@@ -238,6 +238,27 @@ def test_workers_end_with_a_run_that_is_killed(tree: Path) -> None:
             raise
 
 
+LEAVE_THEM = """
+import multiprocessing, os, signal, sys
+from acdc.data.image_folder import ImageFolder
+data = ImageFolder(sys.argv[1], "train", batch_size=4, device="cpu", seed=0, train=True, workers=2, bad_limit=0)
+batches = data.batches(0)
+next(batches)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+    os.killpg(os.getpid(), number)
+rest, alive = len(list(batches)), len(multiprocessing.active_children())  # none if their server is gone
+with multiprocessing.get_context("forkserver").Pool(1) as pool:  # another's, which terminate() still ends
+    print(rest, alive, pool.map(signal.getsignal, [signal.SIGTERM]) == [signal.SIG_DFL])
+"""
+
+
+def test_workers_and_their_server_outlive_signals_to_all_and_end_with_a_script_that_does_not_close(tree: Path) -> None:
+    command = [sys.executable, "-c", LEAVE_THEM, str(tree)]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "5 2 True\n"), done.stderr
+
+
 def test_a_worker_that_dies_is_explained(folder) -> None:
     data = folder(workers=1, batch_size=1)
     before = set(multiprocessing.active_children())

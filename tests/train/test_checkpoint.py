@@ -24,7 +24,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:
-    for step in (5, 10, 100_000_000, 20):
+    for step in (5, 10, 20, 100_000_000):
         save(tmp_path, 0, "acdc", step, STATE, keep=2)
     assert names(tmp_path) == ["0-acdc-00000020.pt", "0-acdc-100000000.pt"]
     save(tmp_path, 1, "finetune", 3, STATE, keep=2)
@@ -57,6 +57,20 @@ def test_one_with_a_flipped_bit_is_passed_over(tmp_path: Path) -> None:
     found = newest(tmp_path)
     assert found.path == good
     assert "does not match its checksum" in found.skipped[0]
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_one_passed_over_takes_no_other_s_place_and_is_not_removed(tmp_path: Path, keep: int) -> None:
+    for step in (5, 10):
+        bad = save(tmp_path, 0, "acdc", step, STATE, keep=2)
+    bad.write_bytes(b"damaged")
+    assert save(tmp_path, 0, "acdc", 7, STATE, keep=keep).exists(), "also of one that is newer by its name"
+    checkpoint.set_aside(newest(tmp_path))
+    for step in (8, 9, 11):
+        save(tmp_path, 0, "acdc", step, STATE, keep=keep)
+    kept = [f"0-acdc-{step:08}.pt" for step in (9, 11)[-keep:]]
+    assert names(tmp_path) == sorted([*kept, "0-acdc-00000010.pt.damaged"])
+    assert (tmp_path / "0-acdc-00000010.pt.damaged").read_bytes() == b"damaged"
 
 
 def test_none_left_says_why_of_each(tmp_path: Path) -> None:

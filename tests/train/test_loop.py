@@ -2,12 +2,13 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from acdc.train import checkpoint
+from acdc.train import checkpoint, loop
 from acdc.train.evaluation import Score, evaluate
 from acdc.train.loop import DivergedError
 from acdc.train.rows import Live
@@ -93,6 +94,32 @@ def test_a_run_taken_up_is_the_run_that_never_stopped(settings: tuple[str, ...],
     assert one.dense_step == two.dense_step
     assert all(torch.equal(one.dense[name], two.dense[name]) for name in one.dense)
     assert whole.best == second.best
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3, 6, 12])
+def test_a_stop_asked_for_in_an_evaluation_waits_for_that_one_only(at: int, tmp_path: Path, monkeypatch) -> None:
+    """Three an epoch: of the test and validation images, and of the average. 0: before the run."""
+    settings = ("train.ema=0.9", "data.validation=10")
+    expected = list(stage(tmp_path / "whole", *settings).run())
+    request, calls = StopRequest(), 0
+    request.signum = None if at else 15
+
+    def counting(*args: Any, **options: Any) -> Score:
+        nonlocal calls
+        calls += 1
+        request.signum = 15 if calls == at else None
+        return evaluate(*args, **options)
+
+    monkeypatch.setattr(loop, "evaluate", counting)
+    first = stage(tmp_path / "parts", *settings, change=lambda setting: setattr(setting, "stop", request))
+    rows = []
+    with pytest.raises(Stopped):
+        rows.extend(first.run())
+    assert (calls, first.step, len(rows)) == (at, -(-at // 3) * first.loaders.train.steps, at // 3)
+
+    second = stage(tmp_path / "parts", *settings)
+    second.load_state_dict(checkpoint.newest(tmp_path / "parts" / "checkpoints").state)
+    assert outcome(rows + list(second.run())) == outcome(expected)
 
 
 def test_checkpoints_come_at_phase_ends_and_every_n_steps(tmp_path: Path) -> None:

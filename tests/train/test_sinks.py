@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from acdc.cli import main
-from acdc.train import sinks
+from acdc.train import folder, sinks
 from tests.train.problems import recipe
 from tests.train.test_folder import ROW
 
@@ -33,28 +33,39 @@ def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     @contextmanager
     def init(**settings: object):
         said.update(settings)
-        yield SimpleNamespace(log=logged.append)
+        yield SimpleNamespace(log=logged.append, id=settings["id"] or "made-by-wandb")
 
     module(monkeypatch, "wandb", init=init)
-    with sinks.opened(["wandb"], recipe(), tmp_path / "run") as (send,):
+    out = folder.claim(tmp_path / "run", "")
+    with sinks.opened(["wandb"], recipe(), out) as (send,):
         send(ROW)
-    assert said["name"] == "run"
+    assert (said["name"], said["id"], said["resume"]) == ("run", None, "allow")
     assert said["config"]["method"]["sparsity"] == 0.8
     assert logged == [sinks.numbers(ROW) | {"epoch": 3, "step": 8}]
+    with sinks.opened(["wandb"], recipe(), out):
+        assert said["id"] == "made-by-wandb", "the run that was stopped goes on"
 
 
 def test_trackio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[str] = []
+
+    def init(**settings: object) -> SimpleNamespace:
+        calls.append(f"init {settings['name']}, resume {settings['resume']}")
+        return SimpleNamespace(name=settings["name"] if settings["resume"] == "allow" else "another")
+
     module(
         monkeypatch,
         "trackio",
-        init=lambda **settings: calls.append(f"init {settings['name']}"),
+        init=init,
         log=lambda numbers: calls.append(f"log {numbers['step']}"),
         finish=lambda: calls.append("finish"),
     )
-    with sinks.opened(["trackio"], recipe(), tmp_path / "run") as (send,):
+    out = folder.claim(tmp_path / "run", "")
+    with sinks.opened(["trackio"], recipe(), out) as (send,):
         send(ROW)
-    assert calls == ["init run", "log 8", "finish"]
+    assert calls == ["init run, resume never", "log 8", "finish"], "another folder's run may have this name"
+    with sinks.opened(["trackio"], recipe(), out):
+        assert calls[-1] == "init another, resume allow", "the run that was stopped goes on, as trackio named it"
 
 
 def test_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

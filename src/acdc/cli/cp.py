@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from acdc.cli.errors import UsageError
+from acdc.files import usual_mode
 from acdc.train import shelf
 from acdc.train.mistakes import RecipeError
 
@@ -51,7 +52,7 @@ def _write_new(target: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-        os.fchmod(file.fileno(), 0o666 & ~_umask())
+        os.chmod(file.name, usual_mode())
         try:
             os.link(file.name, target)
         except FileExistsError:
@@ -63,9 +64,3 @@ def _write_new(target: Path, content: bytes) -> None:
                 except OSError:
                     target.unlink()
                     raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

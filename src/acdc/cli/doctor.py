@@ -17,7 +17,7 @@ import torch
 from acdc import data
 from acdc._version import __version__
 from acdc.data import cifar, folders
-from acdc.train import environment, folder
+from acdc.train import environment, folder, step
 
 _NEEDED = {"torch": "2.11", "safetensors": "0.5", "rich": "13.7"}
 # The extra that installs them, what they are for, and packages as they are imported and as they are installed.
@@ -31,7 +31,6 @@ _OPTIONAL = (
     ("trackio", "acdc train --log trackio", {"trackio": "trackio"}),
 )
 _IMAGENET = {"train": 1_281_167, "val": 50_000}
-_COMPILERS = ("c++", "g++", "clang++", "cc", "gcc")
 
 
 def add_to(verbs: Any) -> None:
@@ -89,11 +88,10 @@ def _versions() -> Iterator[Finding]:
 
 
 def _device() -> Iterator[Finding]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     hardware = environment.describe(torch.device("cpu"))["hardware"]
     said = os.environ.get("OMP_NUM_THREADS")
     threads = f"{torch.get_num_threads()} for torch{f', by OMP_NUM_THREADS={said}' if said else ''}"
-    yield Finding("ok", f"CPU: {hardware['cpu']}, {cores} cores, {threads}")
+    yield Finding("ok", f"CPU: {hardware['cpu']}, {environment.cores()} cores, {threads}")
     if not torch.cuda.is_available():
         built = torch.version.cuda or torch.version.hip
         reason = f"torch is built for {built} and sees none" if built else f"torch {torch.__version__} is built without"
@@ -113,9 +111,8 @@ def _device() -> Iterator[Finding]:
 
 def _compiler() -> Iterator[Finding]:
     """What torch.compile needs; acdc trains without it, more slowly on a GPU."""
-    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
-    if compiler:
-        yield Finding("ok", f"compiler {compiler}")
+    if found := step.compiler():
+        yield Finding("ok", f"compiler {found}")
     else:
         yield Finding("no", "no C++ compiler: torch.compile stays off", "on Debian or Ubuntu type: apt install g++")
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -24,6 +25,11 @@ class Place:
     world: World
     log: tuple[str, ...]
     settings: tuple[str, ...] = ()  # that runs which have begun go on with; see differences.FREE
+
+    @property
+    def whole_root(self) -> str | None:
+        """As it is kept: a run may be gone on with from another folder."""
+        return str(Path(self.root).resolve()) if self.root else None
 
 
 def load(recipe: Recipe, place: Place) -> loading.Problem:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from acdc.cli.errors import UsageError
 from acdc.train import checkpoint, folder, stopping
+from acdc.train.environment import cores
 from acdc.train.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str)
     A job that fails does not stop the others.
     """
     waiting, running, worst, total = [job for job in jobs if not job.done], {}, 0, len(jobs)
-    threads = max(1, len(os.sched_getaffinity(0)) // at_once)
+    threads = max(1, cores() // at_once)
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
     with stopping.listening("stopping what runs; what trains already leaves a checkpoint") as stop:
         told = False
@@ -88,10 +89,17 @@ def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str)
                         ended = f"stopped, {'with a' if job.kept else 'without a'} checkpoint"
                     stopping.tell(f"{job.name}: {ended} ({total - undone} of {total})", stop)
             time.sleep(0.2)
-    if stop.signum is not None and not all(job.done for job in jobs):
-        print(f"acdc: stopped {stopping.why(stop.signum)}; {left(jobs)}: {resume_hint}", file=sys.stderr)
-        return Ended(128 + stop.signum, True)
+    if stop and not all(job.done for job in jobs):
+        return Ended(stopped(stop, jobs, resume_hint), True)
     return Ended(worst, False)
+
+
+def stopped(stop: stopping.StopRequest, jobs: Sequence[Job], resume_hint: str, first: bool = True) -> int:
+    """The exit code of several runs that were asked to stop; the first process says how to go on."""
+    asked = stopping.Stopped(stop.signum or signal.SIGTERM)  # where another process was asked
+    if first:
+        print(f"acdc: stopped {asked}; {left(jobs)}: {resume_hint}", file=sys.stderr)
+    return asked.exit_code
 
 
 def left(jobs: Sequence[Job]) -> str:

@@ -6,44 +6,54 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acdc.cli import common
-from acdc.cli.pool import Job, prepare, run_all
-from acdc.train import folder
+from acdc.cli.pool import Job, prepare, run_all, stopped
+from acdc.train import folder, stopping
 from acdc.train.recipe import Recipe
+from acdc.train.stopping import StopRequest
 
 if TYPE_CHECKING:
     from acdc.cli.place import Place
 
+One = Callable[[Recipe, Path, StopRequest], int]
+"""Trains one seed in its folder, unless asked to stop, and gives the exit code."""
 
-def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: Callable[[Recipe, Path], int]) -> int:
+
+def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: One) -> int:
     """Every seed that has no result yet; then mean ± standard deviation over all of them."""
-    seeds, first = recipe.run.seeds, place.world.first
+    seeds, first, hint = recipe.run.seeds, place.world.first, f"acdc train --resume {out}"
     jobs_of = {seed: Job(f"seed {seed}", out / f"seed-{seed}") for seed in seeds}
     left = [seed for seed, job in jobs_of.items() if not job.done]
 
     def begin() -> None:
         config = folder.read_json(out / "config.json") if (out / "config.json").is_file() else {"command": "train"}
-        folder.write_json(out / "config.json", {**config, "recipe": recipe.to_dict()})
+        folder.write_json(out / "config.json", {**config, "recipe": recipe.to_dict(), "root": place.whole_root})
         for seed in left:
             prepare(recipe.with_seed(seed), jobs_of[seed].folder)
 
     place.world.by_first(begin)
     if jobs > 1:
         print(f"{len(left)} seeds, {jobs} at a time; each one's output is in {out}/seed-N.log", flush=True)
-        code = run_all(list(jobs_of.values()), place, jobs, f"acdc train --resume {out}").code
+        code = run_all(list(jobs_of.values()), place, jobs, hint).code
     else:
-        code = _in_turn(left, recipe, out, one, first)
+        code = _in_turn(jobs_of, recipe, place, one, hint)
     if not code and first:
         _summarise(out, seeds)
         print(common.report_of(out))
     return code
 
 
-def _in_turn(left: list[int], recipe: Recipe, out: Path, one: Callable[[Recipe, Path], int], first: bool) -> int:
-    for seed in left:
-        if first:
-            print(f"\nseed {seed}", flush=True)
-        if code := one(recipe.with_seed(seed), out / f"seed-{seed}"):
-            return code
+def _in_turn(jobs_of: dict[int, Job], recipe: Recipe, place: "Place", one: One, hint: str) -> int:
+    world = place.world
+    with stopping.listening() as stop:
+        for seed, job in jobs_of.items():
+            if job.done:
+                continue
+            if world.any(bool(stop), place.device):  # asked for while the seed before was measured
+                return stopped(stop, list(jobs_of.values()), hint, world.first)
+            if world.first:
+                print(f"\nseed {seed}", flush=True)
+            if code := one(recipe.with_seed(seed), job.folder, stop):
+                return code
     return 0
 
 

@@ -8,7 +8,7 @@ from acdc.cli.facts import Facts
 from acdc.cli.place import Place
 from acdc.data.images import BadImagesError
 from acdc.methods.learned import Learned
-from acdc.train import experiment, loading, stopping
+from acdc.train import checkpoint, experiment, loading, stopping
 from acdc.train.checkpoint import Found, NoCheckpointError
 from acdc.train.console import Console
 from acdc.train.distributed import World
@@ -50,7 +50,7 @@ def introduce(
         console.say(f"dense training, {recipe.epochs} epochs; seed {seed}")
     if found:
         for reason in found.skipped:
-            console.say(f"passed over: {reason}")
+            console.say(f"passed over: {reason}; its name ends in {checkpoint.ASIDE} now")
         console.say(f"going on from: {found.path}")
     console.say(f"folder: {out}\n")
 

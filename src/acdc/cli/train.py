@@ -23,6 +23,7 @@ from acdc.train.distributed import World
 from acdc.train.loop import DivergedError
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
+from acdc.train.stopping import StopRequest
 
 
 def add_to(verbs: Any) -> None:
@@ -78,16 +79,17 @@ def run(args: argparse.Namespace) -> int:
         if len(recipe.run.seeds) == 1:
             if jobs > 1 and world.first:
                 print(f"--jobs {jobs}: one seed is trained, so there is nothing to do side by side")
-            return _train_one(recipe, place, out, ready, shown=out)
+            with stopping.listening() as stop:
+                return _train_one(recipe, place, out, ready, stop, shown=out)
         ready.problem.close()
 
-        def one(recipe: Recipe, inner: Path) -> int:
-            return _train_one(recipe, place, inner, _begun(recipe, place), shown=out)
+        def one(recipe: Recipe, inner: Path, stop: StopRequest) -> int:
+            return _train_one(recipe, place, inner, _begun(recipe, place), stop, shown=out)
 
         return seeds.train_all(recipe, place, out, jobs, one)
 
 
-def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: Path) -> int:
+def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: StopRequest, *, shown: Path) -> int:
     """One seed, from the start or from its newest checkpoint. `shown` is the folder a hint names."""
     plan, world, problem = experiment.plan(recipe), place.world, ready.problem
     lock = world.by_first(lambda: _lock(out))  # a number that means something on rank 0
@@ -97,7 +99,6 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: 
         found = _found(recipe, problem, out, world) if began else None
         wanted = place.log if world.first else ()
         with (
-            stopping.listening() as stop,
             sinks.opened(wanted, recipe, out) as logs,
             open_console(plan, _done(plan, found), world.first, stop) as console,
         ):
@@ -113,9 +114,8 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, *, shown: 
             telling.introduce(console, recipe, problem, setting, place, out, found)
             for text in ready.warnings:
                 console.say(f"warning: {text}")
-            root = str(Path(place.root).resolve()) if place.root else None
-            said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name, "root": root}
-            said["warnings"] = list(ready.warnings)
+            said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name}
+            said |= {"root": place.whole_root, "warnings": list(ready.warnings)}
             outcomes = experiment.run(recipe, problem, setting, out, console, resume=found, settings=said)
             telling.show(console, recipe, outcomes, problem, out)
             if world.first:
@@ -238,6 +238,7 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
                 f"--nproc-per-node {extra['world']} -m acdc train --resume {out}"
             ]
         )
+    world.by_first(lambda: checkpoint.set_aside(found))
     world.by_first(lambda: folder.trim_metrics(out, stages, found.state["stage"], found.state["epoch"]))
     return found
 

@@ -5,9 +5,11 @@ each is cropped and mirrored, follow from (seed, epoch, position in the epoch) a
 of ranks, nor from where an epoch was resumed.
 """
 
+import atexit
 import hashlib
 import logging
 import multiprocessing
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from acdc.data import folders
 from acdc.data.images import BadImagesError
-from acdc.data.jpeg import Bad, Read, Reader, Request, check_installed, end_with_parent, generator
+from acdc.data.jpeg import Bad, Read, Reader, Request, check_installed, generator, prepare_worker
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -107,7 +109,9 @@ class ImageFolder:
     def close(self) -> None:
         """End the workers. They start again with the next batches()."""
         self._turn += 1
-        self._reads, self._loader = iter(()), None  # the last references: the loader joins its workers on deletion
+        # torch does it on deletion, which a traceback that names the iterator puts off.
+        getattr(self._reads, "_shutdown_workers", lambda: None)()
+        self._reads, self._loader = iter(()), None
 
     # What to read
 
@@ -135,8 +139,8 @@ class ImageFolder:
             # clean process; it imports what a worker needs once, and workers share it.
             method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
             if method == "forkserver":
-                multiprocessing.set_forkserver_preload(["__main__", "acdc.data.jpeg"])
-            processes = {"multiprocessing_context": method, "worker_init_fn": end_with_parent}
+                multiprocessing.set_forkserver_preload(["acdc.data.fork_server", "__main__", "acdc.data.jpeg"])
+            processes = {"multiprocessing_context": method, "worker_init_fn": prepare_worker}
             processes |= {"persistent_workers": True, "prefetch_factor": _AHEAD}
         return DataLoader(
             self._reader,
@@ -151,10 +155,13 @@ class ImageFolder:
     def _whole(self, epoch: int, first: int, turn: int) -> Iterator[Read]:
         """What the workers read, with unreadable files replaced or left out."""
         if turn == self._turn:
-            if self._loader is None:
-                self._loader = self._open()
             self._requests.next = self._plan(epoch, first)
-            self._reads = iter(self._loader)
+            if self._loader is not None:
+                self._reads = iter(self._loader)
+            else:
+                self._loader = self._open()
+                self._reads = iter(self._loader)
+                atexit.register(_close, weakref.ref(self))  # last, so that it comes before what torch has at exit
         for _ in range(first, self.steps):
             if turn != self._turn:
                 raise RuntimeError(
@@ -270,6 +277,12 @@ class _Requests:
 
     def __iter__(self) -> Iterator[Request]:
         return self.next
+
+
+def _close(data: weakref.ref[ImageFolder]) -> None:
+    """Python waits for its processes as it ends, and workers wait for batches to read until they are told."""
+    if (still := data()) is not None:
+        still.close()
 
 
 def _arrived(tensors: _Copy, copied: torch.Event) -> _Copy:

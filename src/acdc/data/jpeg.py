@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import random
+import signal
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -197,11 +198,15 @@ class Reader(Dataset):
         return Read(images, flips, torch.tensor(request.labels, dtype=torch.int64), bad, request.first)
 
 
-def end_with_parent(_: int) -> None:
-    """End this worker as soon as the process that reads is gone, however it went.
+def prepare_worker(_: int) -> None:
+    """Leave it to the process that reads to stop, and end as soon as that is gone, however it went.
 
+    Ctrl-C and schedulers signal workers too, and the batch that the run waits for, to end its step, would not come.
     torch's own watch is on the process that started the worker, and a fork server lives as long as its workers do.
     """
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is None:
         return

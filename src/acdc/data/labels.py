@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from acdc.data.images import ImageData, Images
+from acdc.files import write_bytes
 
 Kind = Literal["always-wrong", "uniform"]
 
@@ -81,22 +82,13 @@ def _generator(seed: int) -> torch.Generator:
 
 
 def save_indices(data: ImageData, path: str | os.PathLike[str]) -> None:
-    """Write the random labels of `data` as JSON, all or nothing: under a temporary name first, then renamed."""
+    """Write the random labels of `data` as JSON, all or nothing."""
     if not data.corrupted or data.corruption is None:
         raise ValueError(f"{data.name} has no random labels to save; call corrupt first")
     kind, seed = data.corruption
     content = {"data": data.name, "samples": len(data.train), "kind": kind, "seed": seed}
     content |= {key: data.corrupted[key].tolist() for key in ("index", "given", "true")}
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(content) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_bytes(Path(path), (json.dumps(content) + "\n").encode())
 
 
 def read_indices(path: str | os.PathLike[str]) -> RandomLabels:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from acdc.files import write_bytes
 from acdc.report.comparison import cells
 from acdc.report.read import NotBegunError, ReportError, Run, config_of, expand, read
-from acdc.train import folder
 
 if TYPE_CHECKING:
     from acdc.report.compose import Report
@@ -51,7 +51,7 @@ def make(
     report = compose.compose(runs, left_out, compared=any(cells.runs(path) for path in paths))
     content, notes = _render(report, kind, marker, figure), report.notes
     try:
-        folder.write_bytes(target, content)
+        write_bytes(target, content)
     except OSError as error:
         raise ReportError(f"--out {target}: it could not be written ({error.strerror}); type another name") from None
     return target, notes

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 FORMAT = 1
+ASIDE = ".damaged"  # what follows the name of one that was passed over
 _NAME = re.compile(r"(\d+)-(\w+)-(\d{8,})\.pt")
 
 
@@ -37,7 +38,7 @@ class Found:
 
 
 def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any], *, keep: int) -> Path:
-    """Write one, then remove all but the newest `keep`."""
+    """Write one, then remove those before it, but for the newest `keep` with this one."""
     path = folder / f"{stage}-{name}-{step:08}.pt"
     temporary = folder / f".{path.name}.tmp"
     try:
@@ -55,7 +56,8 @@ def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any
         newest = next(iter(_newest_first(folder)), None) if folder.is_dir() else None
         left = f"the newest one left is {newest}" if newest else "there is none before it"
         raise CheckpointError(f"{path} could not be written ({_reason(error)}); {left}") from error
-    for old in _newest_first(folder)[keep:]:
+    found = _newest_first(folder)
+    for old in found[found.index(path) + keep :]:
         old.unlink(missing_ok=True)
     return path
 
@@ -70,6 +72,13 @@ def newest(folder: Path) -> Found:
             skipped.append(str(error))
     reasons = "".join(f"\n  {reason}" for reason in skipped)
     raise NoCheckpointError(f"{folder} holds no whole checkpoint to go on from{reasons}")
+
+
+def set_aside(found: Found) -> None:
+    """Rename what was passed over, so that it takes no whole one's place among those kept, and is not lost either."""
+    paths = _newest_first(found.path.parent)
+    for path in paths[: paths.index(found.path)]:
+        path.replace(path.with_name(f"{path.name}{ASIDE}"))
 
 
 def any_in(folder: Path) -> bool:
@@ -127,7 +136,10 @@ def _newest_first(folder: Path) -> list[Path]:
 
 def _sync(folder: Path) -> None:
     """The rename itself, too."""
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders
+        return
     try:
         os.fsync(handle)
     finally:

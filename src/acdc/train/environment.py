@@ -24,6 +24,11 @@ def describe(device: torch.device) -> dict[str, Any]:
     return {"versions": versions, "hardware": hardware, "platform": f"{platform.system()} {platform.machine()}"}
 
 
+def cores() -> int:
+    """That this process may use; all there are where the system does not say, as on macOS and Windows."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
     if info.is_file():

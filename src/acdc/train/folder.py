@@ -5,6 +5,7 @@ metrics.jsonl      one line for each epoch and run, written as it ends: the sour
 phases.jsonl       one line for each phase: what is zero where, and how the mask moved
 predictions.safetensors  every model's logits on the test images, where they are not too many
 checkpoints/       the state of the run, to go on from
+logs.json          what other services that log the run call it
 *.safetensors      the models
 report.html        one page that shows what happened
 result.json        the final table; there once the run is complete
@@ -17,6 +18,8 @@ from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from acdc.files import write_bytes
 
 
 def why_not(out: Path) -> str | None:
@@ -54,13 +57,13 @@ def claim(out: Path | None, name: str) -> Path:
 
 def lock(folder: Path) -> int | None:
     """Hold the folder for this process until the handle is closed, or the process ends. None where another holds it."""
-    handle = os.open(folder, os.O_RDONLY)
     try:
         import fcntl
-
+    except ImportError:  # Windows, which opens no folders either: nothing is held
+        return os.open(os.devnull, os.O_RDONLY)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # not on this system
-        pass
     except OSError:
         os.close(handle)
         return None
@@ -73,19 +76,6 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """All or nothing: under a temporary name first, then renamed."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A recipe's data and model, as the loop wants them."""
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from acdc import data, models
 from acdc.data.images import Batches, ImageData, Images, InMemory, hold_out
 from acdc.data.labels import corrupt
 from acdc.measure.memorization import Memorization
+from acdc.train import environment
 from acdc.train.distributed import World
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Loaders
@@ -112,7 +112,7 @@ def _folder(
     for key in ("validation", "corrupt", "crop"):
         if getattr(said, key):
             raise ValueError(f"data.{key} = {getattr(said, key)}: not for images read from folders; leave it out")
-    workers = workers if workers is not None else max(1, len(os.sched_getaffinity(0)) // world.size)
+    workers = workers if workers is not None else max(1, environment.cores() // world.size)
     shared: dict[str, Any] = {
         "device": device,
         "seed": recipe.run.seeds[0],

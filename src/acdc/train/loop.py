@@ -6,7 +6,7 @@ for epoch                             order, crops and flips are a function of s
         sparsifier.begin_step()       masks change here, where a phase begins
         forward, backward             step.py: eager, compiled or a CUDA graph
         clip, optimizer, average
-        checkpoint                    every so often, and when asked to stop
+        checkpoint                    every so often, and when asked to stop, also between evaluations
     evaluate                          the model of the phase just trained
     a Row                             written to metrics.jsonl by whoever runs the loop
     checkpoint                        where a phase ends
@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from acdc.data.images import full_share
+from acdc.data.images import Batches, full_share
 from acdc.duration import Duration
 from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
 from acdc.methods.base import Base
@@ -110,6 +110,7 @@ class Stage:
 
     def run(self) -> Iterator[Row]:
         """Train to the end, and give a row after each epoch."""
+        self._stop_if_asked()  # while the stage before was measured
         while self.epoch < self.epochs:
             start = time.perf_counter() - self.seconds
             if self.batch == 0:
@@ -121,6 +122,7 @@ class Stage:
             yield row
             if self.step in self._boundaries or self._due(self.step) or self.epoch == self.epochs:
                 self.save()
+            self._stop_if_asked()
 
     def _train_epoch(self, start: float) -> None:
         self.model.train()
@@ -157,9 +159,7 @@ class Stage:
                 self._show(sums, (self.batch - first) / max(1e-9, time.monotonic() - began))
             if self._others_tell():
                 skipped(self.loaders.train, self.setting.world)
-            if self._asked_to_stop():
-                self.save()
-                raise Stopped(self.setting.stop.signum or signal.SIGTERM)
+            self._stop_if_asked()
             if self.batch < each and self._due(self.step):
                 self.save()
 
@@ -169,14 +169,13 @@ class Stage:
         self.setting.world.share_buffers(self.model)
         if self.ema is not None:
             self.setting.world.share_buffers(self.ema)
-        test = evaluate(self.model, self.loaders.test, self.recipe, self.setting, fast=self._fast)
-        held = self.loaders.validation
-        validation = evaluate(self.model, held, self.recipe, self.setting, fast=self._fast) if held else None
+        test, held = self._judge(self.model, self.loaders.test, self._fast), self.loaders.validation
+        validation = self._judge(self.model, held, self._fast) if held else None
         average = None
         if self.ema is not None:
             if self.sparsifier:
                 self.sparsifier.apply_masks(self.ema.module)
-            average = evaluate(self.ema.module, self.loaders.test, self.recipe, self.setting, fast=self._fast_average)
+            average = self._judge(self.ema.module, self.loaders.test, self._fast_average)
         phase = self.sparsifier.phase if self.sparsifier else None
         counts = nonzeros(self._layers)
         end = (self.epoch + 1) * self.loaders.train.steps
@@ -217,6 +216,11 @@ class Stage:
             memorization=self._memorization(test.precision),
             skipped_images=len(skipped(self.loaders.train, self.setting.world)),
         )
+
+    def _judge(self, model: nn.Module, images: Batches, fast: Any) -> Score:
+        """Not begun where a stop was asked for: until an epoch's row is whole, a checkpoint holds nothing of it."""
+        self._stop_if_asked()
+        return evaluate(model, images, self.recipe, self.setting, fast=fast)
 
     def _memorization(self, precision: str) -> dict[str, float] | None:
         """How the training images with random labels are classified."""
@@ -276,6 +280,11 @@ class Stage:
             return 1.0
         batch = min(train.batch_size, train.samples - self.batch * train.batch_size)
         return samples * world.size / batch
+
+    def _stop_if_asked(self) -> None:
+        if self._asked_to_stop():
+            self.save()
+            raise Stopped(self.setting.stop.signum or signal.SIGTERM)
 
     def _asked_to_stop(self) -> bool:
         world = self.setting.world

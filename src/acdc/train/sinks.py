@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from acdc.train import folder
 from acdc.train.recipe import Recipe
 from acdc.train.rows import Row
 
@@ -62,7 +63,9 @@ def _tensorboard(recipe: Recipe, out: Path) -> Iterator[Sink]:
 def _wandb(recipe: Recipe, out: Path) -> Iterator[Sink]:
     import wandb  # pyright: ignore[reportMissingImports]
 
-    with wandb.init(project="acdc", name=out.name, dir=str(out), config=recipe.to_dict()) as run:
+    said = {"project": "acdc", "name": out.name, "dir": str(out), "config": recipe.to_dict()}
+    with wandb.init(**said, id=_kept(out).get("wandb"), resume="allow") as run:
+        _keep(out, "wandb", run.id)
         yield lambda row: run.log(numbers(row) | {"epoch": row.epoch, "step": row.step})
 
 
@@ -70,11 +73,24 @@ def _wandb(recipe: Recipe, out: Path) -> Iterator[Sink]:
 def _trackio(recipe: Recipe, out: Path) -> Iterator[Sink]:
     import trackio  # pyright: ignore[reportMissingImports]
 
-    trackio.init(project="acdc", name=out.name, config=recipe.to_dict())
+    name = _kept(out).get("trackio")
+    # A name kept is this run's; the folder's own may be another's as well, and trackio then gives this one a new one.
+    resume = "allow" if name else "never"
+    run = trackio.init(project="acdc", name=name or out.name, config=recipe.to_dict(), resume=resume)
     try:
+        _keep(out, "trackio", run.name)
         yield lambda row: trackio.log(numbers(row) | {"epoch": row.epoch, "step": row.step})
     finally:
         trackio.finish()
+
+
+def _kept(out: Path) -> dict[str, str]:
+    """What each service calls this run: one that is resumed goes on there, too."""
+    return folder.read_json(out / "logs.json") if (out / "logs.json").is_file() else {}
+
+
+def _keep(out: Path, service: str, name: str) -> None:
+    folder.write_json(out / "logs.json", _kept(out) | {service: name})
 
 
 _OPENERS: dict[str, Callable[[Recipe, Path], Any]] = {

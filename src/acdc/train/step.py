@@ -66,9 +66,11 @@ def _toolchain(device: torch.device) -> str | None:
     """What torch.compile lacks on this machine."""
     if device.type == "cuda" and find_spec("triton") is None:
         return "triton is not installed"
-    if not any(shutil.which(name) for name in ("c++", "g++", "clang++", "cc", "gcc")):
-        return "there is no C++ compiler"
-    return None
+    return None if compiler() else "there is no C++ compiler"
+
+
+def compiler() -> str | None:
+    return next((path for name in ("c++", "g++", "clang++", "cc", "gcc") if (path := shutil.which(name))), None)
 
 
 def computable(recipe: Recipe, device: torch.device) -> Recipe:

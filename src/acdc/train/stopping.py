@@ -68,7 +68,8 @@ def listening(said: str = "stopping after this step, with a checkpoint") -> Iter
         if request and signum == signal.SIGINT:
             raise KeyboardInterrupt
         request.signum = signum
-        with contextlib.suppress(OSError):  # nobody may be listening any more
+        # Nobody may be listening any more; or this comes in the middle of a write there, which takes no other.
+        with contextlib.suppress(OSError, RuntimeError):
             print(f"\nacdc: {said} (Ctrl-C again: at once, without)", file=sys.stderr)
 
     before = {number: signal.signal(number, asked) for number in _SIGNALS}

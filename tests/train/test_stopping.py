@@ -1,0 +1,32 @@
+"""Signals become a request, whatever they come in the middle of."""
+
+import io
+import signal
+import sys
+
+import pytest
+
+from acdc.train.stopping import listening
+
+
+class Interrupted(io.RawIOBase):
+    """A stream that a SIGTERM comes in the middle of writing to."""
+
+    written = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: memoryview) -> int:  # type: ignore[override]
+        signal.raise_signal(signal.SIGTERM)
+        self.written += bytes(content)
+        return len(content)
+
+
+def test_a_signal_in_the_middle_of_a_write_to_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = Interrupted()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(raw), line_buffering=True))
+    with listening() as stop:
+        print("a warning", file=sys.stderr)
+    assert stop.signum == signal.SIGTERM
+    assert raw.written == b"a warning\n"
