@@ -16,13 +16,13 @@ import copy
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acdc.duration import Duration
@@ -47,7 +47,7 @@ _ASK_OTHERS = 20  # steps between two times that ranks tell each other what each
 
 
 class DivergedError(ArithmeticError):
-    """The loss or a weight is no longer a finite number."""
+    """The loss, a weight or a running statistic is no longer a finite number."""
 
 
 class Stage:
@@ -155,6 +155,7 @@ class Stage:
                 self._show(sums, (self.batch - first) / max(1e-9, time.monotonic() - began))
             if self._others_tell():
                 skipped(self.loaders.train, self.setting.world)
+                self._stop_together()
             if self._asked_to_stop():
                 self.save()
                 raise Stopped(self.setting.stop.signum or signal.SIGTERM)
@@ -225,7 +226,7 @@ class Stage:
 
     def _show(self, sums: list[float], steps_per_second: float) -> None:
         loss, _, samples, alive, _ = sums
-        if not alive:
+        if not alive and self.setting.world.size == 1:  # several ranks agree on it where they tell each other
             self._check_finite()
         train = self.loaders.train
         mean = loss / samples if samples else math.nan
@@ -281,26 +282,40 @@ class Stage:
             return bool(self.setting.stop)
         return self._others_tell() and world.any(bool(self.setting.stop), self.setting.device)
 
+    def _stop_together(self) -> None:
+        """Where a rank has met a loss that is not finite: one that stopped by itself would leave the others waiting."""
+        world = self.setting.world
+        if world.size > 1 and world.any(not self.totals.values[3], self.setting.device):
+            self._check_finite()
+
     def _others_tell(self) -> bool:
-        """Whether ranks tell each other after this batch whether one was asked to stop, and which files it skipped."""
+        """Whether ranks tell each other after this batch what each has met: a request to stop, files it skipped, a loss
+        that is not finite."""
         return self.batch % _ASK_OTHERS == 0 or self.batch == self.loaders.train.steps
 
     def _check_finite(self) -> None:
-        if self.scaler:  # GradScaler has skipped such steps
+        """Every rank must call it: where one has something that is not finite, all stop with the words of the first."""
+        found = [wrong for wrong in self.setting.world.gather(self._not_finite()) if wrong]
+        if found:
+            raise DivergedError(f"{min(found)[1]}; {self._last()}")
+
+    def _not_finite(self) -> tuple[int, str] | None:
+        """What is not, in words, on this rank; and after how many steps, by which the first is found."""
+        if self.scaler:  # which has skipped the steps whose loss was not
             scale = self.scaler.get_scale()
             if scale < 1e-6:
-                raise DivergedError(f"{self.name}: fp16's loss scale fell to {scale:g}; {self._last()}")
-            return
-        alive, steps = self.totals.values[3:].tolist()
-        if not alive:
-            bad = self.epoch * self.loaders.train.steps + round(steps)
-            raise DivergedError(
-                f"{self.name}: the loss of step {bad} (epoch {self.epoch + 1}) is not finite, with learning rate "
-                f"{self.rates.at(bad):g}; {self._last()}"
-            )
-        finite = torch.stack([param.detach().isfinite().all() for param in self.model.parameters()])
-        if not bool(finite.all()):
-            raise DivergedError(f"{self.name}: weights of epoch {self.epoch + 1} are not finite; {self._last()}")
+                return self.step, f"{self.name}: fp16's loss scale fell to {scale:g}"
+            return None
+        else:
+            alive, steps = self.totals.values[3:].tolist()
+            if not alive:
+                bad = self.epoch * self.loaders.train.steps + round(steps)
+                lr = f"with learning rate {self.rates.at(bad):g}"
+                return bad, f"{self.name}: the loss of step {bad} (epoch {self.epoch + 1}) is not finite, {lr}"
+        model, epoch = self.model, self.epoch + 1
+        if name := _first_not_finite(model.named_parameters()):
+            return self.step, f"{self.name}: weights of epoch {epoch} are not finite ({name})"
+        return None
 
     def _last(self) -> str:
         return f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint yet"
@@ -360,3 +375,12 @@ class Stage:
 
 def _average(model: nn.Module, decay: float) -> AveragedModel:
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+
+
+def _first_not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
+    """Its name. The device is asked once, for all."""
+    floating = {name: tensor.detach() for name, tensor in named if tensor.is_floating_point()}
+    if not floating:
+        return None
+    finite = torch.stack([tensor.isfinite().all() for tensor in floating.values()]).tolist()
+    return next((name for name, fine in zip(floating, finite, strict=True) if not fine), None)
