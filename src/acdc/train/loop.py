@@ -31,6 +31,7 @@ from acdc.methods.base import Base
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.layers import find_prunable
 from acdc.train import checkpoint, optim
+from acdc.train.buffers import Buffers
 from acdc.train.evaluation import Score, evaluate
 from acdc.train.planning import attach_quietly
 from acdc.train.rates import Rates
@@ -72,7 +73,8 @@ class Stage:
         self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
         starts = tuple(start for start, _ in self.sparsifier.phase_starts) if self.sparsifier else ()
         self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
-        self.scaler = torch.amp.GradScaler("cuda") if recipe.train.precision == "fp16" else None
+        self.scaler = torch.amp.GradScaler(setting.device.type) if recipe.train.precision == "fp16" else None
+        self._buffers = Buffers(model) if self.scaler else None
         self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
         self.totals = Totals(setting.device)
         self.best: dict[str, Any] | None = None  # of the final phase
@@ -131,6 +133,8 @@ class Stage:
             if self.sparsifier:
                 self.sparsifier.begin_step()
                 self._find_teacher()
+            if self._buffers:
+                self._buffers.keep()
             # A CUDA graph masks gradients as it was captured: a step that must see them whole runs eagerly.
             observing = self.sparsifier is not None and self.sparsifier.observing
             self._step(images, labels, self.sparsifier.phase.index if self.sparsifier else None, eagerly=observing)
@@ -141,8 +145,7 @@ class Stage:
                     self.sparsifier.mask_gradients()  # where a method looks at them whole they are not yet
                 nn.utils.clip_grad_norm_(self.model.parameters(), clip)
             if self.scaler:
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
+                self._scaled_step(self.scaler)
             else:
                 self.optimizer.step()
             if self.ema is not None:
@@ -161,6 +164,14 @@ class Stage:
                 raise Stopped(self.setting.stop.signum or signal.SIGTERM)
             if self.batch < each and self._due(self.step):
                 self.save()
+
+    def _scaled_step(self, scaler: torch.amp.GradScaler) -> None:
+        """The optimizer's, unless gradients overflowed: then the model is as it was before the batch."""
+        scaler.step(self.optimizer)
+        if self._buffers:
+            (overflowed,) = scaler._found_inf_per_device(self.optimizer).values()  # one device
+            self._buffers.restore_where(overflowed)
+        scaler.update()
 
     def _row(self, start: float, trained: float) -> Row:
         sums = self.setting.world.sum(self.totals.values.double()).tolist()
@@ -305,7 +316,6 @@ class Stage:
             scale = self.scaler.get_scale()
             if scale < 1e-6:
                 return self.step, f"{self.name}: fp16's loss scale fell to {scale:g}"
-            return None
         else:
             alive, steps = self.totals.values[3:].tolist()
             if not alive:
@@ -315,6 +325,8 @@ class Stage:
         model, epoch = self.model, self.epoch + 1
         if name := _first_not_finite(model.named_parameters()):
             return self.step, f"{self.name}: weights of epoch {epoch} are not finite ({name})"
+        if name := _first_not_finite(model.named_buffers()):
+            return self.step, f"{self.name}: running statistics of epoch {epoch} are not finite ({name})"
         return None
 
     def _last(self) -> str:
