@@ -68,7 +68,7 @@ def test_gradients_kept_for_a_skipped_step_are_not_the_next_one_s():
 
 
 def test_an_update_whose_gradients_were_skipped_is_made_up_for():
-    """A gradient scaler skips steps 9 and 11, which acdc train counts all the same: the update of step 10 comes at 13."""
+    """A gradient scaler skips steps 9 and 11, and acdc train counts them: the update of step 10 comes at 13."""
     t = Tiny(method(drop=0.6, end=1.0, every="10st", schedule=sparse_for(80)), [0] * 8)
     t.step()
     t.mask("11110000")
