@@ -212,10 +212,9 @@ def _recalibrated(
         if stage.recipe.run.recalibrate:
             model = problem.new_model(stage.recipe).to(setting.device)
             model.load_state_dict(weights)
-            precision = stage.recipe.train.precision
-            recalibrate(model, problem.loaders.train, precision=precision, device=setting.device)
-            skipped(problem.loaders.train, setting.world)
-            setting.world.share_buffers(model)
+            precision, device, world = stage.recipe.train.precision, setting.device, setting.world
+            recalibrate(model, problem.loaders.train, precision=precision, device=device, world=world)
+            skipped(problem.loaders.train, world)
             named = f"{file.removesuffix('.safetensors')}-recalibrated.safetensors"
             yield f"{title}, BN recalibrated", named, to_cpu(model.state_dict())
 
