@@ -201,7 +201,7 @@ class Stage:
                 epoch=self.epoch,
                 masks=self.sparsifier.masks if self.sparsifier else None,
             )
-        self._note_best(validation or test, "validation" if validation else "test", self._counts(counts))
+        self._note_best(validation or test, self._counts(counts))
         if self.sparsifier and self.sparsifier.method.keeps_best_twin():
             self.sparsifier.report((validation or test).accuracy)
         if not math.isfinite(test.loss):
@@ -256,11 +256,25 @@ class Stage:
         wanted = sum(budget.keep for budget in self.sparsifier.budgets)
         return not getattr(method, "needs_sparsity", True) or kept <= wanted
 
-    def _note_best(self, score: Score, chosen_on: str, counts: bool) -> None:
+    def _note_best(self, score: Score, counts: bool) -> None:
         if counts and (self.best is None or score.accuracy > self.best["accuracy"]):
-            self.best = {"epoch": self.epoch, "accuracy": score.accuracy, "chosen_on": chosen_on}
-            if chosen_on == "validation":
+            self.best = {"epoch": self.epoch, "accuracy": score.accuracy, "chosen_on": self._chosen_on}
+            if self.loaders.validation:
                 self.best_weights = to_cpu(self.model.state_dict())
+
+    @property
+    def best_twin(self) -> dict[str, Any] | None:
+        """As `best`, of the dense phases: where the method keeps their best model as the twin."""
+        sparsifier = self.sparsifier
+        if sparsifier is None or sparsifier.twin is None or sparsifier.best_metric is None:
+            return None
+        epoch = sparsifier.twin.step // self.loaders.train.steps - 1
+        return {"epoch": epoch, "accuracy": sparsifier.best_metric, "chosen_on": self._chosen_on}
+
+    @property
+    def _chosen_on(self) -> str:
+        """The images that choose the best epoch."""
+        return "validation" if self.loaders.validation else "test"
 
     def _find_teacher(self) -> None:
         """The dense twin, once the final compressed phase has begun, where the recipe distils from it."""
