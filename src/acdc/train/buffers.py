@@ -15,27 +15,31 @@ class Buffers:
         kinds: dict[torch.dtype, list[Tensor]] = {}
         for buffer in model.buffers():
             kinds.setdefault(buffer.dtype, []).append(buffer)
-        self._kinds = [(buffers, _joined(buffers)) for buffers in kinds.values()]
+        self._kinds = [_Kind(buffers) for buffers in kinds.values()]
 
     def keep(self) -> None:
         """What they hold now."""
-        for buffers, before in self._kinds:
-            _copy(_split(before, buffers), buffers)
+        for kind in self._kinds:
+            _copy(kind.parts, kind.buffers)
 
     def restore_where(self, skipped: Tensor) -> None:
         """What was kept, if `skipped` is not 0. Chosen, not weighted: 0 · NaN is NaN."""
-        for buffers, before in self._kinds:
-            _copy(buffers, _split(torch.where(skipped != 0, before, _joined(buffers)), buffers))
+        for kind in self._kinds:
+            torch.where(skipped != 0, kind.kept, _joined(kind.buffers), out=kind.kept)
+            _copy(kind.buffers, kind.parts)
+
+
+class _Kind:
+    """Buffers of one type, kept in one tensor: models have hundreds of small ones, and a GPU is asked for little."""
+
+    def __init__(self, buffers: list[Tensor]) -> None:
+        self.buffers, self.kept = buffers, _joined(buffers)
+        parts = self.kept.split([buffer.numel() for buffer in buffers])
+        self.parts = [part.view(buffer.shape) for part, buffer in zip(parts, buffers, strict=True)]
 
 
 def _joined(buffers: list[Tensor]) -> Tensor:
-    """All in one tensor: a few launches on a GPU, where models have hundreds of small buffers."""
-    return torch.cat([buffer.detach().flatten() for buffer in buffers])
-
-
-def _split(joined: Tensor, buffers: list[Tensor]) -> list[Tensor]:
-    parts = joined.split([buffer.numel() for buffer in buffers])
-    return [part.view(buffer.shape) for part, buffer in zip(parts, buffers, strict=True)]
+    return torch.cat([buffer.flatten() for buffer in buffers])
 
 
 def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
