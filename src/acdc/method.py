@@ -52,7 +52,8 @@ class Method(Protocol):
         ...
 
     def updates_at(self, sparsifier: "Sparsifier", step: int) -> bool:
-        """Whether `update` is called as step `step` begins, inside a phase. A function of the step."""
+        """Whether `update` is called as step `step` begins, inside a phase. A function of the step and of what the
+        method remembers."""
         ...
 
     def update(self, sparsifier: "Sparsifier") -> None:

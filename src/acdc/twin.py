@@ -126,7 +126,9 @@ def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, sched
         for step in acdc.finetune_dense(result, model, optimizer, scheduler):
             ...one training step of the same loop...
 
-    A scheduler is rewound if the sparsifier was attached with it (`acdc.attach(..., scheduler=scheduler)`).
+    A scheduler is rewound if the sparsifier was attached with it (`acdc.attach(..., scheduler=scheduler)`). With
+    twin="best" it is rewound to the best model's step, and all steps from there on are left. `acdc train`, whose rates
+    are a function of the step, fine-tunes any twin over the final phase.
     """
     from acdc.sparsifier import attached_to  # the sparsifier builds results; only this check looks back
 

@@ -67,6 +67,28 @@ def test_gradients_kept_for_a_skipped_step_are_not_the_next_one_s():
     assert t.masks == "10100110"
 
 
+def test_an_update_whose_gradients_were_skipped_is_made_up_for():
+    """A gradient scaler skips steps 9 and 11, and acdc train counts them: the update of step 10 comes at 13."""
+    t = Tiny(method(drop=0.6, end=1.0, every="10st", schedule=sparse_for(80)), [0] * 8)
+    t.step()
+    t.mask("11110000")
+    t.set([4, -1, 3, 2, 0, 0, 0, 0])
+    s = t.sparsifier
+    s.set_step(9)
+    assert s.observing
+    s.set_step(10)
+    t.step([0, 0, 0, 0, 9, 9, 0, 0])
+    assert (s.step, s.observing) == (11, True)
+    s.set_step(12)  # and again
+    t.step([0, 0, 0, 0, 0, 1, 2, 0])
+    assert t.masks == "11110000"
+    t.begin()
+    assert t.masks == "10100110"
+    assert not s.memory
+    t.step([0, 0, 0, 0, 9, 9, 9, 9])
+    assert not s.observing, "the next is due at step 20"
+
+
 def test_a_run_too_short_to_update_says_so(caplog):
     """T_end = ⌊.75 · 80⌋ = 60 comes before step 100."""
     Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(80)), [1, 2])

@@ -13,6 +13,7 @@ from acdc.train.evaluation import Score, evaluate
 from acdc.train.loop import DivergedError
 from acdc.train.rows import Live
 from acdc.train.stopping import Stopped, StopRequest
+from acdc.twin import to_cpu
 from tests.train.problems import outcome, stage
 
 STEPS = 5  # 70 images in batches of 16
@@ -187,8 +188,50 @@ def test_weights_that_are_not_finite_stop_it_before_they_are_compressed(tmp_path
                 run.model.conv1.weight[0] = math.nan
 
     run.optimizer.register_step_post_hook(poison)
-    with pytest.raises(DivergedError, match="weights of epoch 1 are not finite; there is no checkpoint yet"):
+    said = r"weights of epoch 1 are not finite \(conv1.weight\); there is no checkpoint yet"
+    with pytest.raises(DivergedError, match=said):
         list(run.run())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("fc.weight", "weights"), ("bn1.running_var", "running statistics")], ids=["weights", "buffers"]
+)
+def test_what_is_not_finite_is_never_saved(name: str, kind: str, precision: str, tmp_path: Path) -> None:
+    """Also under a scaler, and in what the next batches' losses do not show."""
+    run = stage(tmp_path, "run.checkpoint_every=1st", f"train.precision={precision}")
+    bad = run.model.state_dict()[name]
+    run.optimizer.register_step_post_hook(lambda *_: bad.view(-1)[0].fill_(math.inf) if run.step >= 6 else None)
+    with pytest.raises(DivergedError, match=rf"{kind} of epoch 2 are not finite \({name}\); the last good checkpoint"):
+        list(run.run())
+    kept = [checkpoint.load(path)["model"] for path in (tmp_path / "checkpoints").iterdir()]
+    assert len(kept) == run.recipe.run.keep
+    assert all(value.isfinite().all() for model in kept for value in model.values())
+
+
+@pytest.mark.parametrize("settings", [(), ("optimizer.name=adamw", "train.accumulate=2", "train.clip_norm=1.0")])
+def test_a_step_that_overflows_fp16_leaves_no_trace_in_the_model(settings: tuple[str, ...], tmp_path: Path) -> None:
+    """Weights, batch norm's statistics and count, and the optimizer's state; the average stays finite, and the run ends
+    as any other."""
+    run = stage(tmp_path, "train.precision=fp16", "train.ema=0.9", *settings)
+    places = [buffer.data_ptr() for buffer in run.model.buffers()]
+    around, seen = run._step.__call__, []
+
+    def overflowing(images: torch.Tensor, *args: object, **knobs: object) -> None:
+        seen.append(to_cpu([run.model.state_dict(), run.optimizer.state_dict()["state"]]))
+        around(images * 1e6 if len(seen) == STEPS - 1 else images, *args, **knobs)
+
+    run._step = overflowing
+    list(run.run())
+    before, after, later = ([*model.values(), *_tensors(state)] for model, state in seen[STEPS - 2 : STEPS + 1])
+    assert all(map(torch.equal, before, after))
+    assert not all(map(torch.equal, after, later)), "the next step is made"
+    assert [buffer.data_ptr() for buffer in run.model.buffers()] == places
+    assert all(value.isfinite().all() for value in run.ema.state_dict().values())
+
+
+def _tensors(state: dict) -> list[torch.Tensor]:
+    return [value for one in state.values() for value in one.values() if isinstance(value, torch.Tensor)]
 
 
 def test_whoever_watches_sees_the_epoch_go_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

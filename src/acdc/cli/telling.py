@@ -80,8 +80,14 @@ def show(
                 f"train longer, or change these (acdc ls methods {method.name})"
             )
     for outcome in outcomes:
-        if outcome.best and outcome.best["accuracy"] > outcome.test_accuracy and outcome.best["chosen_on"] == "test":
-            best = outcome.best
+        if not (best := outcome.best):
+            continue
+        if outcome.file == "dense.safetensors":
+            console.say(
+                f"{outcome.model}: of epoch {best['epoch'] + 1}, the best of the dense phases, chosen on the "
+                f"{best['chosen_on']} set"
+            )
+        elif best["accuracy"] > outcome.test_accuracy and best["chosen_on"] == "test":
             console.say(
                 f"{outcome.model}: best epoch {best['epoch'] + 1} with {best['accuracy']:.2%}, chosen on the test set, "
                 "as the paper does"

@@ -10,7 +10,8 @@ Costs      as AC/DC's compressed phases; in one step of ΔT gradients are masked
            that clips calls sparsifier.mask_gradients() before, or clipping sees them whole in that step.
 Reference  Evci, Gale, Menick, Castro, Elsen: Rigging the Lottery: Making All Tickets Winners. ICML 2020.
 
-The gradient is that of the step before the update, which is taken as usual; the paper skips it.
+The gradient is that of the step before the update, which is taken as usual; the paper skips it. Where a gradient scaler
+skips that step, the update waits for the gradient of a later one.
 """
 
 import math
@@ -44,13 +45,23 @@ class RigL(SparseThroughout):
             return 3 * flops
         return 3 * flops + self.end * (dense - flops) / in_steps(self.every, steps_per_epoch)
 
+    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
+        made_up_for = "postponed" in sparsifier.memory and "gradients" in sparsifier.memory
+        return made_up_for or super().updates_at(sparsifier, step)
+
     def observes_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        return self.updates_at(sparsifier, step + 1)
+        postponed = "postponed" in sparsifier.memory and step < self.last_update(sparsifier)
+        return postponed or super().updates_at(sparsifier, step + 1)
 
     def observe(self, sparsifier: Sparsifier) -> None:
         """Keep the gradients until the next step begins."""
         sparsifier.memory["gradients"] = {name: gradient.abs() for name, gradient in sparsifier.gradients.items()}
 
     def update(self, sparsifier: Sparsifier) -> None:
-        gradients = sparsifier.memory.pop("gradients", {})
+        memory = sparsifier.memory
+        if "gradients" not in memory:  # a gradient scaler skipped their step, and the host counted it
+            memory["postponed"] = True
+            return
+        gradients = memory.pop("gradients")
+        memory.pop("postponed", None)
         self.replace_weights(sparsifier, lambda name, mask: gradients.get(name))

@@ -188,7 +188,10 @@ def _card(model: Model) -> Card:
         small = model.sparse_bytes < model.dense_bytes
         sparse = f", {words.si(model.sparse_bytes, 'B')} as sparse (estimate)" if small else ""
         rows.append(("size", words.si(model.dense_bytes, "B") + sparse))
-    if model.best and model.best["accuracy"] > model.accuracy:
+    if model.best and model.role == "twin":
+        where = f"epoch {model.best['epoch'] + 1}, the best of the dense phases on the {model.best['chosen_on']} set"
+        rows.append(("kept", where))
+    elif model.best and model.best["accuracy"] > model.accuracy:
         where = f"(epoch {model.best['epoch'] + 1}, chosen on the {model.best['chosen_on']} set)"
         rows.append(("best", f"{words.percent(model.best['accuracy'], 2)} {where}"))
     if model.paper:

@@ -30,7 +30,7 @@ class Model:
     reported_sparsity: float | None  # zeros / (prunable weights + norm parameters), as the paper counts
     flops: int
     dense_flops: int
-    best: Record | None  # the best epoch of the final phase, and the images that chose it
+    best: Record | None  # the best epoch of the final phase, or the twin's, and the images that chose it
     training: float | None  # FLOPs spent until it was there, as a fraction of a dense run of as many epochs
     dense_bytes: int | None
     sparse_bytes: int | None

@@ -59,7 +59,9 @@ def models(run: Run) -> Table:
         "count” of zeros has normalisation parameters in the denominator. As sparse: 4 bytes for each non-zero weight "
         "and a bit for every place."
     )
-    note += f" Best epoch of the final phase, chosen on the {' and '.join(sorted(chosen))} set." if chosen else ""
+    if chosen:
+        twin = " (of the dense phases for the twin)" if (kept := facts.of_role(run, "twin")) and kept.best else ""
+        note += f" Best epoch of the final phase{twin}, chosen on the {' and '.join(sorted(chosen))} set."
     return Table("models", "Models", header, rows, note)
 
 

@@ -52,7 +52,7 @@ class Outcome:
     flops_ratio: float
     test_images: int | None = None  # that were judged: those that can be read
     mask_sparsity: float | None = None  # pruned by masks / prunable weights: kept weights may be 0 as well
-    best: dict[str, Any] | None = None  # the best epoch of the final phase, and the images that chose it
+    best: dict[str, Any] | None = None  # the best epoch of the final phase, or the twin's, and the images that chose it
 
 
 def plan(recipe: Recipe) -> Plan:
@@ -118,7 +118,7 @@ def _stages(
 ) -> Iterator[Outcome]:
     by_first, result = setting.world.by_first, None
     uses = forward_uses(problem.new_model(recipe).to(setting.device), problem.example(setting.device))
-    for index, name in enumerate(plan(recipe)):
+    for index, (name, planned) in enumerate(plan(recipe).items()):
         if resume and index < resume.state["stage"]:
             continue
         method = recipe.build_method() if name not in TITLES else None
@@ -135,8 +135,8 @@ def _stages(
             stage.saved = resume.path
         elif name == "finetune":
             assert result is not None, "the method's stage has just ended, or a checkpoint of this one was loaded"
-            steps = finetune_dense(result, model, stage.optimizer)
-            stage.epoch = steps.start // problem.loaders.train.steps
+            finetune_dense(result, model, stage.optimizer)
+            stage.epoch = planned.first  # the final phase's epochs and rates, wherever the best twin is from
             stage.save()
         for row in stage.run():
             note()
@@ -212,10 +212,9 @@ def _recalibrated(
         if stage.recipe.run.recalibrate:
             model = problem.new_model(stage.recipe).to(setting.device)
             model.load_state_dict(weights)
-            precision = stage.recipe.train.precision
-            recalibrate(model, problem.loaders.train, precision=precision, device=setting.device)
-            skipped(problem.loaders.train, setting.world)
-            setting.world.share_buffers(model)
+            precision, device, world = stage.recipe.train.precision, setting.device, setting.world
+            recalibrate(model, problem.loaders.train, precision=precision, device=device, world=world)
+            skipped(problem.loaders.train, world)
             named = f"{file.removesuffix('.safetensors')}-recalibrated.safetensors"
             yield f"{title}, BN recalibrated", named, to_cpu(model.state_dict())
 
@@ -239,6 +238,7 @@ def _measured(
     found = counted(model, uses)
     norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
     final = file in ("baseline.safetensors", "sparse.safetensors", "finetuned.safetensors")
+    twin = stage.best_twin if file == "dense.safetensors" else None
     outcome = Outcome(
         model=title,
         file=file,
@@ -251,7 +251,7 @@ def _measured(
         flops_ratio=found.flops / found.dense_flops,
         test_images=score.samples,
         mask_sparsity=sum(int((~mask).sum()) for mask in masks.values()) / found.size if masks else None,
-        best=stage.best if final else None,
+        best=stage.best if final else twin,
     )
     return outcome, torch.cat(logits).cpu() if logits else None
 

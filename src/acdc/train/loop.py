@@ -16,13 +16,13 @@ import copy
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acdc.data.images import Batches, full_share
@@ -32,6 +32,7 @@ from acdc.methods.base import Base
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.layers import find_prunable
 from acdc.train import checkpoint, optim
+from acdc.train.buffers import Buffers
 from acdc.train.evaluation import Score, evaluate
 from acdc.train.planning import attach_quietly
 from acdc.train.rates import Rates
@@ -48,7 +49,7 @@ _ASK_OTHERS = 20  # steps between two times that ranks tell each other what each
 
 
 class DivergedError(ArithmeticError):
-    """The loss or a weight is no longer a finite number."""
+    """The loss, a weight or a running statistic is no longer a finite number."""
 
 
 class Stage:
@@ -73,7 +74,8 @@ class Stage:
         self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
         starts = tuple(start for start, _ in self.sparsifier.phase_starts) if self.sparsifier else ()
         self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
-        self.scaler = torch.amp.GradScaler("cuda") if recipe.train.precision == "fp16" else None
+        self.scaler = torch.amp.GradScaler(setting.device.type) if recipe.train.precision == "fp16" else None
+        self._buffers = Buffers(model) if self.scaler else None
         self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
         self.totals = Totals(setting.device)
         self.best: dict[str, Any] | None = None  # of the final phase
@@ -135,6 +137,8 @@ class Stage:
             if self.sparsifier:
                 self.sparsifier.begin_step()
                 self._find_teacher()
+            if self._buffers:
+                self._buffers.keep()
             # A CUDA graph masks gradients as it was captured: a step that must see them whole runs eagerly.
             observing = self.sparsifier is not None and self.sparsifier.observing
             self._step(images, labels, self.sparsifier.phase.index if self.sparsifier else None, eagerly=observing)
@@ -145,8 +149,7 @@ class Stage:
                     self.sparsifier.mask_gradients()  # where a method looks at them whole they are not yet
                 nn.utils.clip_grad_norm_(self.model.parameters(), clip)
             if self.scaler:
-                self.scaler.step(self.optimizer)
-                self.scaler.update()
+                self._scaled_step(self.scaler)
             else:
                 self.optimizer.step()
             if self.ema is not None:
@@ -159,9 +162,18 @@ class Stage:
                 self._show(sums, (self.batch - first) / max(1e-9, time.monotonic() - began))
             if self._others_tell():
                 skipped(self.loaders.train, self.setting.world)
+                self._stop_together()
             self._stop_if_asked()
             if self.batch < each and self._due(self.step):
                 self.save()
+
+    def _scaled_step(self, scaler: torch.amp.GradScaler) -> None:
+        """The optimizer's, unless gradients overflowed: then the model is as it was before the batch."""
+        scaler.step(self.optimizer)
+        if self._buffers:
+            (overflowed,) = scaler._found_inf_per_device(self.optimizer).values()  # one device
+            self._buffers.restore_where(overflowed)
+        scaler.update()
 
     def _row(self, start: float, trained: float) -> Row:
         sums = self.setting.world.sum(self.totals.values.double()).tolist()
@@ -190,7 +202,7 @@ class Stage:
                 epoch=self.epoch,
                 masks=self.sparsifier.masks if self.sparsifier else None,
             )
-        self._note_best(validation or test, "validation" if validation else "test", self._counts(counts))
+        self._note_best(validation or test, self._counts(counts))
         if self.sparsifier and self.sparsifier.method.keeps_best_twin():
             self.sparsifier.report((validation or test).accuracy)
         if not math.isfinite(test.loss):
@@ -231,7 +243,7 @@ class Stage:
 
     def _show(self, sums: list[float], steps_per_second: float) -> None:
         loss, _, samples, alive, _ = sums
-        if not alive:
+        if not alive and self.setting.world.size == 1:  # several ranks agree on it where they tell each other
             self._check_finite()
         train = self.loaders.train
         mean = loss / samples if samples else math.nan
@@ -250,11 +262,25 @@ class Stage:
         wanted = sum(budget.keep for budget in self.sparsifier.budgets)
         return not getattr(method, "needs_sparsity", True) or kept <= wanted
 
-    def _note_best(self, score: Score, chosen_on: str, counts: bool) -> None:
+    def _note_best(self, score: Score, counts: bool) -> None:
         if counts and (self.best is None or score.accuracy > self.best["accuracy"]):
-            self.best = {"epoch": self.epoch, "accuracy": score.accuracy, "chosen_on": chosen_on}
-            if chosen_on == "validation":
+            self.best = {"epoch": self.epoch, "accuracy": score.accuracy, "chosen_on": self._chosen_on}
+            if self.loaders.validation:
                 self.best_weights = to_cpu(self.model.state_dict())
+
+    @property
+    def best_twin(self) -> dict[str, Any] | None:
+        """As `best`, of the dense phases: where the method keeps their best model as the twin."""
+        sparsifier = self.sparsifier
+        if sparsifier is None or sparsifier.twin is None or sparsifier.best_metric is None:
+            return None
+        epoch = sparsifier.twin.step // self.loaders.train.steps - 1
+        return {"epoch": epoch, "accuracy": sparsifier.best_metric, "chosen_on": self._chosen_on}
+
+    @property
+    def _chosen_on(self) -> str:
+        """The images that choose the best epoch."""
+        return "validation" if self.loaders.validation else "test"
 
     def _find_teacher(self) -> None:
         """The dense twin, once the final compressed phase has begun, where the recipe distils from it."""
@@ -292,26 +318,41 @@ class Stage:
             return bool(self.setting.stop)
         return self._others_tell() and world.any(bool(self.setting.stop), self.setting.device)
 
+    def _stop_together(self) -> None:
+        """Where a rank has met a loss that is not finite: one that stopped by itself would leave the others waiting."""
+        world = self.setting.world
+        if world.size > 1 and world.any(not self.totals.values[3], self.setting.device):
+            self._check_finite()
+
     def _others_tell(self) -> bool:
-        """Whether ranks tell each other after this batch whether one was asked to stop, and which files it skipped."""
+        """Whether ranks tell each other after this batch what each has met: a request to stop, files it skipped, a loss
+        that is not finite."""
         return self.batch % _ASK_OTHERS == 0 or self.batch == self.loaders.train.steps
 
     def _check_finite(self) -> None:
-        if self.scaler:  # GradScaler has skipped such steps
+        """Every rank must call it: where one has something that is not finite, all stop with the words of the first."""
+        found = [wrong for wrong in self.setting.world.gather(self._not_finite()) if wrong]
+        if found:
+            raise DivergedError(f"{min(found)[1]}; {self._last()}")
+
+    def _not_finite(self) -> tuple[int, str] | None:
+        """What is not, in words, on this rank; and after how many steps, by which the first is found."""
+        if self.scaler:  # which has skipped the steps whose loss was not
             scale = self.scaler.get_scale()
             if scale < 1e-6:
-                raise DivergedError(f"{self.name}: fp16's loss scale fell to {scale:g}; {self._last()}")
-            return
-        alive, steps = self.totals.values[3:].tolist()
-        if not alive:
-            bad = self.epoch * self.loaders.train.steps + round(steps)
-            raise DivergedError(
-                f"{self.name}: the loss of step {bad} (epoch {self.epoch + 1}) is not finite, with learning rate "
-                f"{self.rates.at(bad):g}; {self._last()}"
-            )
-        finite = torch.stack([param.detach().isfinite().all() for param in self.model.parameters()])
-        if not bool(finite.all()):
-            raise DivergedError(f"{self.name}: weights of epoch {self.epoch + 1} are not finite; {self._last()}")
+                return self.step, f"{self.name}: fp16's loss scale fell to {scale:g}"
+        else:
+            alive, steps = self.totals.values[3:].tolist()
+            if not alive:
+                bad = self.epoch * self.loaders.train.steps + round(steps)
+                lr = f"with learning rate {self.rates.at(bad):g}"
+                return bad, f"{self.name}: the loss of step {bad} (epoch {self.epoch + 1}) is not finite, {lr}"
+        model, epoch = self.model, self.epoch + 1
+        if name := _first_not_finite(model.named_parameters()):
+            return self.step, f"{self.name}: weights of epoch {epoch} are not finite ({name})"
+        if name := _first_not_finite(model.named_buffers()):
+            return self.step, f"{self.name}: running statistics of epoch {epoch} are not finite ({name})"
+        return None
 
     def _last(self) -> str:
         return f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint yet"
@@ -371,3 +412,12 @@ class Stage:
 
 def _average(model: nn.Module, decay: float) -> AveragedModel:
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+
+
+def _first_not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
+    """Its name. The device is asked once, for all."""
+    floating = {name: tensor.detach() for name, tensor in named if tensor.is_floating_point()}
+    if not floating:
+        return None
+    finite = torch.stack([tensor.isfinite().all() for tensor in floating.values()]).tolist()
+    return next((name for name, fine in zip(floating, finite, strict=True) if not fine), None)

@@ -1,10 +1,17 @@
 """The paper's value for what was trained, where it has one."""
 
 from functools import cache
+from typing import Any
 
 from acdc.train import reading
 from acdc.train.recipe import PaperRow, Recipe
 from acdc.train.toml import write_value
+
+# How a run computes, as against what. "accumulate" cuts batches into parts, and "ema" makes another model beside it.
+_WHATEVER = {
+    "data": ("bad_limit",),
+    "train": ("accumulate", "precision", "ema", "channels_last", "threads", "deterministic", "compile", "cuda_graphs"),
+}
 
 
 def settings_of(row: PaperRow) -> list[str]:
@@ -41,9 +48,16 @@ def _read(name: str, *settings: str) -> Recipe:
     return reading.read(name, settings)
 
 
-def _decides(recipe: Recipe) -> tuple:
-    """All that decides the result; precision, seeds and where batches are cut into parts do not count."""
-    method, train = recipe.build_method(), recipe.train
-    built = (method.name, method.config()) if method else None
-    parts = (recipe.model, recipe.data, recipe.optimizer, recipe.rate, built, recipe.epochs)
-    return *parts, train.batch_size, train.label_smoothing, train.distill
+def _decides(recipe: Recipe) -> dict[str, Any]:
+    """All that decides the result: whatever a recipe says, apart from what is known not to."""
+    said, method = recipe.to_dict(), recipe.build_method()
+    for table in ("name", "about", "paper", "run"):
+        del said[table]
+    for table, keys in _WHATEVER.items():
+        for key in keys:
+            del said[table][key]
+    if not recipe.train.distill:
+        del said["train"]["distill_temperature"]
+    said["train"]["epochs"] = recipe.epochs
+    said["method"] = (method.name, method.config()) if method else None
+    return said

@@ -12,16 +12,16 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from acdc.data.images import Batches
+from acdc.train.distributed import World
 from acdc.train.step import autocast
 
 
-def has_statistics(model: nn.Module) -> bool:
-    return any(isinstance(module, _BatchNorm) and module.track_running_stats for module in model.modules())
-
-
 @torch.no_grad()
-def recalibrate(model: nn.Module, batches: Batches, *, precision: str, device: torch.device) -> None:
-    """In place, over one epoch of training batches, augmented as in training. Nothing else is in training mode."""
+def recalibrate(model: nn.Module, batches: Batches, *, precision: str, device: torch.device, world: World) -> None:
+    """In place, over one epoch of training batches, augmented as in training. Nothing else is in training mode.
+
+    Every rank takes its share of each batch, as in training, and all end with the mean over all shares.
+    """
     norms: list[Any] = [
         module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats
     ]
@@ -44,3 +44,14 @@ def recalibrate(model: nn.Module, batches: Batches, *, precision: str, device: t
             if hasattr(module, "splits"):
                 module.splits = splits
         model.train(training)
+    for module in norms:
+        _average(module, world)
+
+
+def _average(norm: Any, world: World) -> None:
+    """Over ranks, each as much as it has seen batches."""
+    if world.size > 1:
+        seen = norm.num_batches_tracked.clone()
+        total = world.sum(norm.num_batches_tracked)
+        for mean in (norm.running_mean, norm.running_var):
+            world.sum(mean.mul_(seen / total))
