@@ -77,9 +77,9 @@ Runs of `acdc train`, kept in [runs](runs) with their settings, every epoch's me
 _RECALIBRATION = """
 ## Batch norm's statistics
 
-`python -m benchmarks.recalibration RUN`: a run's models as they were trained, and with batch norm's statistics taken anew
-over the training images, no weight changed: of the last layer alone, or of all, with dropout as in training or without
-it as in evaluation (`run.recalibrate`).
+`python -m benchmarks.recalibration RUN`: a run's models as they were trained, and with batch norm's statistics taken
+anew over the training images, no weight changed: of the last layer alone, or of all, with dropout as in training or
+without it as in evaluation (`run.recalibrate`).
 """
 _COMPARISONS = """
 ## Methods on the same footing

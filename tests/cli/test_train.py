@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -551,6 +552,13 @@ def test_a_full_disk_stops_the_run_and_the_checkpoint_before_survives(stopped: P
     assert len(list((stopped / "checkpoints").iterdir())) == 1
 
 
+def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_again(stopped: Path, capsys) -> None:
+    shutil.rmtree(stopped / "checkpoints")
+    capsys.readouterr()
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
+    assert "warning: no checkpoint is there to go on from: 5 epochs are trained again" in capsys.readouterr().out
+
+
 def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) -> None:
     newest = max((stopped / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:1000])
@@ -740,12 +748,32 @@ def test_several_seeds_get_a_folder_each_and_a_mean(tmp_path: Path, capsys) -> N
     assert "seed 4: done" in capsys.readouterr().out
 
 
-def test_a_stop_as_one_seed_ends_keeps_the_next_from_beginning(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_stop_while_models_are_measured_does_not_wait_for_the_end(tmp_path: Path, monkeypatch, capsys) -> None:
     out, measured = tmp_path / "run", experiment._measured
 
     def signalled(*args: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return measured(*args)
+
+    monkeypatch.setattr(experiment, "_measured", signalled)
+    small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]
+    assert main(["train", "--epochs", "4", "--out", str(out), *small]) == 143
+    assert not (out / "result.json").exists()
+    assert f"with a checkpoint; go on with: acdc train --resume {out}" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
+    assert len(metrics(out)) == 4
+    assert (out / "result.json").is_file()
+
+
+def test_a_stop_as_one_seed_ends_keeps_the_next_from_beginning(tmp_path: Path, monkeypatch, capsys) -> None:
+    out, measured, models = tmp_path / "run", experiment._measured, iter(range(10))
+
+    def signalled(*args: Any) -> Any:
+        found = measured(*args)
+        if next(models) == 1:  # the dense twin, the last of the first seed
+            os.kill(os.getpid(), signal.SIGTERM)
+        return found
 
     monkeypatch.setattr(experiment, "_measured", signalled)
     small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]

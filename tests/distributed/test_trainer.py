@@ -78,7 +78,7 @@ def test_a_signal_to_torchrun_stops_both_with_a_checkpoint_and_the_run_goes_on(t
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=120)
-    assert "stopped by SIGTERM, with a checkpoint" in errors
+    assert "stopped by SIGTERM, with a checkpoint; go on with: torchrun --nproc-per-node 2 -m acdc train" in errors
     assert not (parts / "result.json").exists()
     resume = [*command(parts, processes=2)[:8], "train", "--resume", str(parts), "--device", "cpu"]
     done = subprocess.run(resume, env=environment, capture_output=True, text=True, check=False)

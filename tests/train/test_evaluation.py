@@ -11,7 +11,8 @@ from torch._dynamo.utils import counters
 
 from acdc.train.evaluation import evaluate
 from acdc.train.experiment import reproducible
-from acdc.train.loop import DivergedError, Stage
+from acdc.train.finite import DivergedError
+from acdc.train.loop import Stage
 from acdc.train.step import Execution, compiled
 from tests.conformance.harness import DEVICE
 from tests.train import problems

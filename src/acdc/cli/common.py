@@ -112,6 +112,12 @@ def read(name: str, said: Sequence[str]) -> "Recipe":
         raise UsageError([f"{error.source}:", *error.problems]) from None
 
 
+def resume(out: Path, processes: int = 1) -> str:
+    """What to type to go on with a run."""
+    several = f"torchrun --nproc-per-node {processes} -m " if processes > 1 else ""
+    return f"{several}acdc train --resume {out}"
+
+
 def report_of(run: Path) -> str:
     """Write a run's report, and say where it is, or why there is none: a run is complete without it."""
     from acdc.report.read import ReportError

@@ -20,7 +20,7 @@ One = Callable[[Recipe, Path, StopRequest], int]
 
 def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: One) -> int:
     """Every seed that has no result yet; then mean ± standard deviation over all of them."""
-    seeds, first, hint = recipe.run.seeds, place.world.first, f"acdc train --resume {out}"
+    seeds, first, hint = recipe.run.seeds, place.world.first, common.resume(out, place.world.size)
     jobs_of = {seed: Job(f"seed {seed}", out / f"seed-{seed}") for seed in seeds}
     left = [seed for seed, job in jobs_of.items() if not job.done]
 

@@ -12,7 +12,7 @@ from acdc.train import checkpoint, experiment, loading, stopping
 from acdc.train.checkpoint import Found, NoCheckpointError
 from acdc.train.console import Console
 from acdc.train.distributed import World
-from acdc.train.loop import DivergedError
+from acdc.train.finite import DivergedError
 from acdc.train.paper import beside
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
@@ -106,7 +106,8 @@ def ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: W
         if world.first:
             print(f"acdc: {text}", file=sys.stderr, flush=True)
 
-    hint = f"go on with: acdc train --resume {shown}"
+    again = common.resume(shown, world.size)
+    hint = f"go on with: {again}"
     if isinstance(error, stopping.Stopped):
         say(f"stopped {error}, with a checkpoint; {hint}")
         return error.exit_code
@@ -122,7 +123,7 @@ def ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: W
         say(f"{error}; to go on would do the same: begin anew with a lower --lr, such as --lr {lower:g}")
         return 1
     if isinstance(error, BadImagesError):
-        more = f", or: acdc train --resume {shown} --set data.bad_limit={error.enough}" if error.enough else ""
+        more = f", or: {again} --set data.bad_limit={error.enough}" if error.enough else ""
         say(f"{error}. What is in {out} is whole; {hint}{more}")
         return 1
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -20,7 +20,7 @@ from acdc.train import checkpoint, distributed, experiment, folder, loading, rea
 from acdc.train.checkpoint import CheckpointError, Found
 from acdc.train.console import Plan, open_console
 from acdc.train.distributed import World
-from acdc.train.loop import DivergedError
+from acdc.train.finite import DivergedError
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 from acdc.train.stopping import StopRequest
@@ -96,7 +96,7 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: Stop
     try:
         # Asked once for all: rank 0 writes the file next, and a rank that looked later would go another way.
         began = world.by_first(lambda: (out / "config.json").is_file())
-        found = _found(recipe, problem, out, world) if began else None
+        found, notes = _found(recipe, problem, out, world) if began else (None, [])
         wanted = place.log if world.first else ()
         with (
             sinks.opened(wanted, recipe, out) as logs,
@@ -112,7 +112,7 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: Stop
                 sinks=logs,
             )
             telling.introduce(console, recipe, problem, setting, place, out, found)
-            for text in ready.warnings:
+            for text in (*notes, *ready.warnings):
                 console.say(f"warning: {text}")
             said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name}
             said |= {"root": place.whole_root, "warnings": list(ready.warnings)}
@@ -212,16 +212,16 @@ def _lock(out: Path) -> int:
     return lock
 
 
-def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) -> Found | None:
-    """The checkpoint to go on from; None where the run stopped before its first."""
+def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) -> tuple[Found | None, list[str]]:
+    """The checkpoint to go on from, None where the run stopped before its first; and what to warn of then."""
     stages = list(experiment.plan(recipe))
     if difference := differences.data(folder.read_json(out / "config.json").get("data", {}), problem.described()):
         raise UsageError(
             [f"--resume {out}: its data have changed: {difference}; put them back (--data DIR), or start a new run"]
         )
     if not checkpoint.any_in(out / "checkpoints"):
-        world.by_first(lambda: folder.trim_metrics(out, stages, -1, 0))
-        return None
+        lost = world.by_first(lambda: folder.trim_metrics(out, stages, -1, 0))
+        return None, [f"no checkpoint is there to go on from: {lost} epochs are trained again"] if lost else []
     found = checkpoint.newest(out / "checkpoints")
     extra = found.state["extra"]
     if difference := differences.first(extra["recipe"], recipe.to_dict()):
@@ -234,13 +234,13 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
     if extra["world"] != world.size:
         raise UsageError(
             [
-                f"--resume {out}: it ran as {extra['world']} processes, and now there are {world.size}; type torchrun "
-                f"--nproc-per-node {extra['world']} -m acdc train --resume {out}"
+                f"--resume {out}: it ran as {extra['world']} processes, and now there are {world.size}; type: "
+                f"{common.resume(out, extra['world'])}"
             ]
         )
     world.by_first(lambda: checkpoint.set_aside(found))
     world.by_first(lambda: folder.trim_metrics(out, stages, found.state["stage"], found.state["epoch"]))
-    return found
+    return found, []
 
 
 def _done(plan: Plan, found: Found | None) -> int:

@@ -14,6 +14,7 @@ from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 from acdc.train.skipped import skipped
 from acdc.train.step import autocast
+from acdc.train.stopping import Stopped
 
 log = logging.getLogger("acdc")
 
@@ -37,6 +38,8 @@ def evaluate(
     fast: Any = None,
 ) -> Score:
     """Over all images, in evaluation mode, and in the precision of training; ranks share the work.
+
+    Raises Stopped if asked to stop meanwhile; several ranks evaluate to the end, as they wait for one another there.
 
     `fast` is the model compiled, for full batches: any other size would be compiled anew. fp16 ends at 65,504, and
     after few steps batch norm's running statistics can be so far off that a sound model passes it: fp32 decides.
@@ -66,6 +69,8 @@ def _score(
     full = full_share(batches, world.rank, world.size)
     sums = torch.zeros(3, dtype=torch.float64, device=setting.device)
     for images, labels in batches.batches(0):
+        if setting.stop.signum is not None and world.size == 1:
+            raise Stopped(setting.stop.signum)
         run = model if fast is None or len(labels) != full else fast
         with autocast(precision, setting.device):
             logits = run(images)

@@ -82,8 +82,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -> None:
-    """Drop what a checkpoint after `epochs` epochs of stage number `stage` does not know of: it will run again."""
+def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -> int:
+    """Drop what a checkpoint after `epochs` epochs of stage number `stage` does not know of: it will run again.
+
+    Gives the number of epochs dropped.
+    """
+    dropped = 0
     for name in ("metrics.jsonl", "phases.jsonl"):
         path, kept = folder / name, []
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
@@ -93,8 +97,11 @@ def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -
                 continue
             if (stages.index(row["run"]), row["epoch"]) < (stage, epochs):
                 kept.append(line)
+            elif name == "metrics.jsonl":
+                dropped += 1
         if path.exists():
             write_text(path, "".join(f"{line}\n" for line in kept))
+    return dropped
 
 
 def append(path: Path, row: Any) -> None:

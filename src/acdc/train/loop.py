@@ -6,7 +6,7 @@ for epoch                             order, crops and flips are a function of s
         sparsifier.begin_step()       masks change here, where a phase begins
         forward, backward             step.py: eager, compiled or a CUDA graph
         clip, optimizer, average
-        checkpoint                    every so often, and when asked to stop, also between evaluations
+        checkpoint                    every so often, and when asked to stop, also in an evaluation
     evaluate                          the model of the phase just trained
     a Row                             written to metrics.jsonl by whoever runs the loop
     checkpoint                        where a phase ends
@@ -16,13 +16,13 @@ import copy
 import math
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from acdc.data.images import Batches, full_share
@@ -34,6 +34,7 @@ from acdc.sparsity.layers import find_prunable
 from acdc.train import checkpoint, optim
 from acdc.train.buffers import Buffers
 from acdc.train.evaluation import Score, evaluate
+from acdc.train.finite import DivergedError, not_finite
 from acdc.train.planning import attach_quietly
 from acdc.train.rates import Rates
 from acdc.train.recipe import Recipe
@@ -46,10 +47,6 @@ from acdc.train.watch import Watch
 from acdc.twin import StateDict, to_cpu
 
 _ASK_OTHERS = 20  # steps between two times that ranks tell each other what each has met
-
-
-class DivergedError(ArithmeticError):
-    """The loss, a weight or a running statistic is no longer a finite number."""
 
 
 class Stage:
@@ -230,9 +227,13 @@ class Stage:
         )
 
     def _judge(self, model: nn.Module, images: Batches, fast: Any) -> Score:
-        """Not begun where a stop was asked for: until an epoch's row is whole, a checkpoint holds nothing of it."""
+        """Left where a stop was asked for: until an epoch's row is whole, a checkpoint holds nothing of it."""
         self._stop_if_asked()
-        return evaluate(model, images, self.recipe, self.setting, fast=fast)
+        try:
+            return evaluate(model, images, self.recipe, self.setting, fast=fast)
+        except Stopped:
+            self.save()
+            raise
 
     def _memorization(self, precision: str) -> dict[str, float] | None:
         """How the training images with random labels are classified."""
@@ -347,12 +348,10 @@ class Stage:
                 bad = self.epoch * self.loaders.train.steps + round(steps)
                 lr = f"with learning rate {self.rates.at(bad):g}"
                 return bad, f"{self.name}: the loss of step {bad} (epoch {self.epoch + 1}) is not finite, {lr}"
-        model, epoch = self.model, self.epoch + 1
-        if name := _first_not_finite(model.named_parameters()):
-            return self.step, f"{self.name}: weights of epoch {epoch} are not finite ({name})"
-        if name := _first_not_finite(model.named_buffers()):
-            return self.step, f"{self.name}: running statistics of epoch {epoch} are not finite ({name})"
-        return None
+        if (wrong := not_finite(self.model)) is None:
+            return None
+        kind, name = wrong
+        return self.step, f"{self.name}: {kind} of epoch {self.epoch + 1} are not finite ({name})"
 
     def _last(self) -> str:
         return f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint yet"
@@ -412,12 +411,3 @@ class Stage:
 
 def _average(model: nn.Module, decay: float) -> AveragedModel:
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
-
-
-def _first_not_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
-    """Its name. The device is asked once, for all."""
-    floating = {name: tensor.detach() for name, tensor in named if tensor.is_floating_point()}
-    if not floating:
-        return None
-    finite = torch.stack([tensor.isfinite().all() for tensor in floating.values()]).tolist()
-    return next((name for name, fine in zip(floating, finite, strict=True) if not fine), None)

@@ -23,7 +23,7 @@ def names() -> tuple[str, ...]:
 def missing(wanted: Sequence[str]) -> list[str]:
     """What is not installed, and what to type."""
     return [
-        f'--log {name}: {name} is not installed; type: pip install "acdc-torch[{name}]"'
+        f'--log {name}: {name} is not installed; type: pip install "acdc-torch[{name}]" (in a checkout: ".[{name}]")'
         for name in wanted
         if find_spec(name) is None
     ]
