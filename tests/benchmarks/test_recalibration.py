@@ -39,6 +39,6 @@ def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
     assert main(["train", "--epochs", "4", "--device", "cpu", "--out", str(run)]) == 0
     for path in run.glob("*.safetensors"):
         path.unlink()
-    with pytest.raises(FileNotFoundError, match="holds none of sparse.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"holds none of sparse\.safetensors"):
         recalibration.main([str(run), "--device", "cpu", "--results", str(tmp_path / "r.jsonl")])
     assert not (tmp_path / "r.jsonl").exists()

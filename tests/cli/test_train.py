@@ -786,6 +786,15 @@ def test_a_stop_as_one_seed_ends_keeps_the_next_from_beginning(tmp_path: Path, m
     )
 
 
+def test_what_device_and_data_lack_is_told_with_the_recipe_s_mistakes(tmp_path: Path, capsys) -> None:
+    place = ["--data", str(tmp_path / "none"), "--device", "cpu", "--out", str(tmp_path / "run")]
+    assert main(["train", "imagenet-resnet50", *place, "--set", "train.batchsize=3"]) == 2
+    said = capsys.readouterr().err
+    for wrong in ("train.batchsize: no such setting", 'train.precision = "fp16": it needs a GPU', "no such folder"):
+        assert wrong in said
+    assert not (tmp_path / "run").exists()
+
+
 def test_ctrl_c_before_training_is_as_quiet(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt

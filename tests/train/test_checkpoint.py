@@ -96,6 +96,14 @@ def test_nothing_in_one_is_executed(tmp_path: Path) -> None:
         load(tmp_path / "plain.pt")
 
 
+def test_one_that_could_run_code_is_refused_without_advice_to_run_it(tmp_path: Path) -> None:
+    path = tmp_path / "0-acdc-00000001.pt"
+    torch.save({"format": checkpoint.FORMAT, "model": torch.nn.Linear(1, 1)}, path)
+    with pytest.raises(CheckpointError, match="it could run code") as refused:
+        checkpoint.load(path)
+    assert "weights_only" not in str(refused.value)
+
+
 def test_another_format_is_named(tmp_path: Path) -> None:
     path = save(tmp_path, 0, "acdc", 1, STATE, keep=1)
     torch.save({**STATE, "format": 7}, path)

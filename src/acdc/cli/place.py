@@ -34,9 +34,16 @@ class Place:
 
 def load(recipe: Recipe, place: Place) -> loading.Problem:
     """The data to train on."""
-    if step.computable(recipe, place.device) is not recipe:
-        raise UsageError(['train.precision = "fp16": it needs a GPU; on a CPU write "bf16" or "fp32"'])
+    if wrong := not_here(recipe, place.device):
+        raise UsageError(wrong)
     return load_data(recipe, place.device, root=place.root, workers=place.workers, world=place.world)
+
+
+def not_here(recipe: Recipe, device: torch.device) -> list[str]:
+    """What this device cannot do."""
+    if step.computable(recipe, device) is recipe:
+        return []
+    return ['train.precision = "fp16": it needs a GPU; on a CPU write "bf16" or "fp32"']
 
 
 def load_data(

@@ -14,7 +14,7 @@ from typing import Any
 from acdc.cli import common, differences, pool, seeds, telling
 from acdc.cli.errors import UsageError
 from acdc.cli.facts import Facts
-from acdc.cli.place import Place, execution, fit, load
+from acdc.cli.place import Place, execution, fit, load, load_data, not_here
 from acdc.data.images import BadImagesError
 from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, stopping
 from acdc.train.checkpoint import CheckpointError, Found
@@ -174,8 +174,10 @@ def _new(args: argparse.Namespace, place: Place) -> tuple[Recipe, Ready]:
     recipe, problem, warnings = examined.recipe, None, list[str]()
     problems = [*examined.problems, *_bad_out(args.out, args.recipe)]
     if recipe is not None:
+        problems += not_here(recipe, place.device)
         try:
-            problem = load(recipe, place) if not common.data_is_wrong(examined.wrong) else None
+            if not common.data_is_wrong(examined.wrong):
+                problem = load_data(recipe, place.device, root=place.root, workers=place.workers, world=place.world)
         except UsageError as error:
             problems += error.problems
         try:

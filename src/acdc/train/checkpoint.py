@@ -6,6 +6,7 @@ newest one checks that too (the zip's checksums), and says which were passed ove
 """
 
 import os
+import pickle
 import random
 import re
 import sys
@@ -159,6 +160,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _why_unreadable(error: BaseException) -> str:
+    if isinstance(error, pickle.UnpicklingError):  # torch's own words advise to load it all the same
+        return "it holds more than tensors and plain data, which is not loaded, as it could run code"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).partition("\n")[0] or type(error).__name__
