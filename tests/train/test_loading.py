@@ -168,3 +168,9 @@ def test_a_tree_that_is_not_there_or_of_other_classes_is_refused(tree: Path, tmp
     assert train(tree, tmp_path / "run") == 2
     assert "cow" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("setting", ["data.validation = 500", "data.corrupt = 500"])
+def test_more_images_than_there_are_is_told_of_the_setting(setting: str) -> None:
+    with pytest.raises(ValueError, match=f"^{setting}: synthetic has 70 training images"):
+        problem(recipe(setting))

@@ -1,5 +1,7 @@
 """A recipe's data and model, as the loop wants them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,9 +66,11 @@ def load(
     said, seed = recipe.data, recipe.run.seeds[0]
     images = data.load(said.name, root=root, **said.options)
     if said.validation:
-        images = hold_out(images, said.validation)
+        with _as_set("validation", "data.validation"):
+            images = hold_out(images, said.validation)
     if said.corrupt:
-        images = corrupt(images, said.corrupt, seed=seed, kind=said.corrupt_kind)
+        with _as_set("count", "data.corrupt"):
+            images = corrupt(images, said.corrupt, seed=seed, kind=said.corrupt_kind)
     _check_batch(recipe, len(images.train), world)
     images = images.to(device)
     make = partial(_in_memory, images=images, recipe=recipe, world=world)
@@ -77,6 +81,15 @@ def load(
         memorization=_memorization(images, recipe),
     )
     return Problem(loaders=loaders, classes=images.classes, shape=images.shape, notes=images.notes, images=images)
+
+
+@contextmanager
+def _as_set(argument: str, setting: str) -> Iterator[None]:
+    """Errors name what the recipe calls it."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error).replace(f"{argument} = ", f"{setting} = ", 1)) from None
 
 
 def _in_memory(part: Images, *, images: ImageData, recipe: Recipe, world: World, train: bool = False) -> Batches:

@@ -260,7 +260,8 @@ def in_method(make: Callable[..., T], *args: Any, **knobs: Any) -> T:
             raise SettingError("method.schedule", f": {text}") from None
         if text.startswith("epochs="):
             raise of_knob("train", text.replace(" write epochs=", " write train.epochs=")) from None
-        raise of_knob("method", text) from None
+        how = "leave sparsity out (on the command line: --set method.sparsity=)"
+        raise of_knob("method", text.replace("leave sparsity out", how)) from None
 
 
 def read_pattern(text: str) -> Pattern:
