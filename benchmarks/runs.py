@@ -8,6 +8,7 @@ import json
 import shutil
 import statistics
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def _read(folder: Path) -> Kept:
     config, result = (
         json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "result.json")
     )
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = _rows(folder)
     models = {Path(model["file"]).stem: model for model in result["models"]}
     dense = next(iter(models.values()))["dense_flops"]
     stage = [row for row in rows if row["run"] != "finetune"]
@@ -173,14 +174,34 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.runs", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("runs", nargs="*", type=Path, help="folders that `acdc train` wrote")
     parser.add_argument("--commit", help="of the code that ran, where that was a copy outside git")
-    parser.add_argument("--final", metavar="NAME", help="tell how test accuracy moved in the final phase of a kept run")
+    parser.add_argument(
+        "--final", metavar="NAME", help="tell how test accuracy moved in the phases of a kept run, the final one above all"
+    )
     options = parser.parse_args(arguments)
     for source in options.runs:
         say(f"kept: {keep(source, commit=options.commit)}")
     if options.final:
-        for line in final_phase(RESULTS / "runs" / options.final):
+        for line in (*phase_ends(RESULTS / "runs" / options.final), *final_phase(RESULTS / "runs" / options.final)):
             say(line)
     return 0
+
+
+def phase_ends(folder: Path) -> list[str]:
+    """Where each phase of the method ends: test accuracy over its last 10 epochs, and the last one's training loss."""
+    stage = [row for row in _rows(folder) if row["run"] != "finetune"]
+    lines = []
+    for phase, found in groupby(stage, key=lambda row: row["phase"]):
+        rows = list(found)
+        values = [100 * row["test_accuracy"] for row in rows[-10:]]
+        lines.append(
+            f"{phase}, to epoch {rows[-1]['epoch'] + 1}: mean of the last {len(values)} {statistics.mean(values):.2f}, "
+            f"standard deviation {statistics.pstdev(values):.2f}, training loss {rows[-1]['loss']:.4f}"
+        )
+    return lines
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def final_phase(folder: Path) -> list[str]:
@@ -188,7 +209,7 @@ def final_phase(folder: Path) -> list[str]:
 
     With a fine-tuned twin: whether that moves along.
     """
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = _rows(folder)
     stage = [row for row in rows if row["run"] != "finetune"]
     last = [row for row in stage if row["phase"] == "final compressed"]
     name, last = ("final phase", last) if last else ("no phases, the last", stage[-30:])
