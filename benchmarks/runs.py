@@ -175,7 +175,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("runs", nargs="*", type=Path, help="folders that `acdc train` wrote")
     parser.add_argument("--commit", help="of the code that ran, where that was a copy outside git")
     parser.add_argument(
-        "--final", metavar="NAME", help="tell how test accuracy moved in the phases of a kept run, the final one above all"
+        "--final",
+        metavar="NAME",
+        help="tell how test accuracy moved in the phases of a kept run, the final one above all",
     )
     options = parser.parse_args(arguments)
     for source in options.runs:
