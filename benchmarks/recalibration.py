@@ -11,20 +11,18 @@ Each model as it was trained, and with statistics taken anew over the training i
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from acdc.cli import weights
-from acdc.train.distributed import World
 from acdc.train.evaluation import evaluate
 from acdc.train.experiment import reproducible
-from acdc.train.recalibrate import recalibrate
+from acdc.train.recalibrate import norms_of, recalibrate
 from acdc.train.setting import Setting
 from acdc.train.step import Execution, computable
 from benchmarks.console import print_table, progress, run, say
@@ -38,12 +36,12 @@ FILES = ("sparse.safetensors", "dense.safetensors", "finetuned.safetensors", "ba
 
 def measure(folder: Path, device: torch.device, data: str | None) -> Iterator[Row]:
     recipe = computable(weights.recipe_of(folder), device)
-    problem = weights.data_of(folder, recipe, device, data, None)
     setting = Setting(device=device, execution=Execution(False, False, ()), checkpoints=folder / "checkpoints")
     files = [name for name in FILES if (folder / name).is_file()]
     if not files:
         raise FileNotFoundError(f"{folder}: holds none of {', '.join(FILES)}")
-    with reproducible(recipe, device), progress("recalibration", len(files) * len(WAYS)) as begin:
+    problem = weights.data_of(folder, recipe, device, data, None)
+    with closing(problem), reproducible(recipe, device), progress("recalibration", len(files) * len(WAYS)) as begin:
         for file in files:
             for way in WAYS:
                 begin(f"{file}, {way}")
@@ -52,13 +50,7 @@ def measure(folder: Path, device: torch.device, data: str | None) -> Iterator[Ro
                 if way != "as trained":
                     torch.manual_seed(0)
                     with _only_the_last(model, way == "the last layer's"), _dropout(model, way == "all, dropout on"):
-                        recalibrate(
-                            model,
-                            problem.loaders.train,
-                            precision=recipe.train.precision,
-                            device=device,
-                            world=World(),
-                        )
+                        recalibrate(model, problem.loaders.train, precision=recipe.train.precision, setting=setting)
                 score = evaluate(model, problem.loaders.test, recipe, setting)
                 yield {
                     "benchmark": "recalibration",
@@ -69,14 +61,12 @@ def measure(folder: Path, device: torch.device, data: str | None) -> Iterator[Ro
                     "test_loss": score.loss,
                     "images": score.samples,
                 }
-    problem.close()
 
 
 @contextmanager
 def _only_the_last(model: nn.Module, wanted: bool) -> Iterator[None]:
     """All batch norms but the last keep their statistics."""
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
-    others = norms[:-1] if wanted else []
+    others = norms_of(model)[:-1] if wanted else []
     for norm in others:
         norm.track_running_stats = False
     yield

@@ -786,6 +786,14 @@ def test_a_stop_as_one_seed_ends_keeps_the_next_from_beginning(tmp_path: Path, m
     )
 
 
+def test_what_to_type_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert common.resume(Path("run")) == "acdc train --resume run"
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert common.resume(Path("run"), 2) == "torchrun --nproc-per-node 2 -m acdc train --resume run"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert common.resume(Path("run"), 16) == "torchrun --nnodes 2 --nproc-per-node 8 -m acdc train --resume run"
+
+
 def test_what_device_and_data_lack_is_told_with_the_recipe_s_mistakes(tmp_path: Path, capsys) -> None:
     place = ["--data", str(tmp_path / "none"), "--device", "cpu", "--out", str(tmp_path / "run")]
     assert main(["train", "imagenet-resnet50", *place, "--set", "train.batchsize=3"]) == 2

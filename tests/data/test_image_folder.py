@@ -270,6 +270,19 @@ def test_a_worker_that_dies_is_explained(folder) -> None:
         list(batches)
 
 
+def test_a_worker_that_hangs_is_ended(folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a read from a network that is gone: it hears no request to end."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
+    data = folder(workers=1, batch_size=1)
+    before = set(multiprocessing.active_children())
+    next(data.batches(0))
+    (worker,) = set(multiprocessing.active_children()) - before
+    os.kill(worker.pid, signal.SIGSTOP)
+    data.close()
+    worker.join(20)
+    assert not worker.is_alive()
+
+
 def test_no_draw_from_the_run_s_own_generators(folder) -> None:
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
     read(folder(workers=1))

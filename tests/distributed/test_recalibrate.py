@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from acdc.models.norm import SplitBatchNorm2d
 from acdc.train.distributed import World
 from acdc.train.recalibrate import recalibrate
+from acdc.train.setting import Setting
+from tests.train.problems import EAGER
 
 SHARES = ([4, 4, 3], [4, 4])  # images in each batch that a rank sees: the last is too small for two
 IMAGES = torch.randn(19, 2, 4, 4, generator=torch.Generator().manual_seed(0)) * 3 + 1
@@ -33,7 +35,8 @@ def recalibrated(world: World, *ranks: int) -> dict[str, Tensor]:
     model = nn.Sequential(
         nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 3, 1), SplitBatchNorm2d(3, splits=2)
     )
-    recalibrate(model, Batches(*ranks), precision="fp32", device=torch.device("cpu"), world=world)
+    setting = Setting(device=torch.device("cpu"), execution=EAGER, checkpoints=Path(), world=world)
+    recalibrate(model, Batches(*ranks), precision="fp32", setting=setting)
     return model.state_dict()
 
 

@@ -73,6 +73,23 @@ def test_one_passed_over_takes_no_other_s_place_and_is_not_removed(tmp_path: Pat
     assert (tmp_path / "0-acdc-00000010.pt.damaged").read_bytes() == b"damaged"
 
 
+@pytest.mark.parametrize("wrong", ["format 2, and this version of acdc reads format 1", "could not be read"])
+def test_one_that_is_whole_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    save(tmp_path, 0, "acdc", 5, STATE, keep=2)
+    path = save(tmp_path, 0, "acdc", 10, STATE, keep=2)
+    if "format" in wrong:
+        torch.save({"format": 2}, path)
+    else:
+
+        def broken(path: Path, **_: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(torch, "load", broken)
+    with pytest.raises(CheckpointError, match=f"{path.name}: {wrong}"):
+        newest(tmp_path)
+    assert names(tmp_path) == ["0-acdc-00000005.pt", "0-acdc-00000010.pt"]
+
+
 def test_none_left_says_why_of_each(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no whole checkpoint to go on from"):
         newest(tmp_path / "nothing")

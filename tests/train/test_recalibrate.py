@@ -1,14 +1,19 @@
 """Batch-norm statistics over the whole training set."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from acdc.models.norm import SplitBatchNorm2d
-from acdc.train.distributed import World
 from acdc.train.recalibrate import recalibrate
+from acdc.train.setting import Setting
+from acdc.train.stopping import Stopped, StopRequest
+from tests.train.problems import EAGER
 
-CPU = torch.device("cpu")
+SETTING = Setting(device=torch.device("cpu"), execution=EAGER, checkpoints=Path())
 
 
 class Batches:
@@ -28,7 +33,7 @@ def test_every_batch_counts_the_same(norm: nn.BatchNorm2d) -> None:
     model = nn.Sequential(nn.Dropout(0.9), norm)
     model.train()
     data = Batches()
-    recalibrate(model, data, precision="fp32", device=CPU, world=World())
+    recalibrate(model, data, precision="fp32", setting=SETTING)
     torch.testing.assert_close(norm.running_mean, data.images.mean((0, 2, 3)))
     unbiased = torch.stack([part.var((0, 2, 3)) for part in data.images.split(10)]).mean(0)
     torch.testing.assert_close(norm.running_var, unbiased)
@@ -39,10 +44,19 @@ def test_every_batch_counts_the_same(norm: nn.BatchNorm2d) -> None:
     assert model[0].training
 
 
+def test_a_stop_breaks_it_off() -> None:
+    model, asked = nn.Sequential(nn.BatchNorm2d(2)), StopRequest()
+    asked.signum = 15
+    with pytest.raises(Stopped):
+        recalibrate(model, Batches(), precision="fp32", setting=replace(SETTING, stop=asked))
+    assert model[0].num_batches_tracked == 0
+    assert model[0].momentum == 0.1
+
+
 def test_weights_stay_as_they_are() -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU())
     before = [param.clone() for param in model.parameters()]
     model.eval()
-    recalibrate(model, Batches(), precision="bf16", device=CPU, world=World())
+    recalibrate(model, Batches(), precision="bf16", setting=SETTING)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert not any(module.training for module in model.modules())

@@ -113,9 +113,12 @@ def read(name: str, said: Sequence[str]) -> "Recipe":
 
 
 def resume(out: Path, processes: int = 1) -> str:
-    """What to type to go on with a run."""
-    several = f"torchrun --nproc-per-node {processes} -m " if processes > 1 else ""
-    return f"{several}acdc train --resume {out}"
+    """What to type to go on with a run; on every node, where there are several."""
+    if processes == 1:
+        return f"acdc train --resume {out}"
+    nodes = max(1, processes // int(os.environ.get("LOCAL_WORLD_SIZE", processes)))
+    several = f"--nnodes {nodes} " if nodes > 1 else ""
+    return f"torchrun {several}--nproc-per-node {processes // nodes} -m acdc train --resume {out}"
 
 
 def report_of(run: Path) -> str:

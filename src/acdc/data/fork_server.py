@@ -1,4 +1,4 @@
-"""Only for the process that starts workers, which imports this as it begins: a signal to all leaves it standing.
+"""Only for the process that starts workers, which imports this before it starts any: signals to all leave it standing.
 
 Were it to end, its workers would count as dead. What it starts has the signals as ever, until a worker ignores them.
 """

@@ -109,8 +109,11 @@ class ImageFolder:
     def close(self) -> None:
         """End the workers. They start again with the next batches()."""
         self._turn += 1
-        # torch does it on deletion, which a traceback that names the iterator puts off.
+        # torch does it on deletion, which a traceback that names the iterator puts off; and asks one that hangs in a
+        # read by a signal that workers leave to the run.
         getattr(self._reads, "_shutdown_workers", lambda: None)()
+        for worker in getattr(self._reads, "_workers", ()):
+            worker.kill()
         self._reads, self._loader = iter(()), None
 
     # What to read

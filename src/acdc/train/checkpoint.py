@@ -27,6 +27,10 @@ class CheckpointError(Exception):
     """A checkpoint that cannot be written, or none that can be read."""
 
 
+class DamagedError(CheckpointError):
+    """One that was cut short, altered, or is none."""
+
+
 class NoCheckpointError(CheckpointError):
     """There are checkpoints, and none is whole."""
 
@@ -64,12 +68,12 @@ def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any
 
 
 def newest(folder: Path) -> Found:
-    """The newest whole checkpoint of a run."""
+    """The newest whole checkpoint of a run. What may be whole and cannot be read is an error: no older one stands in."""
     skipped = []
     for path in _newest_first(folder) if folder.is_dir() else []:
         try:
             return Found(path, load(path), tuple(skipped))
-        except CheckpointError as error:
+        except DamagedError as error:
             skipped.append(str(error))
     reasons = "".join(f"\n  {reason}" for reason in skipped)
     raise NoCheckpointError(f"{folder} holds no whole checkpoint to go on from{reasons}")
@@ -93,17 +97,20 @@ def load(path: Path) -> dict[str, Any]:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged:
-            raise CheckpointError(f"{path}: damaged ({damaged} does not match its checksum)")
+            raise DamagedError(f"{path}: damaged ({damaged} does not match its checksum)")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: could not be read ({_why_unreadable(error)})") from error
     except CheckpointError:
         raise
     except Exception as error:  # zipfile, pickle and torch each have their own for a file cut short
-        raise CheckpointError(f"{path}: cut short or not a checkpoint ({_why_unreadable(error)})") from error
+        raise DamagedError(f"{path}: cut short or not a checkpoint ({_why_unreadable(error)})") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise CheckpointError(f"{path}: format {found!r}, and this version of acdc reads format {FORMAT}")
+        other = "; go on with the acdc that wrote it"
+        raise CheckpointError(f"{path}: format {found!r}, and this version of acdc reads format {FORMAT}{other}")
     return state
 
 

@@ -14,7 +14,6 @@ from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 from acdc.train.skipped import skipped
 from acdc.train.step import autocast
-from acdc.train.stopping import Stopped
 
 log = logging.getLogger("acdc")
 
@@ -69,8 +68,7 @@ def _score(
     full = full_share(batches, world.rank, world.size)
     sums = torch.zeros(3, dtype=torch.float64, device=setting.device)
     for images, labels in batches.batches(0):
-        if setting.stop.signum is not None and world.size == 1:
-            raise Stopped(setting.stop.signum)
+        setting.stop_if_asked()
         run = model if fast is None or len(labels) != full else fast
         with autocast(precision, setting.device):
             logits = run(images)

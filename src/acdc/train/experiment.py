@@ -212,9 +212,8 @@ def _recalibrated(
         if stage.recipe.run.recalibrate:
             model = problem.new_model(stage.recipe).to(setting.device)
             model.load_state_dict(weights)
-            precision, device, world = stage.recipe.train.precision, setting.device, setting.world
-            recalibrate(model, problem.loaders.train, precision=precision, device=device, world=world)
-            skipped(problem.loaders.train, world)
+            recalibrate(model, problem.loaders.train, precision=stage.recipe.train.precision, setting=setting)
+            skipped(problem.loaders.train, setting.world)
             named = f"{file.removesuffix('.safetensors')}-recalibrated.safetensors"
             yield f"{title}, BN recalibrated", named, to_cpu(model.state_dict())
 

@@ -322,7 +322,7 @@ class Stage:
     def _stop_together(self) -> None:
         """Where a rank has met a loss that is not finite: one that stopped by itself would leave the others waiting."""
         world = self.setting.world
-        if world.size > 1 and world.any(not self.totals.values[3], self.setting.device):
+        if world.size > 1 and not self.scaler and world.any(not self.totals.values[3], self.setting.device):
             self._check_finite()
 
     def _others_tell(self) -> bool:

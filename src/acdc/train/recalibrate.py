@@ -13,18 +13,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from acdc.data.images import Batches
 from acdc.train.distributed import World
+from acdc.train.setting import Setting
 from acdc.train.step import autocast
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, batches: Batches, *, precision: str, device: torch.device, world: World) -> None:
+def recalibrate(model: nn.Module, batches: Batches, *, precision: str, setting: Setting) -> None:
     """In place, over one epoch of training batches, augmented as in training. Nothing else is in training mode.
 
-    Every rank takes its share of each batch, as in training, and all end with the mean over all shares.
+    Every rank takes its share of each batch, as in training, and all end with the mean over all shares. It is broken off
+    as an evaluation is.
     """
-    norms: list[Any] = [
-        module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats
-    ]
+    norms = norms_of(model)
     before = [(module.momentum, getattr(module, "splits", 1)) for module in norms]
     training = model.training
     model.eval()
@@ -36,7 +36,8 @@ def recalibrate(model: nn.Module, batches: Batches, *, precision: str, device: t
             module.splits = 1
     try:
         for images, _ in batches.batches(0):
-            with autocast(precision, device):
+            setting.stop_if_asked()
+            with autocast(precision, setting.device):
                 model(images)
     finally:
         for module, (momentum, splits) in zip(norms, before, strict=True):
@@ -45,7 +46,12 @@ def recalibrate(model: nn.Module, batches: Batches, *, precision: str, device: t
                 module.splits = splits
         model.train(training)
     for module in norms:
-        _average(module, world)
+        _average(module, setting.world)
+
+
+def norms_of(model: nn.Module) -> list[Any]:
+    """The batch norms that keep statistics, in the model's order."""
+    return [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
 
 
 def _average(norm: Any, world: World) -> None:

@@ -11,7 +11,7 @@ from acdc.measure.memorization import Memorization
 from acdc.train.distributed import World
 from acdc.train.rows import Live, Row
 from acdc.train.step import Execution
-from acdc.train.stopping import StopRequest
+from acdc.train.stopping import Stopped, StopRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +32,8 @@ class Setting:
     watch: Callable[[Live], None] = lambda live: None
     sinks: Sequence[Callable[[Row], None]] = ()
     said_overflow: bool = False  # of fp16, in evaluation: once is enough
+
+    def stop_if_asked(self) -> None:
+        """Between two batches that change no weight; several ranks go on, as they wait for one another at the end."""
+        if self.stop.signum is not None and self.world.size == 1:
+            raise Stopped(self.stop.signum)
