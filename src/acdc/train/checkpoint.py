@@ -68,7 +68,7 @@ def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any
 
 
 def newest(folder: Path) -> Found:
-    """The newest whole checkpoint of a run. What may be whole and cannot be read is an error: no older one stands in."""
+    """The newest whole checkpoint of a run. One that may be whole and cannot be read is an error, not passed over."""
     skipped = []
     for path in _newest_first(folder) if folder.is_dir() else []:
         try:

@@ -21,8 +21,8 @@ from acdc.train.step import autocast
 def recalibrate(model: nn.Module, batches: Batches, *, precision: str, setting: Setting) -> None:
     """In place, over one epoch of training batches, augmented as in training. Nothing else is in training mode.
 
-    Every rank takes its share of each batch, as in training, and all end with the mean over all shares. It is broken off
-    as an evaluation is.
+    Every rank takes its share of each batch, as in training, and all end with the mean over all shares. A stop breaks
+    it off, as an evaluation.
     """
     norms = norms_of(model)
     before = [(module.momentum, getattr(module, "splits", 1)) for module in norms]
