@@ -12,7 +12,6 @@ for epoch                             order, crops and flips are a function of s
     checkpoint                        where a phase ends
 """
 
-import copy
 import math
 import signal
 import time
@@ -21,7 +20,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -32,13 +30,13 @@ from acdc.methods.base import Base
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.layers import find_prunable
 from acdc.train import checkpoint, optim
-from acdc.train.buffers import Buffers
 from acdc.train.evaluation import Score, evaluate
 from acdc.train.finite import DivergedError, not_finite
 from acdc.train.planning import attach_quietly
 from acdc.train.rates import Rates
 from acdc.train.recipe import Recipe
 from acdc.train.rows import Live, Row
+from acdc.train.scaling import Scaler
 from acdc.train.setting import Loaders, Setting
 from acdc.train.skipped import recall, skipped
 from acdc.train.step import Step, Totals, autocast, compiled
@@ -71,8 +69,7 @@ class Stage:
         self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
         starts = tuple(start for start, _ in self.sparsifier.phase_starts) if self.sparsifier else ()
         self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
-        self.scaler = torch.amp.GradScaler(setting.device.type) if recipe.train.precision == "fp16" else None
-        self._buffers = Buffers(model) if self.scaler else None
+        self.scaler = Scaler(model, setting.device) if recipe.train.precision == "fp16" else None
         self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
         self.totals = Totals(setting.device)
         self.best: dict[str, Any] | None = None  # of the final phase
@@ -133,9 +130,10 @@ class Stage:
                 group["lr"] = lr
             if self.sparsifier:
                 self.sparsifier.begin_step()
-                self._find_teacher()
-            if self._buffers:
-                self._buffers.keep()
+                if self.recipe.train.distill:
+                    self._step.find_teacher(self.model, self.sparsifier)
+            if self.scaler:
+                self.scaler.begin()
             # A CUDA graph masks gradients as it was captured: a step that must see them whole runs eagerly.
             observing = self.sparsifier is not None and self.sparsifier.observing
             self._step(images, labels, self.sparsifier.phase.index if self.sparsifier else None, eagerly=observing)
@@ -146,7 +144,8 @@ class Stage:
                     self.sparsifier.mask_gradients()  # where a method looks at them whole they are not yet
                 nn.utils.clip_grad_norm_(self.model.parameters(), clip)
             if self.scaler:
-                self._scaled_step(self.scaler)
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
             else:
                 self.optimizer.step()
             if self.ema is not None:
@@ -163,14 +162,6 @@ class Stage:
             self._stop_if_asked()
             if self.batch < each and self._due(self.step):
                 self.save()
-
-    def _scaled_step(self, scaler: torch.amp.GradScaler) -> None:
-        """The optimizer's, unless gradients overflowed: then the model is as it was before the batch."""
-        scaler.step(self.optimizer)
-        if self._buffers:
-            (overflowed,) = scaler._found_inf_per_device(self.optimizer).values()  # one device
-            self._buffers.restore_where(overflowed)
-        scaler.update()
 
     def _row(self, start: float, trained: float) -> Row:
         sums = self.setting.world.sum(self.totals.values.double()).tolist()
@@ -282,16 +273,6 @@ class Stage:
     def _chosen_on(self) -> str:
         """The images that choose the best epoch."""
         return "validation" if self.loaders.validation else "test"
-
-    def _find_teacher(self) -> None:
-        """The dense twin, once the final compressed phase has begun, where the recipe distils from it."""
-        sparsifier = self.sparsifier
-        if not self.recipe.train.distill or self._step.teacher is not None or sparsifier is None:
-            return
-        if sparsifier.twin is not None and sparsifier.phase.final:
-            teacher = copy.deepcopy(self.model)
-            teacher.load_state_dict(sparsifier.twin.model)
-            self._step.teacher = teacher.eval().requires_grad_(False)
 
     def _rate_step(self) -> int:
         sparsifier = self.sparsifier

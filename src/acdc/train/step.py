@@ -3,6 +3,7 @@
 All three compute the same. A batch is trained in `accumulate` parts, whose gradients add up to the batch's mean.
 """
 
+import copy
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from acdc.sparsifier import Sparsifier
 from acdc.train.recipe import Recipe, Training
 
 _WARM = 3  # eager steps before a first capture: cuDNN chooses its kernels, the allocator and the optimizer settle
@@ -178,6 +180,13 @@ class Step:
             losses.append(loss.detach())
             correct.append((logits.detach().argmax(1) == y).sum())
         self._totals.add(sum(losses[1:], losses[0]), sum(correct[1:], correct[0]), total)
+
+    def find_teacher(self, model: nn.Module, sparsifier: Sparsifier) -> None:
+        """The dense twin, once the final compressed phase has begun."""
+        if self.teacher is None and sparsifier.twin is not None and sparsifier.phase.final:
+            teacher = copy.deepcopy(model)
+            teacher.load_state_dict(sparsifier.twin.model)
+            self.teacher = teacher.eval().requires_grad_(False)
 
     def _distance(self, logits: Tensor, images: Tensor) -> Tensor:
         """KL from the teacher's softened answers, times T²: gradients of the size they have without softening."""

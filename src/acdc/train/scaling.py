@@ -1,14 +1,35 @@
-"""A step that GradScaler skips leaves no trace in the model's buffers.
+"""fp16's gradient scaler, whose skipped steps leave no trace in the model.
 
 GradScaler keeps the optimizer from using gradients that overflowed. By then the forward pass has already put its
 activations into batch norm's running statistics, where one that is not finite stays for good.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 
-class Buffers:
+class Scaler(torch.amp.GradScaler):
+    """A model's buffers are as they were at `begin` after a step that is skipped."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        super().__init__(device.type)
+        self._buffers = _Buffers(model)
+
+    def begin(self) -> None:
+        """Before a batch goes through the model."""
+        self._buffers.keep()
+
+    def step(self, optimizer: Optimizer, *args: Any, **knobs: Any) -> float | None:
+        result = super().step(optimizer, *args, **knobs)
+        (overflowed,) = self._found_inf_per_device(optimizer).values()  # one device
+        self._buffers.restore_where(overflowed)
+        return result
+
+
+class _Buffers:
     """A model's, and what they held before the step under way. They change in place; nothing waits for the device."""
 
     def __init__(self, model: nn.Module) -> None:
