@@ -162,10 +162,13 @@ class Recipe:
         if isinstance(said, str):
             named = Schedule.named()
             if said not in named:
+                from acdc.train.words import did_you_mean  # which imports this module
+
                 raise SettingError(
                     "method.schedule",
                     f' = "{said}": expected one of {", ".join(named)}, or a table such as '
-                    '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }',
+                    '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }'
+                    f"{did_you_mean(said, named)}",
                 )
             return named[said]()
         knobs = {"total": f"{self.train.epochs}ep", **said} if self.train.epochs else dict(said)
