@@ -77,10 +77,12 @@ class TopKAST(Base):
         return round(max(0.0, 2 * forward - 1), 12)
 
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
-        """As if B had all that A has, in each layer as many times."""
+        """As if, of what A leaves out, B did the same share in each layer: so it is where all are equally sparse, or
+        left dense."""
         forward = self.sparsity if self.sparsity is not None else 1 - flops / dense
         backward = self.backward_of(forward) if self.backward is None else self.backward
-        return 2 * flops + min(dense, flops * (1 - backward) / (1 - forward)) if forward < 1 else 3 * flops
+        share = min(1.0, backward / forward) if forward else 0.0
+        return 2 * flops + dense - share * (dense - flops)
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         if phase.kind == "dense":
