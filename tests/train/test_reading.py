@@ -238,6 +238,7 @@ def test_all_mistakes_at_once() -> None:
         ("model.dropuot=0.1", "'dropout'"),
         ("rate.shape=cosin", '"cosine"'),
         ('method.schedule={ warm = "1ep" }', '"warmup"'),
+        ("method.schedule=CIFAR100-2O", '"cifar100_20"'),
         ("epochs=3", "train.epochs"),
     ],
 )
