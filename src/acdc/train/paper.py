@@ -12,6 +12,13 @@ _WHATEVER = {
     "data": ("bad_limit",),
     "train": ("accumulate", "precision", "ema", "channels_last", "threads", "deterministic", "compile", "cuda_graphs"),
 }
+# Where a run keeps the models that a row has.
+_FILES = {
+    "sparse.safetensors": "sparse",
+    "baseline.safetensors": "dense",
+    "dense.safetensors": "twin",
+    "finetuned.safetensors": "finetuned",
+}
 
 
 def settings_of(row: PaperRow) -> list[str]:
@@ -24,22 +31,25 @@ def row_for(recipe: Recipe) -> PaperRow | None:
     if recipe.name not in reading.shipped():
         return None
     wanted = _decides(recipe)
-    rows = [row for row in _read(recipe.name).paper if row.set.get("method.sparsity") in (None, recipe.method.sparsity)]
+    said = recipe.method.sparsity
+    rows = [row for row in _read(recipe.name).paper if (row.set.get("method.sparsity") or None) in (None, said)]
     return next((row for row in rows if _decides(_read(recipe.name, *settings_of(row))) == wanted), None)
 
 
+def accuracies(row: PaperRow) -> dict[str, str]:
+    """Of each model the row has: "79.1 ± 0.07 %", say. The one deviation of a row is that of its main model."""
+    main = "sparse" if row.sparse is not None else "dense"
+    return {
+        model: f"{value:g}{f' ± {row.std:g}' if row.std and model == main else ''} %"
+        for model in _FILES.values()
+        if (value := getattr(row, model)) is not None
+    }
+
+
 def beside(recipe: Recipe, file: str) -> str | None:
-    """What to print beside the model in this file of a run: "79.1 ± 0.07 %", say."""
+    """What to print beside the model in this file of a run."""
     row = row_for(recipe)
-    if row is None:
-        return None
-    value, std = {
-        "sparse.safetensors": (row.sparse, row.std),
-        "baseline.safetensors": (row.dense, row.std if row.sparse is None else None),
-        "dense.safetensors": (row.twin, None),
-        "finetuned.safetensors": (row.finetuned, None),
-    }.get(file, (None, None))
-    return None if value is None else f"{value:g}{f' ± {std:g}' if std else ''} %"
+    return accuracies(row).get(_FILES.get(file, "")) if row else None
 
 
 @cache
