@@ -55,7 +55,7 @@ def test_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^a dense run of 200 epochs +200 +0 +357\.1 P +1\.00x$", out, re.MULTILINE)
     assert re.search(r"^AC/DC +90 +110 +[\d.]+ P to [\d.]+ P +0\.50x to 0\.62x$", out, re.MULTILINE)
     assert re.search(r"^twin, fine-tuned +30 +0 +53\.56 P +0\.15x$", out, re.MULTILINE)
-    assert "the paper, with these settings: inference 0.14x, training 0.51x" in out
+    assert "the paper, with these settings: inference 0.14x, training 0.51x; sparse 79.1 ± 0.07 %; AC/DC-20" in out
 
 
 def test_the_cost_of_global_magnitude_is_a_range_with_room(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,6 +106,21 @@ def test_what_dense_phases_may_cost_less_is_said_where_there_are_some_after_a_co
 def test_a_longer_run_is_set_beside_the_paper_s_dense_one(capsys: pytest.CaptureFixture[str]) -> None:
     out = checked(capsys, "cifar100-wrn28-10", "--set", "method.schedule=cifar100_14")
     assert "the paper, with these settings: training 0.47x, against 200 dense epochs" in out
+
+
+def test_a_rival_s_figures_are_told_as_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    said = ["method.name=rigl", "method.sparsity=0.9", "method.distribution=uniform", 'method.exclude=["conv1"]']
+    out = checked(capsys, "imagenet-resnet50", *(word for setting in said for word in ("--set", setting)))
+    assert re.search(r"^compressed model \(exact\) .* 0\.13x$", out, re.MULTILINE)
+    assert re.search(r"^RigL +0 +100 .* 0\.13x$", out, re.MULTILINE)
+    costs = "the paper, with these settings: inference 0.13x, training 0.13x; sparse 72 %; RigL 1x, uniform, "
+    assert f"{costs}first layer dense; as quoted by the paper\n" in out
+    said = ["name=rigl", "sparsity=0.75", "depthwise_dense=true", 'exclude=["conv1"]']
+    out = checked(capsys, "imagenet-mobilenet", "--epochs", "500", *(w for s in said for w in ("--set", f"method.{s}")))
+    assert "the paper, with these settings: sparse 71.9 %; RigL 5x, ERK, 500 epochs; as quoted by the paper\n" in out
+    said = ["method.name=str", "method.sparsity=", "optimizer.weight_decay=2.251757813e-5", "train.label_smoothing=0.1"]
+    out = checked(capsys, "imagenet-resnet50", *(word for setting in said for word in ("--set", setting)))
+    assert "the paper, with these settings: inference 0.08x; sparse 74.31 %; STR, 90.23 % sparse in the end" in out
 
 
 @pytest.mark.parametrize("setting", ["method.distribution=uniform", "train.epochs=200", "model.dropout=0.2"])

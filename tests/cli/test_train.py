@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +18,14 @@ import torch
 from safetensors.torch import load_file
 
 import acdc
-from acdc.cli import common, main
+from acdc.cli import common, main, telling
 from acdc.cli.errors import UsageError
 from acdc.data.digits import load_digits
 from acdc.data.images import InMemory
 from acdc.measure.flops import inference_flops
 from acdc.models.resnet_cifar import digits_net
 from acdc.train import experiment, folder, loading, planning, reading
+from acdc.train.console import open_console
 from acdc.train.distributed import World
 from acdc.train.evaluation import evaluate
 from acdc.train.setting import Setting
@@ -230,6 +232,19 @@ def test_piped_output_has_no_control_characters_and_one_line_an_epoch(
     assert not [c for c in done.stdout if ord(c) < 32 and c != "\n"]
     assert done.stderr == ""
     assert sum(" loss " in line for line in done.stdout.splitlines()) == 2 * EPOCHS + 1
+
+
+def test_the_paper_s_value_stands_beside_with_its_note(tmp_path: Path, capsys) -> None:
+    settings = ["method.name=top_kast", "method.backward=0.8", "method.first_and_last_dense=true"]
+    recipe = reading.read("imagenet-resnet50", settings)
+    row: Any = {"test_accuracy": 0.74, "test_loss": 1.0, "sparsity": 0.9, "reported_sparsity": 0.9}
+    row |= {"flops": 13, "dense_flops": 100, "flops_ratio": 0.13}
+    outcome = experiment.Outcome(model="Top-KAST, sparse", file="sparse.safetensors", **row)
+    problem: Any = SimpleNamespace(loaders=SimpleNamespace(test=SimpleNamespace(samples=50_000)))
+    telling.show(open_console(experiment.plan(recipe)), recipe, [outcome], problem, tmp_path)
+    out = capsys.readouterr().out
+    assert "74.76 %" in out
+    assert "paper: Top-KAST ⋆, backward sparsity 80 %; as quoted by the paper\n" in out
 
 
 def test_it_ends_with_the_table_and_the_folder(piped: tuple[Path, subprocess.CompletedProcess[str]]) -> None:

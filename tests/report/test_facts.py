@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from acdc.report import again, facts, words
+from acdc.report import again, facts, tables, words
 from acdc.report.read import read
 from acdc.train import reading
 from tests.report.runs import DENSE, LAYERS, change_config, make_run, recipe_of
@@ -84,6 +84,9 @@ def test_the_kept_run_stands_beside_the_paper() -> None:
     assert rows["sparse model, last epoch (%)"] == (pytest.approx(78.12), 79.1)
     assert rows["sparse model, best epoch on the test set (%)"] == (pytest.approx(78.90), 79.1)
     assert rows["training FLOPs, of 200 dense epochs"] == (pytest.approx(0.5145, abs=1e-4), 0.51)
+    table = tables.paper(found)
+    assert table is not None
+    assert table.note.endswith("On this row: AC/DC-20, 3 seeds.")
 
 
 @pytest.mark.parametrize(

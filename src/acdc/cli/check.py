@@ -10,7 +10,7 @@ from acdc.cli.subject import Subject, read
 from acdc.measure import predict
 from acdc.sparsity.layers import Layers
 from acdc.train import experiment, reading
-from acdc.train.paper import row_for
+from acdc.train.paper import accuracies, row_for
 from acdc.train.rates import Rates
 from acdc.train.recipe import Recipe
 
@@ -114,11 +114,14 @@ def _paper(recipe: Recipe, name: str) -> None:
     row = row_for(recipe)
     if row is None:
         return
-    said = [f"{key} {value:.2f}x" for key in ("inference", "training") if (value := getattr(row, key))]
-    if said:
-        usual = reading.read(name).epochs
-        compared = f", against {usual} dense epochs" if usual != recipe.epochs else ""
-        print(f"the paper, with these settings: {', '.join(said)}{compared}")
+    costs = [f"{key} {value:.2f}x" for key in ("inference", "training") if (value := getattr(row, key))]
+    usual = reading.read(name).epochs
+    if row.training and usual != recipe.epochs:
+        costs.append(f"against {usual} dense epochs")
+    titles = {"twin": "dense twin", "finetuned": "fine-tuned"}
+    models = [f"{titles.get(model, model)} {value}" for model, value in accuracies(row).items()]
+    if said := [part for part in (", ".join(costs), ", ".join(models), row.note) if part]:
+        print(f"the paper, with these settings: {'; '.join(said)}")
 
 
 def _layer_table(layers: Layers, found: predict.Compressed) -> None:

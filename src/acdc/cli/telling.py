@@ -13,7 +13,7 @@ from acdc.train.checkpoint import Found, NoCheckpointError
 from acdc.train.console import Console
 from acdc.train.distributed import World
 from acdc.train.finite import DivergedError
-from acdc.train.paper import beside
+from acdc.train.paper import beside, row_for
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 
@@ -68,6 +68,8 @@ def show(
         rows = [[*row, said or "–"] for row, said in zip(rows, paper, strict=True)]
     judged = common.judged(problem.loaders.test.samples, experiment.unreadable(outcomes, problem))
     console.table(f"Test accuracy on {judged}; FLOPs in theory, per image", header, rows)
+    if any(paper) and (row := row_for(recipe)) and row.note:
+        console.say(f"paper: {row.note}")
     for outcome in outcomes:
         if outcome.mask_sparsity is not None and outcome.mask_sparsity < outcome.sparsity:
             console.say(

@@ -246,6 +246,11 @@ def _beside(run: Run, role: str) -> str | None:
     return None if value is None else f"{value:g}{f' ± {std:g}' if std else ''} %"
 
 
+def paper_note(run: Run) -> str:
+    row = _published(run)
+    return row.note if row else ""
+
+
 def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
     """What is compared, our value, the paper's, and the paper's standard deviation. Accuracies in %."""
     row, found = _published(run), list[tuple[str, float, float, float | None]]()

@@ -81,6 +81,8 @@ def paper(run: Run) -> Table | None:
     note = (
         "Paper: Peste et al., AC/DC, NeurIPS 2021, mean over its seeds where a ± is given; it reports the best epoch."
     )
+    if said := facts.paper_note(run):
+        note += f" On this row: {said}."
     return Table("paper", "Beside the paper", ["", "this run", "paper", "difference"], rows, note)
 
 
