@@ -55,7 +55,7 @@ def _runs(results: Path) -> str:
         model = first["models"][main]
         lines.append(
             f"| {first['recipe'].about.partition(':')[0]}, {runs.seeds(group)} "
-            f"| {runs.percent(runs.of(group, main))} | {runs.percent(runs.of(group, f'{main}-recalibrated'))} "
+            f"| {runs.percent(runs.of(group, main))} | {runs.accuracy(group, f'{main}-recalibrated')} "
             f"| {runs.percent(runs.best(group, main))} "
             f"| {runs.published(group)[1]} | {model['sparsity']:.0%} "
             f"| {model['flops_ratio']:.2f}x, {statistics.mean(one['training'] for one in group):.2f}x |"

@@ -115,12 +115,12 @@ def runs_table(kept: Sequence[Kept]) -> tuple[str, list[str], list[list[str]], s
                 percent(top),
                 said,
                 ", ".join(beside(values, value) for values in (last, top)),
-                percent(of(group, f"{main}-recalibrated")),
+                accuracy(group, f"{main}-recalibrated"),
                 f"{statistics.mean(of(group, main, 'flops_ratio')):.2f}x",
                 f"{statistics.mean(one['training'] for one in group):.2f}x",
                 "–" if paper.inference is None else f"{paper.inference:g}x, {paper.training:g}x",
-                percent(of(group, "dense")),
-                percent(of(group, "finetuned")),
+                accuracy(group, "dense"),
+                accuracy(group, "finetuned"),
                 "–" if paper.twin is None else f"{paper.twin:g} → {paper.finetuned:g}",
             ]
         )
@@ -162,6 +162,12 @@ def percent(values: Sequence[float]) -> str:
     return f"{100 * statistics.mean(values):.2f}{spread}"
 
 
+def accuracy(group: Sequence[Kept], model: str) -> str:
+    """Where not every seed's run has the model, with the number of those that do."""
+    values = of(group, model)
+    return percent(values) + (f" ({len(values)} of {len(group)} seeds)" if 0 < len(values) < len(group) else "")
+
+
 def of(group: Sequence[Kept], model: str, key: str = "test_accuracy") -> list[float]:
     return [one["models"][model][key] for one in group if model in one["models"]]
 
@@ -177,13 +183,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--final",
         metavar="NAME",
-        help="tell how test accuracy moved in the phases of a kept run, the final one above all",
+        help="tell how test accuracy moved in the phases of a kept run, the final one above all, and how fast it ran",
     )
     options = parser.parse_args(arguments)
     for source in options.runs:
         say(f"kept: {keep(source, commit=options.commit)}")
     if options.final:
-        for line in (*phase_ends(RESULTS / "runs" / options.final), *final_phase(RESULTS / "runs" / options.final)):
+        folder = RESULTS / "runs" / options.final
+        for line in (*phase_ends(folder), *final_phase(folder), speed(folder)):
             say(line)
     return 0
 
@@ -200,6 +207,19 @@ def phase_ends(folder: Path) -> list[str]:
             f"standard deviation {statistics.pstdev(values):.2f}, training loss {rows[-1]['loss']:.4f}"
         )
     return lines
+
+
+def speed(folder: Path) -> str:
+    """Training images a second, evaluation and all else of an epoch included."""
+    config, result = (
+        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "result.json")
+    )
+    _, *rows = _rows(folder)
+    images, seconds = config["data"]["train"], [row["seconds"] for row in rows]
+    return (
+        f"{images / statistics.mean(seconds):,.0f} images/s from the second epoch on, evaluation included; "
+        f"{images * (1 + len(rows)) / result['seconds']:,.0f} of the whole command, with compiling and all that follows"
+    )
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,20 @@ DENSE = RESULTS / "runs" / "cifar100-wrn28-10-dense-seed0"
 def copy(to: Path, **changes: object) -> Path:
     """A kept run as it came from training, with some of its recipe's settings changed."""
     shutil.copytree(KEPT, to)
-    config = json.loads((to / "config.json").read_text())
-    for path, value in changes.items():
-        table, _, key = path.partition("__")
-        config["recipe"][table][key] = value
-    (to / "config.json").write_text(json.dumps(config))
+
+    def change(config: dict) -> None:
+        for path, value in changes.items():
+            table, _, key = path.partition("__")
+            config["recipe"][table][key] = value
+
+    edit(to / "config.json", change)
     return to
+
+
+def edit(file: Path, change: Callable[[dict], object]) -> None:
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
 
 
 def test_a_run_is_kept_once_without_its_weights(tmp_path: Path) -> None:
@@ -41,6 +50,7 @@ def test_a_run_is_kept_once_without_its_weights(tmp_path: Path) -> None:
 def test_seeds_are_one_row_beside_the_paper_s(tmp_path: Path) -> None:
     for seed in (0, 1):
         runs.keep(copy(tmp_path / str(seed), run__seeds=[seed]), tmp_path)
+    edit(tmp_path / "runs" / KEPT.name / "result.json", lambda result: result["models"].pop())
     runs.keep(copy(tmp_path / "other", method__sparsity=0.95), tmp_path)
     _, header, rows, note = runs.runs_table(runs.read_all(tmp_path))
     assert [row[header.index("seeds")] for row in rows] == ["2", "1"]
@@ -51,6 +61,7 @@ def test_seeds_are_one_row_beside_the_paper_s(tmp_path: Path) -> None:
     assert ninety["last, best* − paper"] == "−0.98, −0.20"
     assert rows[1][header.index("paper")] == "78.2 ± 0.12"
     assert ninety["BN recalibrated"] == "–"
+    assert (ninety["dense twin"], ninety["fine-tuned"]) == ("78.34 ± 0.00", "78.19 (1 of 2 seeds)")
     assert "NVIDIA H200" in note
 
 
@@ -93,3 +104,12 @@ def test_where_each_phase_ends_is_told() -> None:
         "decompressed, to epoch 130: mean of the last 10 78.41, standard deviation 0.21, training loss 0.0352"
     )
     assert [line.partition(":")[0] for line in runs.phase_ends(DENSE)] == ["dense, to epoch 200"]
+
+
+def test_a_run_s_speed_leaves_out_the_epoch_that_compiles(tmp_path: Path) -> None:
+    folder = copy(tmp_path / "run")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()[:3]]
+    lines = [json.dumps({**row, "seconds": seconds}) for row, seconds in zip(rows, (90.0, 4.0, 6.0), strict=True)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    edit(folder / "result.json", lambda result: result.update(seconds=150.0))
+    assert runs.speed(folder).startswith("10,000 images/s from the second epoch on, evaluation included; 1,000 of ")

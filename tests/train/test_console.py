@@ -139,6 +139,9 @@ def test_time_left_is_the_pace_times_the_epochs_to_come(monkeypatch: pytest.Monk
     assert str(clock) == "2:20"
     now[0] = 130.0
     assert str(clock) == "2:10"
+    now[0] = 125.0
+    clock.tick()  # the first compiled, and tells nothing of those to come
+    assert str(clock) == "0:30"
     now[0] = 1000.0
     assert str(clock) == "0:00"
 

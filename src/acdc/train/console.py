@@ -53,22 +53,23 @@ def open_console(plan: Plan, done: int = 0, shown: bool = True, stop: StopReques
 
 
 class Clock:
-    """How long the epochs still to run will take, from the ones that ran."""
+    """How long the epochs still to run will take, from the ones that ran: the first of them, which may compile, counts
+    until there is a second."""
 
     def __init__(self, plan: Plan, done: int = 0) -> None:
         self._left = sum(len(planned.kinds) for planned in plan.values()) - done
-        self._done = 0
-        self._start = self._last = time.monotonic()
+        self._ends = [time.monotonic()]
 
     def tick(self) -> None:
-        self._done, self._left = self._done + 1, self._left - 1
-        self._last = time.monotonic()
+        self._left -= 1
+        self._ends.append(time.monotonic())
 
     def __str__(self) -> str:
-        if not self._done:
+        if len(self._ends) == 1:
             return "-:--"
-        each = (self._last - self._start) / self._done
-        seconds = max(0, round(each * self._left - (time.monotonic() - self._last)))
+        counted = self._ends[1:] if len(self._ends) > 2 else self._ends
+        each = (counted[-1] - counted[0]) / (len(counted) - 1)
+        seconds = max(0, round(each * self._left - (time.monotonic() - counted[-1])))
         return f"{seconds // 60}:{seconds % 60:02}"
 
 

@@ -3,6 +3,8 @@
 The running averages that training leaves are of the last batches only, weighted by their momentum; the published
 WRN-28-10 has momentum .9 in its last batch norm, so that its statistics there are those of one batch or two, and its
 test accuracy moves by tenths of a point between epochs that hardly change a weight. Here every batch counts the same.
+And where dropout stands before a batch norm, training's averages are of activations more spread out than evaluation's;
+here dropout is off, as in evaluation.
 """
 
 from typing import Any
