@@ -1,18 +1,19 @@
-"""Only for the process that starts workers, which imports this before it starts any: signals to all leave it standing.
+"""Only for the process that starts workers, which imports this before it starts any.
 
-Were it to end, its workers would count as dead. What it starts has the signals as ever, until a worker ignores them.
+The run has started it with signals blocked, and so are they in all it starts. Workers leave them so; processes of
+another's, which may be ended by them, have them as ever before they run.
 """
 
-import os
+import multiprocessing
 import signal
+from multiprocessing.util import register_after_fork
 
-_STOPS = (signal.SIGTERM, signal.SIGHUP)  # SIGINT it ignores already
-
-
-def _set(handler: signal.Handlers) -> None:
-    for number in _STOPS:
-        signal.signal(number, handler)
+from acdc.data.workers import STOPS, Worker
 
 
-_set(signal.SIG_IGN)
-os.register_at_fork(after_in_child=lambda: _set(signal.SIG_DFL))
+def _unblock(_: object) -> None:
+    if not isinstance(multiprocessing.current_process(), Worker):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+
+register_after_fork(_unblock, _unblock)

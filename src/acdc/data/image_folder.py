@@ -140,10 +140,11 @@ class ImageFolder:
         if self.workers:
             # Not fork: it copies CUDA's state and the locks of threads that do not exist in the copy. The server is a
             # clean process; it imports what a worker needs once, and workers share it.
-            method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-            if method == "forkserver":
-                multiprocessing.set_forkserver_preload(["acdc.data.fork_server", "__main__", "acdc.data.jpeg"])
-            processes = {"multiprocessing_context": method, "worker_init_fn": prepare_worker}
+            processes = {"multiprocessing_context": "spawn", "worker_init_fn": prepare_worker}
+            if "forkserver" in multiprocessing.get_all_start_methods():
+                from acdc.data.workers import context
+
+                processes["multiprocessing_context"] = context()
             processes |= {"persistent_workers": True, "prefetch_factor": _AHEAD}
         return DataLoader(
             self._reader,

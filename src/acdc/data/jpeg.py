@@ -201,7 +201,8 @@ class Reader(Dataset):
 def prepare_worker(_: int) -> None:
     """Leave it to the process that reads to stop, and end as soon as that is gone, however it went.
 
-    Ctrl-C and schedulers signal workers too, and the batch that the run waits for, to end its step, would not come.
+    Ctrl-C and schedulers signal workers too, and the batch that the run waits for, to end its step, would not come;
+    workers.py sees to those that come before this.
     torch's own watch is on the process that started the worker, and a fork server lives as long as its workers do.
     """
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
