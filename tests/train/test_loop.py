@@ -209,6 +209,40 @@ def test_what_is_not_finite_is_never_saved(name: str, kind: str, precision: str,
     assert all(value.isfinite().all() for model in kept for value in model.values())
 
 
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+@pytest.mark.parametrize(
+    ("optimizer", "key"), [("sgd", "momentum_buffer"), ("adam", "exp_avg_sq"), ("lamb", "exp_avg")]
+)
+def test_nor_is_what_is_not_finite_in_the_optimizer(optimizer: str, key: str, bad: float, tmp_path: Path) -> None:
+    """Adam's second moment would freeze its weight for good, with a loss that is finite; any other ruins a step."""
+    run = stage(tmp_path, "run.checkpoint_every=1st", f"optimizer.name={optimizer}", "optimizer.lr=0.001")
+
+    def poison(*_: object) -> None:
+        if run.step >= 6:
+            run.optimizer.state[run.model.fc.weight][key][0, 0] = bad
+
+    run.optimizer.register_step_post_hook(poison)
+    said = rf"optimizer states of epoch 2 are not finite \({key} of fc.weight\); the last good checkpoint"
+    with pytest.raises(DivergedError, match=said):
+        list(run.run())
+    for path in (tmp_path / "checkpoints").iterdir():
+        assert all(value.isfinite().all() for value in _tensors(checkpoint.load(path)["optimizer"]["state"]))
+
+
+def test_nor_are_weights_behind_the_model_s_that_are_not_finite(tmp_path: Path) -> None:
+    """Top-KAST's are in the model as 0 where they are not among the largest."""
+    run = stage(tmp_path, "run.checkpoint_every=1st", "method.name=top_kast", "method.schedule=")
+
+    def poison(*_: object) -> None:
+        if run.step >= 6:
+            run.sparsifier.weights["fc.weight"][run.model.fc.weight == 0] = math.nan
+
+    run.optimizer.register_step_post_hook(poison)
+    said = r"weights behind the model's of epoch 2 are not finite \(fc.weight\)"
+    with pytest.raises(DivergedError, match=said):
+        list(run.run())
+
+
 @pytest.mark.parametrize("settings", [(), ("optimizer.name=adamw", "train.accumulate=2", "train.clip_norm=1.0")])
 def test_a_step_that_overflows_fp16_leaves_no_trace_in_the_model(settings: tuple[str, ...], tmp_path: Path) -> None:
     """Weights, batch norm's statistics and count, and the optimizer's state; the average stays finite, and the run ends

@@ -329,7 +329,7 @@ class Stage:
                 bad = self.epoch * self.loaders.train.steps + round(steps)
                 lr = f"with learning rate {self.rates.at(bad):g}"
                 return bad, f"{self.name}: the loss of step {bad} (epoch {self.epoch + 1}) is not finite, {lr}"
-        if (wrong := not_finite(self.model)) is None:
+        if (wrong := not_finite(self.model, self.optimizer, self.sparsifier)) is None:
             return None
         kind, name = wrong
         return self.step, f"{self.name}: {kind} of epoch {self.epoch + 1} are not finite ({name})"
