@@ -57,7 +57,7 @@ def test_without_links_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("recipe", "target", "said"),
     [
-        ("digit", "x.toml", 'did you mean "digits"?'),
+        ("digit", "x.toml", "did you mean digits?"),
         ("gone.toml", "x.toml", "there is no such file"),
         ("digits", "x.yaml", "a recipe's file ends in .toml; type"),
         ("digits", "no/such/folder/x.toml", "No such file or directory"),

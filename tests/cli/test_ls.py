@@ -96,7 +96,7 @@ def test_a_method_s_card(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "methods", "rigl"]) == 0
     assert "Rigging the Lottery" in capsys.readouterr().out
     assert main(["ls", "methods", "rigle"]) == 2
-    assert "did you mean 'rigl'?" in capsys.readouterr().err
+    assert "did you mean rigl?" in capsys.readouterr().err
     assert main(["ls", "models", "resnet20"]) == 2
     assert "only methods and criteria have cards" in capsys.readouterr().err
 
@@ -109,7 +109,7 @@ def test_a_criterion_s_card_names_its_knobs(capsys: pytest.CaptureFixture[str]) 
     assert main(["ls", "criteria", "snip"]) == 0
     assert "loss = cross_entropy" in capsys.readouterr().out
     assert main(["ls", "criteria", "woodfish"]) == 2
-    assert "did you mean 'woodfisher'?" in capsys.readouterr().err
+    assert "did you mean woodfisher?" in capsys.readouterr().err
 
 
 def test_ctrl_c_while_a_verb_is_imported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

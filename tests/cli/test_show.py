@@ -72,7 +72,7 @@ def test_a_file_s_commands_name_the_file(capsys: pytest.CaptureFixture[str], tmp
 
 def test_mistakes_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "digit"]) == 2
-    assert 'did you mean "digits"?' in capsys.readouterr().err
+    assert "did you mean digits?" in capsys.readouterr().err
     assert main(["show", "digits", "--set", "train.lr=1", "--set", "run.keep=0"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("acdc: digits:\n")

@@ -12,10 +12,10 @@ from acdc.cli.equal import at_equal_flops, cost_of
 from acdc.cli.errors import Problems
 from acdc.cli.facts import Facts, facts_of
 from acdc.cli.variants import Variant
+from acdc.spelling import did_you_mean
 from acdc.train import reading
 from acdc.train.mistakes import RecipeError, SettingError
 from acdc.train.recipe import Recipe, read_pattern
-from acdc.train.words import did_you_mean
 
 _Reading = Callable[[], Recipe]
 _Mistakes = tuple[SettingError, ...]

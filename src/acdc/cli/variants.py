@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acdc import methods
-from acdc.train.words import did_you_mean
+from acdc.spelling import did_you_mean
 
 EXAMPLE = "--variant distilled=acdc:train.distill=0.5"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")

@@ -10,7 +10,6 @@ at the gradients of the last steps before a compression, some compute gradients 
 
 from collections.abc import Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from inspect import cleandoc
 from typing import Any
 
@@ -18,6 +17,7 @@ from acdc.criteria.base import Criterion
 from acdc.criteria.first_order import Magnitude, Movement, Saliency, Snip
 from acdc.criteria.synflow import SynFlow
 from acdc.criteria.woodfisher import WoodFisher
+from acdc.spelling import did_you_mean
 
 __all__ = ["Criterion", "Magnitude", "Movement", "Saliency", "Snip", "SynFlow", "WoodFisher", "card", "find", "names"]
 
@@ -56,7 +56,6 @@ def card(name: str) -> str:
 
 def _kind(name: object) -> type[Criterion]:
     if not isinstance(name, str) or name not in _CRITERIA:
-        close = get_close_matches(str(name).lower(), _CRITERIA, n=1)
-        guess = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"criterion={name!r}: expected one of {', '.join(map(repr, _CRITERIA))}{guess}")
+        expected = f"expected one of {', '.join(map(repr, _CRITERIA))}{did_you_mean(name, _CRITERIA)}"
+        raise ValueError(f"criterion={name!r}: {expected}")
     return _CRITERIA[name]

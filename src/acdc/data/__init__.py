@@ -4,10 +4,11 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from acdc.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -79,9 +80,8 @@ def describe(name: str) -> Known:
     """What is known of a data set before it is loaded."""
     if name in _KNOWN:
         return _KNOWN[name]
-    close = get_close_matches(str(name).lower().replace("-", "").replace("_", ""), _KNOWN, n=1)
-    guess = f"; did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"data = {name!r}: no data set has this name; there are {', '.join(_KNOWN)}{guess}")
+    there = f"there are {', '.join(_KNOWN)}{did_you_mean(name, _KNOWN)}"
+    raise ValueError(f"data = {name!r}: no data set has this name; {there}")
 
 
 def find_root(root: str | os.PathLike[str] | None = None) -> Path:

@@ -7,9 +7,10 @@ A method's module is imported when it is first asked for; its docstring is its c
 """
 
 from dataclasses import fields
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from acdc.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from acdc.methods.base import Base
@@ -43,9 +44,8 @@ def names() -> tuple[str, ...]:
 def find(name: str) -> "type[Base]":
     """The method's class."""
     if name not in _METHODS:
-        close = get_close_matches(str(name).lower(), _METHODS, n=1)
-        guess = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"method={name!r}: expected one of {', '.join(_METHODS)}{guess}")
+        expected = f"expected one of {', '.join(_METHODS)}{did_you_mean(name, _METHODS)}"
+        raise ValueError(f"method={name!r}: {expected}")
     module, kind = _METHODS[name].split(".")
     return getattr(import_module(f"{__name__}.{module}"), kind)
 
@@ -56,9 +56,8 @@ def build(name: str, **knobs: Any) -> "Base":
     known = [f.name for f in fields(kind)]
     for knob, value in knobs.items():
         if knob not in known:
-            close = get_close_matches(knob, known, n=1)
-            guess = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"{knob}={value!r}: {name} has the knobs {', '.join(known)}{guess}")
+            allowed = f"{name} has the knobs {', '.join(known)}{did_you_mean(knob, known)}"
+            raise ValueError(f"{knob}={value!r}: {allowed}")
     return kind(**knobs)
 
 

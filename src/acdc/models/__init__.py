@@ -5,12 +5,13 @@
 A model's module is imported when the model is built.
 """
 
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from importlib import import_module
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
+
+from acdc.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,26 +57,18 @@ def build(name: str, *, classes: int, in_channels: int = 3, seed: int | None = N
 
 def _check_name(name: str) -> None:
     if name not in _MODELS:
-        close = _closest(name, _MODELS)
-        advice = f"did you mean {close!r}?" if close else "for the default run's model write 'digits_net'"
-        raise ValueError(f"name={name!r}: expected one of {', '.join(map(repr, _MODELS))}; {advice}")
+        advice = did_you_mean(name, _MODELS) or "; for the default run's model write 'digits_net'"
+        raise ValueError(f"name={name!r}: expected one of {', '.join(map(repr, _MODELS))}{advice}")
 
 
 def _check_options(name: str, given: Mapping[str, Any], known: Mapping[str, Parameter]) -> None:
     own = [option for option in known if option not in ("classes", "in_channels", "seed")]
     for option, value in given.items():
         if option not in known:
-            close = _closest(option, own)
             allowed = f"{name} has the options {', '.join(own)}" if own else f"{name} has no options"
-            advice = f"did you mean {close!r}?" if close else f"leave {option} out"
-            raise ValueError(f"{option}={value!r}: {allowed} besides classes, in_channels and seed; {advice}")
+            advice = did_you_mean(option, own) or f"; leave {option} out"
+            raise ValueError(f"{option}={value!r}: {allowed} besides classes, in_channels and seed{advice}")
         default = known[option].default
         kind, words = _KINDS[type(default)]
         if isinstance(value, bool) or not isinstance(value, kind):
             raise ValueError(f"{option}={value!r}: expected {words}; write for example {option}={default!r}")
-
-
-def _closest(word: str, words: Iterable[str]) -> str | None:
-    folded = {known.replace("_", ""): known for known in words}
-    close = get_close_matches(str(word).lower().replace("-", "").replace("_", ""), folded, n=1)
-    return folded[close[0]] if close else None

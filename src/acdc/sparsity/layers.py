@@ -7,11 +7,12 @@ embeddings. Biases and normalisation parameters never are (paper, §3). A parame
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
+
+from acdc.spelling import did_you_mean
 
 Rule = str | Callable[[str, nn.Module], bool]
 """A glob over names ("fc", "layer4.*", "*.conv1.weight") or a predicate of (weight name, module that owns it)."""
@@ -201,8 +202,7 @@ def _refuse_rules_that_match_nothing(candidates: list[list[Weight]], **arguments
             if callable(rule) or any(matches(rule, alias) for group in candidates for alias in group):
                 continue
             ancestors = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
-            close = get_close_matches(rule, [*names, *sorted(ancestors)], n=3, cutoff=0.4)
-            hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+            hint = did_you_mean(rule, [*names, *sorted(ancestors)], most=3)
             raise ValueError(
                 f"{argument}=[{rule!r}] matches no weight of this model (a rule is a glob over the names in "
                 f"model.named_modules(), such as 'fc' or 'layer4.*'){hint}"

@@ -12,9 +12,10 @@ from acdc import data, methods, models
 from acdc.duration import Duration
 from acdc.schedule import Schedule
 from acdc.sparsity.distributions import check_distribution, check_sparsity
+from acdc.spelling import did_you_mean
 from acdc.train.mistakes import SettingError, of_knob
 from acdc.train.recipe import Recipe, in_method, read_pattern
-from acdc.train.words import did_you_mean, keys_of, no_such, shown
+from acdc.train.words import keys_of, no_such, shown
 
 _KNOBS = tuple(inspect.signature(Schedule.alternating).parameters)
 _FOLDER_OPTIONS = ("size", "resize", "classes")

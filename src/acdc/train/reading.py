@@ -10,12 +10,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from acdc import methods
 from acdc.schedule import Schedule
+from acdc.spelling import did_you_mean, meant
 from acdc.train.checking import check
 from acdc.train.mistakes import RecipeError, SettingError
 from acdc.train.recipe import PaperRow, Recipe, read_pattern
 from acdc.train.shelf import find
 from acdc.train.shelf import shipped as shipped
-from acdc.train.words import did_you_mean, elsewhere, keys_of, no_such, parts_of_a_recipe, shown
+from acdc.train.words import elsewhere, keys_of, no_such, parts_of_a_recipe, shown
 
 _FREE = {"model", "data", "method"}  # tables whose other keys are options, checked by what takes them
 _NEEDED = {"model.name": "resnet20", "data.name": "cifar10"}
@@ -80,8 +81,7 @@ def _set(tables: dict[str, Any], setting: str, problems: list[SettingError]) -> 
         problems.append(SettingError("", f"--set {setting}: {example}"))
         return None
     if len(parts) == 1:
-        near = elsewhere(parts[0])
-        instead = f"; did you mean {' or '.join(near)}?" if near else ", for example --set method.sparsity=0.95"
+        instead = meant(elsewhere(parts[0])) or ", for example --set method.sparsity=0.95"
         problems.append(SettingError("", f"--set {setting}: expected table.key=value{instead}"))
         return None
     *path, last = parts
@@ -135,8 +135,7 @@ def _recipe(name: str, tables: dict[str, Any], problems: list[SettingError], bad
     for key, value in tables.items():
         if key not in allowed:
             shown = f"[{key}]: no such table" if isinstance(value, Mapping) else f"{key}: no such setting"
-            near = elsewhere(key)
-            instead = f"; did you mean {' or '.join(near)}?" if near else did_you_mean(key, allowed)
+            instead = meant(elsewhere(key)) or did_you_mean(key, allowed)
             problems.append(SettingError("", f"{shown}; allowed are {', '.join(allowed)}{instead}"))
     built = {key: _build(key, part, tables.get(key, {}), problems, bad) for key, part in parts.items()}
     about, rows = tables.get("about", ""), tables.get("paper", [])

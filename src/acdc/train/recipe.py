@@ -12,6 +12,7 @@ from acdc import methods
 from acdc.methods.base import Base
 from acdc.schedule import Schedule
 from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
+from acdc.spelling import did_you_mean
 from acdc.train.mistakes import SettingError, of_knob
 
 T = TypeVar("T")
@@ -162,8 +163,6 @@ class Recipe:
         if isinstance(said, str):
             named = Schedule.named()
             if said not in named:
-                from acdc.train.words import did_you_mean  # which imports this module
-
                 raise SettingError(
                     "method.schedule",
                     f' = "{said}": expected one of {", ".join(named)}, or a table such as '

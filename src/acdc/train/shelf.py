@@ -3,6 +3,7 @@
 from importlib import resources
 from pathlib import Path
 
+from acdc.spelling import did_you_mean
 from acdc.train.mistakes import RecipeError, SettingError
 
 
@@ -23,8 +24,6 @@ def find(name: str) -> Path:
         raise _not_found(name, "there is no such file; `acdc ls` lists the recipes that come with acdc")
     if path.is_file():
         raise _not_found(name, f"a recipe's file ends in .toml; rename it to {path.name}.toml")
-    from acdc.train.words import did_you_mean
-
     raise _not_found(name, f"no recipe has this name; `acdc ls` lists them{did_you_mean(name, known)}")
 
 

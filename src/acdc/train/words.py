@@ -1,26 +1,20 @@
 """Words for mistakes in a recipe: what was meant, what is allowed."""
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
+from acdc.spelling import did_you_mean, fold, meant
 from acdc.train.mistakes import SettingError
 from acdc.train.recipe import Recipe
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    folded = {fold(word): word for word in known}
-    close = difflib.get_close_matches(fold(name), folded, n=1, cutoff=0.6)
-    return f'; did you mean "{folded[close[0]]}"?' if close else ""
 
 
 def no_such(table: str, key: str, known: Iterable[str]) -> SettingError:
     """With the setting that was meant: of this table, or of the same name in another one."""
     known = list(known)
     instead = did_you_mean(key, known)
-    if fold(key) not in known and (near := elsewhere(key)):
-        instead = f"; did you mean {' or '.join(near)}?"
+    if fold(key) not in map(fold, known):
+        instead = meant(elsewhere(key)) or instead
     allowed = f"allowed are {', '.join(known)}" if known else "there are none"
     return SettingError(f"{table}.{key}", f": no such setting; {allowed}{instead}")
 
@@ -37,12 +31,8 @@ def elsewhere(key: str) -> list[str]:
         f"{table}.{known}"
         for table, part in parts_of_a_recipe().items()
         for known in keys_of(part)
-        if known == fold(key)
+        if fold(known) == fold(key)
     ]
-
-
-def fold(word: str) -> str:
-    return word.lower().replace("-", "_")
 
 
 def parts_of_a_recipe() -> dict[str, Any]:
