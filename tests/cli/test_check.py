@@ -67,6 +67,15 @@ def test_the_cost_of_global_magnitude_is_a_range_with_room(capsys: pytest.Captur
     assert "weights that read a pruned channel may end at 0 as well, and it costs less" in out
 
 
+def test_what_is_rounded_is_not_called_pruned(capsys: pytest.CaptureFixture[str]) -> None:
+    out = checked(capsys, "digits-4-bits", "--layers", "--set", "method.bits=3", "--set", "method.exclude=['fc']")
+    assert "rounded to 3 bits: 19,088 weights in 6 layers" in out
+    assert "\nLayers that are rounded to 3 bits\n" in out
+    assert re.search(r"^layer +shape +weights +kept at most$", out, re.MULTILINE)
+    assert "every weight kept: how many become 0 is decided by bits" in out
+    assert "pruned" not in out.replace("in place of pruning", "")
+
+
 def test_left_dense_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     out = checked(capsys, "imagenet-resnet50", "--set", "method.first_and_last_dense=true")
     assert "left dense: conv1.weight (first or last layer (first_and_last_dense))" in out

@@ -8,6 +8,7 @@ from typing import Any
 from acdc.cli import common, timing
 from acdc.cli.subject import Subject, read
 from acdc.measure import predict
+from acdc.methods.base import Base
 from acdc.sparsity.layers import Layers
 from acdc.train import experiment, reading
 from acdc.train.paper import accuracies, row_for
@@ -50,8 +51,8 @@ def _introduce(subject: Subject) -> None:
     print(f"{recipe.name}: {recipe.about}" if recipe.about else recipe.name)
     print(f"data: {recipe.data.name}, {facts.told()}{assumed}")
     print(f"model: {recipe.model.name}, {sum(p.numel() for p in subject.model.parameters()):,} parameters")
-    if subject.layers:
-        print("\n".join(common.pruned(subject.layers)))
+    if method and subject.layers:
+        print("\n".join(common.compressed(method, subject.layers)))
     steps, epochs = subject.steps, recipe.epochs
     parts = f", in {recipe.train.accumulate} parts" if recipe.train.accumulate > 1 else ""
     print(f"batch: {recipe.train.batch_size:,} images{parts}; {steps:,} steps an epoch, {steps * epochs:,} in all")
@@ -84,9 +85,10 @@ def _rates(recipe: Recipe, steps: int) -> str:
 
 def _flops(subject: Subject, name: str, list_layers: bool) -> None:
     recipe, samples, length = subject.recipe, subject.facts.train, subject.recipe.epochs
-    found = predict.compressed(subject.method, subject.layers) if subject.method and subject.layers else None
-    if found and subject.layers and list_layers:
-        _layer_table(subject.layers, found)
+    method, layers = subject.method, subject.layers
+    found = predict.compressed(method, layers) if method and layers else None
+    if found and method and layers and list_layers:
+        _layer_table(method, layers, found)
     cost = predict.inference(subject.model, subject.uses, found).spread()
     rows, most = [("dense model", common.si(cost.dense, 4), "1.00x")], "at most " if found and found.bound else ""
     if found:
@@ -96,7 +98,7 @@ def _flops(subject: Subject, name: str, list_layers: bool) -> None:
     dense = 3 * cost.dense * samples * length
     rows = [(f"a dense run of {length} epochs", str(length), "0", common.si(dense, 4), "1.00x")]
     for stage, planned in experiment.plan(recipe).items():
-        sparse, each = planned.kinds.count("sparse"), predict.training(planned.kinds, cost, samples, subject.method)
+        sparse, each = planned.kinds.count("sparse"), predict.training(planned.kinds, cost, samples, method)
         counts, bound = (str(len(planned.kinds) - sparse), str(sparse)), most if sparse else ""
         if stage != "dense":
             rows.append((planned.title, *counts, bound + _range(each), bound + _ratios(each, dense)))
@@ -104,7 +106,7 @@ def _flops(subject: Subject, name: str, list_layers: bool) -> None:
     common.show_table("Training FLOPs by the rule of the method's card, in theory", header, rows)
     if found and not found.exact:
         print(f"the compressed model is estimated: {found.how}")
-    if subject.method and any(phase.name == "decompressed" for phase in subject.method.schedule.phases):
+    if method and any(phase.name == "decompressed" for phase in method.schedule.phases):
         print("dense phases are counted whole: weights that stay 0 in them, which training decides, make them cheaper")
     _paper(recipe, name)
 
@@ -124,13 +126,15 @@ def _paper(recipe: Recipe, name: str) -> None:
         print(f"the paper, with these settings: {'; '.join(said)}")
 
 
-def _layer_table(layers: Layers, found: predict.Compressed) -> None:
+def _layer_table(method: Base, layers: Layers, found: predict.Compressed) -> None:
     rows = []
     for weight in layers.weights:
         size, shape = weight.param.numel(), " x ".join(map(str, weight.param.shape))
         rows.append((weight.name, shape, f"{size:,}", *(f"{kept[weight.name] / size:.2%}" for kept in found.kept)))
-    kept = ("kept",) if len(found.kept) == 1 else ("kept if even", "of the initial weights")
-    common.show_table("Layers that are pruned", ("layer", "shape", "weights", *kept), rows)
+    kept = ("kept if even", "of the initial weights")
+    if len(found.kept) == 1:
+        kept = ("kept at most" if found.bound else "kept",)
+    common.show_table(f"Layers that are {method.compression()}", ("layer", "shape", "weights", *kept), rows)
 
 
 def _time(subject: Subject) -> None:

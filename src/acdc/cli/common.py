@@ -175,10 +175,10 @@ def judged(images: int, unreadable: int, noun: str = "images") -> str:
     return f"{images - unreadable:,} of {images:,} {noun} ({unreadable:,} cannot be read)"
 
 
-def pruned(layers: "Layers") -> list[str]:
-    """Which weights a method prunes, and which it leaves."""
+def compressed(method: "Base", layers: "Layers") -> list[str]:
+    """Which weights a method prunes, or rounds, and which it leaves."""
     left = [f"left dense: {name} ({reason})" for name, reason in layers.left_dense.items()]
-    return [f"pruned: {layers.size:,} weights in {len(layers.weights)} layers", *left]
+    return [f"{method.compression()}: {layers.size:,} weights in {len(layers.weights)} layers", *left]
 
 
 def sparsity_of(method: "Base") -> str:

@@ -33,7 +33,7 @@ def introduce(
     model, method = problem.new_model(recipe), recipe.build_method()
     console.say(f"model: {recipe.model.name}, {sum(param.numel() for param in model.parameters()):,} parameters")
     if method:
-        for line in common.pruned(method.layers(model)):
+        for line in common.compressed(method, method.layers(model)):
             console.say(line)
         if recipe.run.finetune and not method.gives_twin():
             console.say(f"nothing to fine-tune: {method.title()} keeps no dense twin")

@@ -49,9 +49,8 @@ def compressed(method: Base, layers: Layers) -> Compressed:
     """`layers` are those the method prunes, with initial weights."""
     if not method.needs_sparsity and method.sparsity is None:
         every = {weight.name: weight.param.numel() for weight in layers.weights}
-        return Compressed(
-            (every,), f"an upper bound, every weight kept: {method.title()} learns its sparsity", bound=True
-        )
+        how = f"an upper bound, every weight kept: how many become 0 is decided by {method.decided_by}"
+        return Compressed((every,), how, bound=True)
     pattern, shares = method.pattern, method.budgets(layers)
     if isinstance(pattern, NM):
         return Compressed(({w.name: w.param.numel() * pattern.n // pattern.m for w in layers.weights},), "exact")

@@ -105,6 +105,10 @@ class Base:
         """As people write it."""
         return cls.__name__
 
+    def compression(self) -> str:
+        """What one makes of the weights, in a word or two."""
+        return "pruned"
+
     def default_schedule(self, epochs: int) -> Schedule:
         """The phases over a number of epochs, in the method's own proportions."""
         raise NotImplementedError

@@ -51,6 +51,9 @@ class QuantisedACDC(Learned):
     def title(cls) -> str:
         return "AC/DC, quantised"
 
+    def compression(self) -> str:
+        return f"rounded to {self.bits} bits"
+
     def default_schedule(self, epochs: int) -> Schedule:
         return Schedule.for_epochs(epochs)
 

@@ -165,7 +165,7 @@ def magnitudes(run: Run) -> Chart | None:
     one = str(method.get("pattern", "")).startswith("Unstructured") and method.get("distribution") == "global"
     target, zeros = method.get("sparsity"), size - sum(before["nonzero"].values())
     cut = dynamics.threshold(before["histogram"], zeros, target) if one and target else None
-    title = f"Kept weights are the large ones: {words.share(1 - sum(after['histogram']) / size)} are pruned"
+    title = f"Kept weights are the large ones: {words.share(1 - sum(after['histogram']) / size)} are 0"
     if cut and target:
         title = f"The last compression cuts at |w| = {cut:.2g}: {words.share(target)} of the weights lie below"
     low, high = _span(before["histogram"], after["histogram"], cut)
