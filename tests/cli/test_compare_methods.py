@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +23,11 @@ SMALL = ["digits", "--epochs", "4", "--device", "cpu", "--set", "train.batch_siz
 
 def compare(out: Path, *arguments: str) -> int:
     return main(["compare-methods", *SMALL, "--jobs", "2", "--out", str(out), *arguments])
+
+
+def same(command: list[str]) -> str:
+    """As whoever typed it may type it again."""
+    return shlex.join(["acdc", *command[3:]])
 
 
 def facts(out: Path) -> dict[str, dict]:
@@ -222,8 +229,51 @@ def test_ctrl_c_before_a_run_trains_speaks_of_no_checkpoint(tmp_path: Path) -> N
     assert process.returncode == 130
     assert said == "gmp-90-seed0: stopped, without a checkpoint (0 of 2)\n"
     assert errors.endswith(
-        "acdc: stopped by SIGINT; no run has come to a checkpoint; begin again with: the same command\n"
+        f"acdc: stopped by SIGINT; no run has come to a checkpoint; begin again with: {same(command)}\n"
     )
+
+
+def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense", "--seeds", "0"]
+    command += ["--variant", "kept=dense:train.epochs=2000,run.checkpoint_every=1ep"]
+    command += [
+        "--variant",
+        "new=dense:train.epochs=2000,run.checkpoint_every=2000ep",
+        "--jobs",
+        "2",
+        "--out",
+        str(out),
+    ]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    with process:
+        assert process.stderr is not None
+        while not all((out / f"{name}-seed0" / "metrics.jsonl").exists() for name in ("kept", "new")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        while not list(out.glob("kept-seed0/checkpoints/*.pt")):
+            time.sleep(0.01)
+        runs = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        for pid in runs:
+            os.kill(pid, signal.SIGSTOP)  # they do not end by themselves, as in a long step
+        process.send_signal(signal.SIGINT)
+        process.stderr.readline()
+        assert "stopping what runs" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == (
+        "acdc: stopped at once; of 3 runs 1 done and 1 more with a checkpoint; lost is what kept-seed0 trained since "
+        f"its checkpoint and all that new-seed0 trained; go on with: {same(command)}\n"
+    )
+    assert len(runs) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in runs), "none goes on by itself"
 
 
 def test_runs_stop_with_a_checkpoint_where_nobody_reads_what_becomes_of_them(tmp_path: Path) -> None:
@@ -239,7 +289,7 @@ def test_runs_stop_with_a_checkpoint_where_nobody_reads_what_becomes_of_them(tmp
     assert process.wait(timeout=60) == 141
     assert said == (
         "acdc: stopped as nobody reads its output any more; of 2 runs 1 done and 1 more with a checkpoint; go on with: "
-        "the same command\n"
+        f"{same(command)}\n"
     )
 
 

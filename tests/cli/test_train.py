@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 import acdc
-from acdc.cli import common, main, telling
+from acdc.cli import common, main, telling, train
 from acdc.cli.errors import UsageError
 from acdc.data.digits import load_digits
 from acdc.data.images import InMemory
@@ -799,6 +799,22 @@ def test_a_stop_as_one_seed_ends_keeps_the_next_from_beginning(tmp_path: Path, m
         "acdc: stopped by SIGTERM; of 2 runs 1 done and 0 more with a checkpoint; "
         f"go on with: acdc train --resume {out}\n"
     )
+
+
+def test_a_second_ctrl_c_before_a_seed_trains_says_what_there_is(tmp_path: Path, monkeypatch, capsys) -> None:
+    """As while a large folder of images is listed for it."""
+    out, begun, seeds = tmp_path / "run", train._begun, iter(range(10))
+
+    def interrupted(*args: Any) -> Any:
+        if next(seeds):
+            raise KeyboardInterrupt
+        return begun(*args)
+
+    monkeypatch.setattr(train, "_begun", interrupted)
+    small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]
+    assert main(["train", "--epochs", "4", "--seeds", "3,4", "--out", str(out), *small]) == 130
+    said = "of 2 runs 1 done and 0 more with a checkpoint"
+    assert capsys.readouterr().err == f"acdc: stopped at once; {said}; go on with: acdc train --resume {out}\n"
 
 
 def test_what_to_type_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

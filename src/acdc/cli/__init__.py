@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import io
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -53,14 +54,14 @@ def _run(argv: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"acdc {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
-    typed = (sys.argv[1:] if argv is None else argv)[:1]
+    typed = sys.argv[1:] if argv is None else list(argv)
     for name, said in _VERBS.items():
-        if name in typed:
+        if name in typed[:1]:
             import_module(f"acdc.cli.{name.replace('-', '_')}").add_to(verbs)
         else:
             verbs.add_parser(name, help=said)
     with _said_once():
-        args = parser.parse_args(argv)
+        args = parser.parse_args(typed, argparse.Namespace(typed=shlex.join(["acdc", *typed])))
     if "verb" not in args:
         parser.print_help()
         return 0

@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     for text in warnings:
         print(f"warning: {text}")
     print(f"{len(cells)} runs, {jobs} at a time, in {out}; each one's output is in its .log", flush=True)
-    ended = pool.run_all(made, place, jobs, "the same command")
+    ended = pool.run_all(made, place, jobs, args.typed)
     if not ended.stopped:
         summarise(out)
         for text in warnings:

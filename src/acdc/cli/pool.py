@@ -61,37 +61,51 @@ def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str)
     """Every job that has no result yet. A signal is passed on, so that each that trains leaves a checkpoint; so is it
     where nobody reads what is printed here any more.
 
-    A job that fails does not stop the others.
+    A job that fails does not stop the others. A second Ctrl-C ends all of them at once.
     """
-    waiting, running, worst, total = [job for job in jobs if not job.done], {}, 0, len(jobs)
+    waiting, running, worst = [job for job in jobs if not job.done], {}, 0
     threads = max(1, cores() // at_once)
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
     with stopping.listening("stopping what runs; what trains already leaves a checkpoint") as stop:
         told = False
-        while running or (waiting and not stop):
-            while waiting and len(running) < at_once and not stop:
-                job = waiting.pop(0)
-                with job.log.open("a") as log:
-                    running[job] = subprocess.Popen(
-                        _command(place, job.folder), stdout=log, stderr=log, env=environment
-                    )
-            if stop and not told:
-                told = True
-                for process in running.values():
-                    process.send_signal(signal.SIGTERM)
-            for job, process in list(running.items()):
-                if (code := process.poll()) is not None:
-                    del running[job]
-                    worst = worst or (1 if code < 0 else code)  # below 0: killed by a signal
-                    undone = sum(not job.done for job in jobs)
-                    ended = "done" if not code else f"ended with code {code}, see {job.log}"
-                    if code and stop:
-                        ended = f"stopped, {'with a' if job.kept else 'without a'} checkpoint"
-                    stopping.tell(f"{job.name}: {ended} ({total - undone} of {total})", stop)
-            time.sleep(0.2)
+        try:
+            while running or (waiting and not stop):
+                while waiting and len(running) < at_once and not stop:
+                    job = waiting.pop(0)
+                    with job.log.open("a") as log:
+                        running[job] = subprocess.Popen(
+                            _command(place, job.folder), stdout=log, stderr=log, env=environment
+                        )
+                if stop and not told:
+                    told = True
+                    for process in running.values():
+                        process.send_signal(signal.SIGTERM)
+                for job, process in list(running.items()):
+                    if (code := process.poll()) is not None:
+                        del running[job]
+                        worst = worst or (1 if code < 0 else code)  # below 0: killed by a signal
+                        stopping.tell(f"{job.name}: {_ended(job, code, stop)} ({_done(jobs)} of {len(jobs)})", stop)
+                time.sleep(0.2)
+        except KeyboardInterrupt:
+            for process in running.values():
+                process.kill()
+                process.wait()
+            return Ended(stopped_at_once(jobs, resume_hint, [*running]), True)
     if stop and not all(job.done for job in jobs):
         return Ended(stopped(stop, jobs, resume_hint), True)
     return Ended(worst, False)
+
+
+def _ended(job: Job, code: int, stop: stopping.StopRequest) -> str:
+    if not code:
+        return "done"
+    if stop:
+        return f"stopped, {'with' if job.kept else 'without'} a checkpoint"
+    return f"ended with code {code}, see {job.log}"
+
+
+def _done(jobs: Sequence[Job]) -> int:
+    return sum(job.done for job in jobs)
 
 
 def stopped(stop: stopping.StopRequest, jobs: Sequence[Job], resume_hint: str, first: bool = True) -> int:
@@ -102,12 +116,25 @@ def stopped(stop: stopping.StopRequest, jobs: Sequence[Job], resume_hint: str, f
     return asked.exit_code
 
 
-def left(jobs: Sequence[Job]) -> str:
-    """What there is of them by now."""
-    done, kept = sum(job.done for job in jobs), sum(job.kept and not job.done for job in jobs)
+def stopped_at_once(jobs: Sequence[Job], resume_hint: str, killed: Sequence[Job] = (), first: bool = True) -> int:
+    """As `stopped`, by a second Ctrl-C, which left no time for checkpoints."""
+    if first:
+        print(f"acdc: stopped at once; {left(jobs, killed)}: {resume_hint}", file=sys.stderr)
+    return 130
+
+
+def left(jobs: Sequence[Job], killed: Sequence[Job] = ()) -> str:
+    """What there is of them by now, and what is lost of those that were ended as they trained."""
+    done, kept = _done(jobs), sum(job.kept and not job.done for job in jobs)
     if not done + kept:
         return "no run has come to a checkpoint; begin again with"
-    return f"of {len(jobs)} runs {done} done and {kept} more with a checkpoint; go on with"
+    lost = " and ".join(
+        f"what {job.name} trained since its checkpoint" if job.kept else f"all that {job.name} trained"
+        for job in killed
+        if not job.done
+    )
+    said = f"of {len(jobs)} runs {done} done and {kept} more with a checkpoint"
+    return f"{said}{f'; lost is {lost}' if lost else ''}; go on with"
 
 
 def _command(place: "Place", inner: Path) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acdc.cli import common
-from acdc.cli.pool import Job, prepare, run_all, stopped
+from acdc.cli.pool import Job, prepare, run_all, stopped, stopped_at_once
 from acdc.train import folder, stopping
 from acdc.train.recipe import Recipe
 from acdc.train.stopping import StopRequest
@@ -52,8 +52,11 @@ def _in_turn(jobs_of: dict[int, Job], recipe: Recipe, place: "Place", one: One, 
                 return stopped(stop, list(jobs_of.values()), hint, world.first)
             if world.first:
                 print(f"\nseed {seed}", flush=True)
-            if code := one(recipe.with_seed(seed), job.folder, stop):
-                return code
+            try:
+                if code := one(recipe.with_seed(seed), job.folder, stop):
+                    return code
+            except KeyboardInterrupt:  # before it trains, and can say what is lost itself
+                return stopped_at_once(list(jobs_of.values()), hint, first=world.first)
     return 0
 
 
