@@ -1,6 +1,7 @@
 """acdc train from end to end: the folder it writes, what it refuses, how it stops and goes on."""
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -669,6 +671,29 @@ def test_a_reader_that_leaves_in_the_middle_costs_nothing(tmp_path: Path) -> Non
             "acdc: stopped as nobody reads its output any more, with a checkpoint; go on with: acdc train --resume"
         )
         assert said.read() == f"{stopped} {out}\n"
+    assert list((out / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_terminal_that_is_lost_costs_nothing(live: bool, tmp_path: Path) -> None:
+    """Nothing can be shown any more, the end of what was shown live neither."""
+    out, (ours, theirs) = tmp_path / "run", os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "acdc", "train", "--epochs", "2000", "--device", "cpu", "--out", str(out)],
+        env={**os.environ, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1"} | ({} if live else {"NO_COLOR": "1"}),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    shown = b""
+    while not (out / "metrics.jsonl").exists() or b"/2000" not in shown:
+        shown += os.read(ours, 65536)
+    os.close(ours)
+    assert process.wait(timeout=60) == 129
+    assert (b"\x1b[" in shown) == live
     assert list((out / "checkpoints").iterdir())
 
 

@@ -23,6 +23,20 @@ class Interrupted(io.RawIOBase):
         return len(content)
 
 
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """As nohup has it: a run that goes on when its terminal is lost."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with listening() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.signum == signal.SIGTERM
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_signal_in_the_middle_of_a_write_to_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = Interrupted()
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(raw), line_buffering=True))

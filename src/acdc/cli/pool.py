@@ -112,14 +112,14 @@ def stopped(stop: stopping.StopRequest, jobs: Sequence[Job], resume_hint: str, f
     """The exit code of several runs that were asked to stop; the first process says how to go on."""
     asked = stopping.Stopped(stop.signum or signal.SIGTERM)  # where another process was asked
     if first:
-        print(f"acdc: stopped {asked}; {left(jobs)}: {resume_hint}", file=sys.stderr)
+        stopping.complain(f"acdc: stopped {asked}; {left(jobs)}: {resume_hint}")
     return asked.exit_code
 
 
 def stopped_at_once(jobs: Sequence[Job], resume_hint: str, killed: Sequence[Job] = (), first: bool = True) -> int:
     """As `stopped`, by a second Ctrl-C, which left no time for checkpoints."""
     if first:
-        print(f"acdc: stopped at once; {left(jobs, killed)}: {resume_hint}", file=sys.stderr)
+        stopping.complain(f"acdc: stopped at once; {left(jobs, killed)}: {resume_hint}")
     return 130
 
 

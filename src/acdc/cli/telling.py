@@ -1,6 +1,5 @@
 """What acdc train says of a run: as it begins, when it is done, and where it ends early how to go on."""
 
-import sys
 from pathlib import Path
 
 from acdc.cli import common
@@ -106,7 +105,7 @@ def ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: W
 
     def say(text: str) -> None:
         if world.first:
-            print(f"acdc: {text}", file=sys.stderr, flush=True)
+            stopping.complain(f"acdc: {text}")
 
     again = common.resume(shown, world.size)
     hint = f"go on with: {again}"

@@ -16,7 +16,7 @@ from rich.text import Text
 from acdc.train import tabulate
 from acdc.train.rows import Live as Moment
 from acdc.train.rows import Row
-from acdc.train.stopping import StopRequest, tell
+from acdc.train.stopping import StopRequest, showing, tell
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def open_console(plan: Plan, done: int = 0, shown: bool = True, stop: StopReques
         return Silent()
     terminal = Terminal()
     if sys.stdout.isatty() and not terminal.is_dumb_terminal and not os.environ.get("NO_COLOR"):
-        return LiveConsole(plan, terminal, done)
+        return LiveConsole(plan, terminal, done, stop)
     return PlainConsole(plan, done, stop)
 
 
@@ -141,8 +141,9 @@ class PlainConsole:
 
 
 class LiveConsole:
-    def __init__(self, plan: Plan, terminal: Terminal, done: int = 0) -> None:
+    def __init__(self, plan: Plan, terminal: Terminal, done: int = 0, stop: StopRequest | None = None) -> None:
         self._plan, self._terminal, self._clock = plan, terminal, Clock(plan, done)
+        self._stop = StopRequest() if stop is None else stop
         self._rows: dict[str, Row] = {}
         self._moment: Moment | None = None
         self._live = Live(get_renderable=self._progress, console=terminal, refresh_per_second=4)
@@ -152,10 +153,12 @@ class LiveConsole:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._live.stop()
+        with showing(self._stop):
+            self._live.stop()
 
     def say(self, text: str) -> None:
-        self._terminal.print(text, markup=False, highlight=False)
+        with showing(self._stop):
+            self._terminal.print(text, markup=False, highlight=False)
 
     def epoch(self, row: Row) -> None:
         self._clock.tick()
@@ -166,8 +169,9 @@ class LiveConsole:
         self._moment = moment
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self._live.stop()
-        tabulate.show(self._terminal, title, header, rows)
+        with showing(self._stop):
+            self._live.stop()
+            tabulate.show(self._terminal, title, header, rows)
 
     def _progress(self) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left")

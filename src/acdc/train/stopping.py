@@ -1,19 +1,22 @@
 """Being asked to stop: by SIGTERM (schedulers), SIGINT (Ctrl-C) or SIGHUP (a lost terminal), after a checkpoint.
 
 So is a run whose output nobody reads any more, as in `acdc train | head`: other programs end by SIGPIPE then, and what
-is shown is why one is watched. Python turns that signal into an error of the write, which `tell` turns into a request.
+is shown is why one is watched. Python turns that signal into an error of the write, which `showing` turns into a
+request; a terminal that is lost gives another such error.
 """
 
 import contextlib
+import errno
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 _UNREAD = getattr(signal, "SIGPIPE", signal.SIGTERM)
+_GONE = (errno.EPIPE, errno.EIO)  # who read a pipe, and a terminal
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -46,19 +49,43 @@ class StopRequest:
 
 
 def tell(text: str, stop: StopRequest) -> None:
-    """Print; or ask to stop, and print to nowhere from then on, where whoever read it has gone."""
-    try:
+    with showing(stop):
         print(text, flush=True)
-    except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # or Python complains once more as it ends
-        os.close(nowhere)
-        stop.signum = _UNREAD
+
+
+@contextmanager
+def showing(stop: StopRequest) -> Iterator[None]:
+    """Around what writes to stdout: where whoever read it has gone, ask to stop, and write to nowhere from then on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        _to_nowhere(sys.stdout)
+        stop.signum = stop.signum or _UNREAD
+
+
+def complain(text: str) -> None:
+    """On stderr, to whoever is still there."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        _to_nowhere(sys.stderr)
+
+
+def _to_nowhere(stream: TextIO) -> None:
+    """Or Python complains once more as it ends, and exits with a code of its own."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 @contextmanager
 def listening(said: str = "stopping after this step, with a checkpoint") -> Iterator[StopRequest]:
-    """Signals become a request for as long as this lasts. A second Ctrl-C stops at once, without a checkpoint."""
+    """Signals become a request for as long as this lasts. A second Ctrl-C stops at once, without a checkpoint.
+
+    One that whoever started this process has it ignore stays ignored, as SIGHUP under nohup.
+    """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request  # signals belong to the main thread
@@ -68,11 +95,11 @@ def listening(said: str = "stopping after this step, with a checkpoint") -> Iter
         if request and signum == signal.SIGINT:
             raise KeyboardInterrupt
         request.signum = signum
-        # Nobody may be listening any more; or this comes in the middle of a write there, which takes no other.
-        with contextlib.suppress(OSError, RuntimeError):
-            print(f"\nacdc: {said} (Ctrl-C again: at once, without)", file=sys.stderr)
+        with contextlib.suppress(RuntimeError):  # this may come in the middle of a write there, which takes no other
+            complain(f"\nacdc: {said} (Ctrl-C again: at once, without)")
 
-    before = {number: signal.signal(number, asked) for number in _SIGNALS}
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, asked) for number in heard}
     try:
         yield request
     finally:
