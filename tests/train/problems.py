@@ -66,11 +66,11 @@ def stage(
     """The method's stage of the small recipe, about to begin."""
     said = recipe(*settings)
     device = torch.device(DEVICE)
-    learned = problem(said)
-    torch.manual_seed(0)
-    model = learned.new_model(said).to(device)
     setting = Setting(device=device, execution=execution, checkpoints=folder / "checkpoints")
     change(setting)
+    learned = problem(said, setting.world)
+    torch.manual_seed(0)
+    model = learned.new_model(said).to(device)
     uses = forward_uses(model, learned.example(device))
     return Stage(0, "acdc", model, learned.loaders, said, setting, uses=uses, method=said.build_method())
 

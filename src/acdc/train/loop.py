@@ -344,9 +344,11 @@ class Stage:
         self._check_finite()
         unreadable = skipped(self.loaders.train, self.setting.world)
         rng = self.setting.world.gather(checkpoint.rng_state())
+        totals = self.setting.world.gather(self.totals.values.tolist())
 
         def write() -> Path:
-            state = {**self.state_dict(), "rng": rng, "skipped_images": unreadable, "extra": self.extra}
+            each = {"rng": rng, "totals": totals}  # by rank
+            state = {**self.state_dict(), **each, "skipped_images": unreadable, "extra": self.extra}
             folder, keep = self.setting.checkpoints, self.recipe.run.keep
             return checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
 
@@ -365,7 +367,6 @@ class Stage:
             "scaler": self.scaler.state_dict() if self.scaler else None,
             "ema": self.ema.state_dict() if self.ema is not None else None,
             "dynamics": self.dynamics.state_dict(),
-            "totals": self.totals.values,
             "best": self.best,
             "best_weights": self.best_weights,
             "seconds": self.seconds,
@@ -382,12 +383,13 @@ class Stage:
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
         self.dynamics.load_state_dict(state["dynamics"])
-        self.totals.values.copy_(state["totals"])
         self.best, self.best_weights = state["best"], state["best_weights"]
         self.seconds = state["seconds"]
         recall(self.loaders.train, state.get("skipped_images", ()))  # none in checkpoints of before they were kept
-        rng = state["rng"]
-        checkpoint.set_rng_state(rng[min(self.setting.world.rank, len(rng) - 1)])
+        rank = min(self.setting.world.rank, len(state["rng"]) - 1)
+        checkpoint.set_rng_state(state["rng"][rank])
+        totals = state["totals"]  # before they were kept of every rank, those of the first
+        self.totals.load(totals[rank] if isinstance(totals, list) else totals.tolist())
 
 
 def _average(model: nn.Module, decay: float) -> AveragedModel:

@@ -5,7 +5,7 @@ All three compute the same. A batch is trained in `accumulate` parts, whose grad
 
 import copy
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -107,6 +107,9 @@ class Totals:
     def reset(self) -> None:
         self.values.zero_()
         self.values[3] = 1
+
+    def load(self, values: Sequence[float]) -> None:
+        self.values.copy_(torch.tensor(values))
 
     def add(self, loss: Tensor, correct: Tensor, samples: int) -> None:
         """One step's mean loss, right answers, and number of samples."""
