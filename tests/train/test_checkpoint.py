@@ -90,6 +90,24 @@ def test_one_that_is_whole_is_not_passed_over(tmp_path: Path, monkeypatch: pytes
     assert names(tmp_path) == ["0-acdc-00000005.pt", "0-acdc-00000010.pt"]
 
 
+def test_one_that_memory_does_not_suffice_for_is_not_passed_over(tmp_path: Path) -> None:
+    save(tmp_path, 0, "acdc", 5, {"small": 1}, keep=2)
+    path = save(tmp_path, 0, "acdc", 10, {"large": torch.zeros(60_000_000)}, keep=2)
+    script = (
+        "import resource\n"
+        "from pathlib import Path\n"
+        "from acdc.train import checkpoint\n"
+        "room = 4096 * int(Path('/proc/self/statm').read_text().split()[0]) + 100_000_000\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (room, room))\n"
+        "try:\n"
+        f"    print(checkpoint.newest(Path({str(tmp_path)!r})).path)\n"
+        "except checkpoint.CheckpointError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{path}: could not be read (there is not enough memory)\n"
+
+
 def test_none_left_says_why_of_each(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no whole checkpoint to go on from"):
         newest(tmp_path / "nothing")

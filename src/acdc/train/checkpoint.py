@@ -106,6 +106,8 @@ def load(path: Path) -> dict[str, Any]:
     except CheckpointError:
         raise
     except Exception as error:  # zipfile, pickle and torch each have their own for a file cut short
+        if isinstance(error, MemoryError) or "CPUAllocator" in str(error):  # a RuntimeError of torch's
+            raise CheckpointError(f"{path}: could not be read (there is not enough memory)") from error
         raise DamagedError(f"{path}: cut short or not a checkpoint ({_why_unreadable(error)})") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
