@@ -23,18 +23,19 @@ class Interrupted(io.RawIOBase):
         return len(content)
 
 
-def test_a_signal_that_is_ignored_stays_so() -> None:
-    """As nohup has it: a run that goes on when its terminal is lost."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def test_of_the_signals_ignored_from_the_start_only_nohup_s_stays_so() -> None:
+    """A run goes on when its terminal is lost; one in the background of a script is stopped by kill -INT."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
     try:
         with listening() as stop:
             signal.raise_signal(signal.SIGHUP)
             assert not stop
-            signal.raise_signal(signal.SIGTERM)
-            assert stop.signum == signal.SIGTERM
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            signal.raise_signal(signal.SIGINT)
+            assert stop.signum == signal.SIGINT
+        assert {signal.getsignal(number) for number in before} == {signal.SIG_IGN}
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_signal_in_the_middle_of_a_write_to_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

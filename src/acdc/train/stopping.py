@@ -80,11 +80,16 @@ def _to_nowhere(stream: TextIO) -> None:
     os.close(nowhere)
 
 
+def _under_nohup(number: signal.Signals) -> bool:
+    return number.name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN
+
+
 @contextmanager
 def listening(said: str = "stopping after this step, with a checkpoint") -> Iterator[StopRequest]:
     """Signals become a request for as long as this lasts. A second Ctrl-C stops at once, without a checkpoint.
 
-    One that whoever started this process has it ignore stays ignored, as SIGHUP under nohup.
+    SIGHUP that whoever started this process has it ignore, as nohup does, stays ignored. Not so SIGINT, which shells
+    without job control have everything they start with & ignore: there a stop asked for would be lost.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -98,8 +103,7 @@ def listening(said: str = "stopping after this step, with a checkpoint") -> Iter
         with contextlib.suppress(RuntimeError):  # this may come in the middle of a write there, which takes no other
             complain(f"\nacdc: {said} (Ctrl-C again: at once, without)")
 
-    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, asked) for number in heard}
+    before = {number: signal.signal(number, asked) for number in _SIGNALS if not _under_nohup(number)}
     try:
         yield request
     finally:
