@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from acdc.report.compose import _card
 from acdc.report.facts import models
 from acdc.report.read import read as read_run
 from acdc.report.tables import models as table
-from acdc.train import experiment, loop
+from acdc.train import checkpoint, experiment, loop
 from acdc.train.reading import read
 
 SETTINGS = (
@@ -49,3 +50,14 @@ def test_the_best_twin_is_fine_tuned_as_planned_and_said_to_be_chosen(
     (kept,) = [model for model in models(found) if model.role == "twin"]
     assert ("kept", f"epoch 1, the best of the dense phases on the {chosen_on} set") in _card(kept).rows
     assert "(of the dense phases for the twin), chosen on the" in table(found).note
+
+
+def test_a_checkpoint_knows_the_time_up_to_it(tmp_path: Path) -> None:
+    """Also within an epoch: a run that goes on from there adds its own."""
+    often = ("run.checkpoint_every=1st", "run.keep=100", "run.finetune=false", "method.twin=last")
+    sets = [part for setting in (*SETTINGS, *often) for part in ("--set", setting)]
+    assert main(["train", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), *sets]) == 0
+    states = [checkpoint.load(path) for path in sorted((tmp_path / "run" / "checkpoints").iterdir())]
+    seconds = [state["extra"]["seconds"] for state in states]
+    assert {state["batch"] for state in states} == {0, 1}
+    assert all(earlier < later for earlier, later in pairwise(seconds))

@@ -127,9 +127,7 @@ def _stages(
         if recipe.train.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         stage = Stage(index, name, model, problem.loaders, recipe, setting, uses=uses, method=method)
-
-        note = partial(_note, stage, outcomes, began)
-        note()
+        stage.extra = partial(_of_the_run, stage, outcomes, began)
         if resume and index == resume.state["stage"]:
             stage.load_state_dict(resume.state)
             stage.saved = resume.path
@@ -139,7 +137,6 @@ def _stages(
             stage.epoch = planned.first  # the final phase's epochs and rates, wherever the best twin is from
             stage.save()
         for row in stage.run():
-            note()
             by_first(partial(_tell, row, stage, setting, out, console))
         result = _finish(stage)
         made: dict[str, predictions.Made] = {}
@@ -166,9 +163,9 @@ def _tell(row: Row, stage: Stage, setting: Setting, out: Path, console: Console)
         sink(row)
 
 
-def _note(stage: Stage, outcomes: list[Outcome], began: float) -> None:
-    """What a checkpoint needs to know of the run beyond its stage."""
-    stage.extra = {
+def _of_the_run(stage: Stage, outcomes: list[Outcome], began: float) -> dict[str, Any]:
+    """What a checkpoint needs to know beyond its stage."""
+    return {
         "recipe": stage.recipe.to_dict(),
         "outcomes": [asdict(outcome) for outcome in outcomes],
         "seconds": time.perf_counter() - began,

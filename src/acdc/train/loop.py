@@ -15,7 +15,7 @@ for epoch                             order, crops and flips are a function of s
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ class Stage:
         self.best: dict[str, Any] | None = None  # of the final phase
         self.best_weights: StateDict | None = None
         self.seconds = 0.0  # of the epoch under way, before a checkpoint it was taken up from
-        self.extra: dict[str, Any] = {}  # kept with every checkpoint, by whoever runs the stages
+        self.extra: Callable[[], dict[str, Any]] = dict  # kept with every checkpoint, by whoever runs the stages
         self.saved: Path | None = None
         self._layers, self._uses = find_prunable(model), uses
         pruned = self.sparsifier.layers if self.sparsifier else self._layers
@@ -348,7 +348,7 @@ class Stage:
 
         def write() -> Path:
             each = {"rng": rng, "totals": totals}  # by rank
-            state = {**self.state_dict(), **each, "skipped_images": unreadable, "extra": self.extra}
+            state = {**self.state_dict(), **each, "skipped_images": unreadable, "extra": self.extra()}
             folder, keep = self.setting.checkpoints, self.recipe.run.keep
             return checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
 
