@@ -516,6 +516,38 @@ def test_a_signal_to_all_processes_leaves_the_workers_to_the_run(number: int, co
     assert list(out.glob("checkpoints/*.pt"))
 
 
+DIES = """
+import os, sys
+from acdc.cli import main
+from acdc.data import image_folder
+from acdc.data.jpeg import Reader
+
+class Dying(Reader):
+    def __getitem__(self, request):
+        if self.train and request.epoch == 1:
+            os._exit(1)  # as one that the system ends where memory is short
+        return super().__getitem__(request)
+
+image_folder.Reader = Dying
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_worker_that_dies_ends_the_run_in_words_and_it_goes_on(tmp_path: Path, capsys) -> None:
+    out, script, images = tmp_path / "run", tmp_path / "script.py", str(jpegs(tmp_path / "images"))
+    script.write_text(DIES)
+    settings = [part for text in (*JPEGS, "method.schedule=", "train.epochs=4") for part in ("--set", text)]
+    folders = ["--device", "cpu", "--data", images, "--workers", "1", "--out", str(out)]
+    typed = [sys.executable, script, "train", "imagenet-mobilenet", *folders, *settings]
+    done = subprocess.run(typed, env=environment(), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert re.match("acdc: workers=1: a worker process ended.*set fewer workers", done.stderr), done.stderr
+    assert done.stderr.endswith(f"go on with: acdc train --resume {out}\n")
+    assert main(["train", "--resume", str(out), "--device", "cpu", "--workers", "0"]) == 0
+    assert (out / "result.json").is_file()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_stopped_twice_ends_with_the_same_bytes(run: Path, number: int, tmp_path: Path) -> None:
     out = tmp_path / "run"

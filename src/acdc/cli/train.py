@@ -15,7 +15,7 @@ from acdc.cli import common, differences, pool, seeds, telling
 from acdc.cli.errors import UsageError
 from acdc.cli.facts import Facts
 from acdc.cli.place import Place, execution, fit, load, load_data, not_here
-from acdc.data.images import BadImagesError
+from acdc.data.images import BadImagesError, WorkerError
 from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, stopping
 from acdc.train.checkpoint import CheckpointError, Found
 from acdc.train.console import Plan, open_console
@@ -121,7 +121,7 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: Stop
             if world.first:
                 console.say(common.report_of(out))
     except (
-        stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, BadImagesError, OSError
+        stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, BadImagesError, WorkerError, OSError
     ) as error:  # fmt: skip
         return telling.ended(error, out, shown, recipe, world)
     finally:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from acdc.data import folders
-from acdc.data.images import BadImagesError
+from acdc.data.images import BadImagesError, WorkerError
 from acdc.data.jpeg import Bad, Read, Reader, Request, check_installed, generator, prepare_worker
 
 MEAN = (0.485, 0.456, 0.406)
@@ -191,7 +191,7 @@ class ImageFolder:
         except (RuntimeError, EOFError, OSError) as error:  # the last two where its batch had come and it was gone
             if isinstance(error, RuntimeError) and "exited unexpectedly" not in str(error):
                 raise
-            raise RuntimeError(
+            raise WorkerError(
                 f"workers={self.workers}: a worker process ended. Either it ran out of memory or of /dev/shm: set "
                 "fewer workers. Or the script starts anew in every worker: put its code under "
                 'if __name__ == "__main__":. With workers=0 images are read in this process'

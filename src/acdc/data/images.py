@@ -23,6 +23,10 @@ class BadImagesError(RuntimeError):
         self.enough = enough
 
 
+class WorkerError(RuntimeError):
+    """A process that reads images has ended by itself."""
+
+
 class Batches(Protocol):
     """What the training loop asks of data."""
 
