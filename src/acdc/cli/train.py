@@ -224,7 +224,7 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
     if not checkpoint.any_in(out / "checkpoints"):
         lost = world.by_first(lambda: folder.trim_metrics(out, stages, -1, 0))
         return None, [f"no checkpoint is there to go on from: {lost} epochs are trained again"] if lost else []
-    found = checkpoint.newest(out / "checkpoints")
+    found = _newest(out / "checkpoints", world)
     extra = found.state["extra"]
     if difference := differences.first(extra["recipe"], recipe.to_dict()):
         raise UsageError(
@@ -243,6 +243,19 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
     world.by_first(lambda: checkpoint.set_aside(found))
     world.by_first(lambda: folder.trim_metrics(out, stages, found.state["stage"], found.state["epoch"]))
     return found, []
+
+
+def _newest(checkpoints: Path, world: World) -> Found:
+    """Every rank reads it; where one cannot, all say why. None is renamed before all have looked."""
+    found, wrong = None, None
+    try:
+        found = checkpoint.newest(checkpoints)
+    except CheckpointError as error:
+        wrong = error
+    if failed := [error for error in world.gather(wrong) if error]:
+        raise failed[0]
+    assert found is not None, "or an error says why"
+    return found
 
 
 def _done(plan: Plan, found: Found | None) -> int:
