@@ -327,6 +327,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
             "begins with one here",
         ),
         (["--set", "method.name=rigl", "--set", "train.distill=0.5"], "train.distill = 0.5: RigL keeps no dense twin"),
+        (["digits-4-bits", "--set", "train.ema=0.9"], "train.ema = 0.9: .* an average of them is not rounded"),
         (
             ["--set", "method.name=rigl", "--set", "method.every=2000st"],
             "method.every=.2000st.: the first update of Rig",

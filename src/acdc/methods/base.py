@@ -40,6 +40,7 @@ class Base:
     on_host: ClassVar[tuple[str, ...]] = ()  # what it remembers on the CPU, wherever the model is
     needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
     alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
+    averages: ClassVar[bool] = True  # whether the average of compressed weights, masked, is compressed as well
     decided_by: ClassVar[str] = "training"  # what makes the sparsity where none is asked for
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that take one of a few words
 

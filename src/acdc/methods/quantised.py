@@ -36,6 +36,7 @@ class QuantisedACDC(Learned):
 
     name: ClassVar[str] = "quantised"
     alternates: ClassVar[bool] = True
+    averages: ClassVar[bool] = False
     decided_by: ClassVar[str] = "bits"
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "per": ("channel", "layer"),

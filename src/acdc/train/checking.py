@@ -222,6 +222,10 @@ def _ranges(recipe: Recipe) -> list[SettingError]:
     elif t.distill and not problems and not _gives_twin(recipe):
         why = f"{methods.find(recipe.method.name).title()} keeps no dense twin to learn from; leave it out"
         problems.append(SettingError("train.distill", f" = {t.distill:g}: {why}"))
+    name = recipe.method.name
+    if t.ema is not None and name in methods.names() and not methods.find(name).averages:
+        why = f'method.name = "{name}" rounds weights, and an average of them is not rounded; leave it out'
+        problems.append(SettingError("train.ema", f" = {t.ema:g}: {why}"))
     if recipe.method.name == "dense" and (r.baseline or r.finetune):
         why = ', run.finetune: method.name = "dense" has neither; set those that are true to false'
         problems.append(SettingError("run.baseline", why))
