@@ -46,6 +46,26 @@ def test_wandb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert said["id"] == "made-by-wandb", "the run that was stopped goes on"
 
 
+def test_a_service_that_cannot_be_reached_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next epoch is sent again."""
+    logged = []
+
+    def log(numbers: dict) -> None:
+        logged.append(numbers)
+        if len(logged) == 1:
+            raise ConnectionError("no route to host\nand much more")
+
+    module(monkeypatch, "trackio", init=lambda **_: SimpleNamespace(name="run"), log=log, finish=lambda: None)
+    with sinks.opened(["trackio"], recipe(), folder.claim(tmp_path / "run", "")) as (send,):
+        send(ROW)
+        send(ROW)
+    assert len(logged) == 2
+    (said,) = caplog.messages
+    assert said == "--log trackio: epoch 4 of acdc was not sent there (ConnectionError: no route to host)"
+
+
 def test_trackio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[str] = []
 

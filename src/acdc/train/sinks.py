@@ -1,5 +1,6 @@
 """Where else an epoch's numbers go: TensorBoard, Weights & Biases, trackio. metrics.jsonl stays the source of truth."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from acdc.train import folder
 from acdc.train.recipe import Recipe
 from acdc.train.rows import Row
 
+log = logging.getLogger("acdc")
 Sink = Callable[[Row], None]
 _NUMBERS = ("loss", "train_accuracy", "test_accuracy", "test_loss", "validation_accuracy", "ema_accuracy", "sparsity",
             "flops", "lr", "seconds")  # fmt: skip
@@ -32,7 +34,20 @@ def missing(wanted: Sequence[str]) -> list[str]:
 @contextmanager
 def opened(wanted: Sequence[str], recipe: Recipe, out: Path) -> Iterator[list[Sink]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(_OPENERS[name](recipe, out)) for name in wanted]
+        yield [_harmless(name, stack.enter_context(_OPENERS[name](recipe, out))) for name in wanted]
+
+
+def _harmless(name: str, sink: Sink) -> Sink:
+    """A service that cannot be reached does not end hours of training: metrics.jsonl has the row."""
+
+    def send(row: Row) -> None:
+        try:
+            sink(row)
+        except Exception as error:  # each service has its own
+            said = f"{type(error).__name__}: {error}".partition("\n")[0]
+            log.warning("--log %s: epoch %d of %s was not sent there (%s)", name, row.epoch + 1, row.run, said)
+
+    return send
 
 
 def numbers(row: Row) -> dict[str, float]:
