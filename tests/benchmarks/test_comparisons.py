@@ -11,13 +11,17 @@ import pytest
 
 from acdc.cli import main
 from benchmarks import comparisons, readme
+from tests.cli import in_process
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("compared") / "out"
     words = f"compare-methods digits --epochs 4 --methods acdc,static,dense --sparsities 0.9 --seeds 0,1 --out {out}"
-    assert main([*words.split(), "--set", "run.recalibrate=true"]) == 0
+    sets = ["--set", "run.recalibrate=true", "--set", "train.batch_size=256"]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        in_process.patch(monkeypatch)
+        assert main([*words.split(), *sets]) == 0
     return out
 
 

@@ -17,6 +17,7 @@ from acdc.cli import common, compare_methods, main, pool, variants
 from acdc.cli.cells import by_method, plan
 from acdc.cli.errors import Problems
 from acdc.train.recipe import Recipe
+from tests.cli import in_process
 
 SMALL = ["digits", "--epochs", "4", "--device", "cpu", "--set", "train.batch_size=256"]
 
@@ -59,8 +60,9 @@ def test_methods_seeds_and_dense_training_in_one_table(tmp_path: Path, capsys) -
     assert set(facts(out)) == {"gmp", "rigl", "dense", "static"}, "the table is of all that the folder holds"
 
 
-def test_variants_run_beside_methods_with_settings_of_their_own(tmp_path: Path, capsys) -> None:
+def test_variants_run_beside_methods_with_settings_of_their_own(tmp_path: Path, monkeypatch, capsys) -> None:
     """And one that fails is named, while the rest is in the table and on the page."""
+    in_process.patch(monkeypatch)
     out = tmp_path / "c"
     said = ["--variant", "gradual=acdc:gradual=true,train.distill=0.5", "--variant", "lost=static:optimizer.lr=1e30"]
     said += ["--variant", "pairs=acdc:pattern=2:4", "--sparsities", "0.8,0.9"]
@@ -81,7 +83,8 @@ def test_variants_run_beside_methods_with_settings_of_their_own(tmp_path: Path, 
     assert compare(out, "--methods", "static", *said[:-2], "--sparsities", "0.8") == 1, "tried again, and told again"
 
 
-def test_equal_flops_buys_sparse_training_more_epochs(tmp_path: Path) -> None:
+def test_equal_flops_buys_sparse_training_more_epochs(tmp_path: Path, monkeypatch) -> None:
+    in_process.patch(monkeypatch)
     out = tmp_path / "c"
     assert compare(out, "--methods", "acdc,rigl", "--equal", "flops", "--set", "rigl.every=3st") == 0
     found = facts(out)
@@ -235,16 +238,9 @@ def test_ctrl_c_before_a_run_trains_speaks_of_no_checkpoint(tmp_path: Path) -> N
 
 def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_path: Path) -> None:
     out = tmp_path / "c"
-    command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense", "--seeds", "0"]
-    command += ["--variant", "kept=dense:train.epochs=2000,run.checkpoint_every=1ep"]
-    command += [
-        "--variant",
-        "new=dense:train.epochs=2000,run.checkpoint_every=2000ep",
-        "--jobs",
-        "2",
-        "--out",
-        str(out),
-    ]
+    command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense"]
+    command += ["--variant", "new=dense:run.checkpoint_every=2000ep", "--epochs", "2000", "--jobs", "2"]
+    command += ["--out", str(out)]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -254,10 +250,10 @@ def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_pat
     )
     with process:
         assert process.stderr is not None
-        while not all((out / f"{name}-seed0" / "metrics.jsonl").exists() for name in ("kept", "new")):
+        while not all((out / f"{name}-seed0" / "metrics.jsonl").exists() for name in ("dense", "new")):
             assert process.poll() is None
             time.sleep(0.01)
-        while not list(out.glob("kept-seed0/checkpoints/*.pt")):
+        while not list(out.glob("dense-seed0/checkpoints/*.pt")):
             time.sleep(0.01)
         runs = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
         for pid in runs:
@@ -269,7 +265,7 @@ def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_pat
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors == (
-        "acdc: stopped at once; of 3 runs 1 done and 1 more with a checkpoint; lost is what kept-seed0 trained since "
+        "acdc: stopped at once; of 2 runs 0 done and 1 more with a checkpoint; lost is what dense-seed0 trained since "
         f"its checkpoint and all that new-seed0 trained; go on with: {same(command)}\n"
     )
     assert len(runs) == 2
@@ -302,7 +298,8 @@ def test_ctrl_c_says_how_many_runs_are_there(tmp_path: Path) -> None:
     assert pool.left(jobs) == "of 3 runs 1 done and 1 more with a checkpoint; go on with"
 
 
-def test_another_comparison_s_folder_is_refused(tmp_path: Path, capsys) -> None:
+def test_another_comparison_s_folder_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
+    in_process.patch(monkeypatch)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     assert compare(tmp_path / "full", "--methods", "dense") == 2

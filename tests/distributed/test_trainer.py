@@ -65,9 +65,9 @@ def test_two_processes_are_one_with_the_same_batch(tmp_path: Path) -> None:
 
 
 def test_a_signal_to_torchrun_stops_both_with_a_checkpoint_and_the_run_goes_on(tmp_path: Path) -> None:
-    whole, parts, longer = tmp_path / "whole", tmp_path / "parts", "train.epochs=40"
+    whole, parts, longer = tmp_path / "whole", tmp_path / "parts", "train.epochs=16"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    train(whole, longer, processes=2, lines=46)
+    train(whole, longer, processes=2, lines=18)
     process = subprocess.Popen(
         command(parts, longer, processes=2), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -115,44 +115,6 @@ def test_a_rank_that_is_late_goes_the_same_way(tmp_path: Path) -> None:
     done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "result.json").is_file()
-
-
-SLOW = """
-import os, sys, time
-from acdc.cli import main
-from acdc.train import checkpoint
-
-load, rank = checkpoint.load, int(os.environ["RANK"])
-
-def slowly(path):
-    time.sleep(3 * rank)
-    if rank and "UNREADABLE" in os.environ:
-        raise checkpoint.CheckpointError(f"{path}: could not be read")
-    return load(path)
-
-checkpoint.load = slowly
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_every_rank_looks_at_checkpoints_before_one_is_renamed_or_refused(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    train(out, processes=2)
-    (out / "result.json").unlink()
-    bad = max((out / "checkpoints").iterdir())
-    bad.write_bytes(b"damaged")
-    (tmp_path / "slow.py").write_text(SLOW)
-    line = [*command(out, processes=2)[:6], str(tmp_path / "slow.py"), "train", "--resume", str(out), "--device", "cpu"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    unreadable = environment | {"UNREADABLE": "1"}
-    done = subprocess.run(line, env=unreadable, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode != 0
-    assert f"acdc: {bad}: could not be read" in done.stderr, "what only rank 1 knows is said"
-    assert bad.exists()
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert f"passed over: {bad}: cut short" in done.stdout
-    assert (out / "result.json").is_file()
 
 
 def test_what_rank_0_cannot_do_is_known_to_all_and_said_once(tmp_path: Path) -> None:
