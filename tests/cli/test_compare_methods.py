@@ -239,8 +239,8 @@ def test_ctrl_c_before_a_run_trains_speaks_of_no_checkpoint(tmp_path: Path) -> N
 def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_path: Path) -> None:
     out = tmp_path / "c"
     command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense"]
-    command += ["--variant", "new=dense:run.checkpoint_every=2000ep", "--epochs", "2000", "--jobs", "2"]
-    command += ["--out", str(out)]
+    command += ["--set", "run.checkpoint_every=1ep", "--variant", "new=dense:run.checkpoint_every=2000ep"]
+    command += ["--epochs", "2000", "--jobs", "2", "--out", str(out)]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     if problems or base is None or jobs is None:
         raise UsageError(list(dict.fromkeys(problems)))
     _claim(out, base, cells, _typed(args))
-    made = [pool.Job(cell.name, out / cell.name) for cell in cells]
+    made = [pool.Job(cell.name, out / cell.name, tuple(differences.free(cell.variant.settings)[0])) for cell in cells]
     for cell, job in zip(cells, made, strict=True):
         pool.prepare(cell.recipe, job.folder)
     for text in warnings:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class Job:
     name: str
     folder: Path
+    settings: tuple[str, ...] = ()  # of its own, that it goes on with; they come after those of all
 
     @property
     def log(self) -> Path:
@@ -73,9 +74,7 @@ def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str)
                 while waiting and len(running) < at_once and not stop:
                     job = waiting.pop(0)
                     with job.log.open("a") as log:
-                        running[job] = subprocess.Popen(
-                            _command(place, job.folder), stdout=log, stderr=log, env=environment
-                        )
+                        running[job] = subprocess.Popen(_command(place, job), stdout=log, stderr=log, env=environment)
                 if stop and not told:
                     told = True
                     for process in running.values():
@@ -137,11 +136,11 @@ def left(jobs: Sequence[Job], killed: Sequence[Job] = ()) -> str:
     return f"{said}{f'; lost is {lost}' if lost else ''}; go on with"
 
 
-def _command(place: "Place", inner: Path) -> list[str]:
-    command = [sys.executable, "-m", "acdc", "train", "--resume", str(inner), "--device", place.device.type]
+def _command(place: "Place", job: Job) -> list[str]:
+    command = [sys.executable, "-m", "acdc", "train", "--resume", str(job.folder), "--device", place.device.type]
     if place.root is not None:
         command += ["--data", place.root]
     if place.workers is not None:
         command += ["--workers", str(place.workers)]
-    command += [part for text in place.settings for part in ("--set", text)]
+    command += [part for text in (*place.settings, *job.settings) for part in ("--set", text)]
     return command + [part for name in place.log for part in ("--log", name)]
