@@ -211,14 +211,11 @@ def phase_ends(folder: Path) -> list[str]:
 
 def speed(folder: Path) -> str:
     """Training images a second, evaluation and all else of an epoch included."""
-    config, result = (
-        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "result.json")
-    )
-    _, *rows = _rows(folder)
-    images, seconds = config["data"]["train"], [row["seconds"] for row in rows]
+    images, whole = settings_of(folder)["data"]["train"], json.loads((folder / "result.json").read_text())["seconds"]
+    _, *others = (row["seconds"] for row in _rows(folder))
     return (
-        f"{images / statistics.mean(seconds):,.0f} images/s from the second epoch on, evaluation included; "
-        f"{images * (1 + len(rows)) / result['seconds']:,.0f} of the whole command, with compiling and all that follows"
+        f"{images / statistics.mean(others):,.0f} images/s from the second epoch on, evaluation included; "
+        f"{images * (1 + len(others)) / whole:,.0f} of the whole command, with compiling and all that follows"
     )
 
 

@@ -120,8 +120,8 @@ def _paper(recipe: Recipe, name: str) -> None:
     usual = reading.read(name).epochs
     if row.training and usual != recipe.epochs:
         costs.append(f"against {usual} dense epochs")
-    titles = {"twin": "dense twin", "finetuned": "fine-tuned"}
-    models = [f"{titles.get(model, model)} {value}" for model, value in accuracies(row).items()]
+    titles = {"sparse": "sparse", "baseline": "dense", "dense": "dense twin", "finetuned": "fine-tuned"}
+    models = [f"{titles[file]} {accuracy}" for file, accuracy in accuracies(row).items()]
     if said := [part for part in (", ".join(costs), ", ".join(models), row.note) if part]:
         print(f"the paper, with these settings: {'; '.join(said)}")
 

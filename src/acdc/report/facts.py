@@ -230,20 +230,14 @@ def _published(run: Run) -> PaperRow | None:
     return paper.row_for(run.recipe) if run.recipe else None
 
 
-def _values(row: PaperRow) -> dict[str, tuple[float | None, float | None]]:
-    """Accuracy in % and its standard deviation, by role; the one deviation of a row is that of its main model."""
-    return {
-        "sparse": (row.sparse, row.std),
-        "baseline": (row.dense, row.std if row.sparse is None else None),
-        "twin": (row.twin, None),
-        "finetuned": (row.finetuned, None),
-    }
+def _by_role(row: PaperRow) -> dict[str, paper.Accuracy]:
+    return {ROLES[file]: accuracy for file, accuracy in paper.accuracies(row).items()}
 
 
 def _beside(run: Run, role: str) -> str | None:
     row = _published(run)
-    value, std = _values(row).get(role, (None, None)) if row else (None, None)
-    return None if value is None else f"{value:g}{f' ± {std:g}' if std else ''} %"
+    found = _by_role(row).get(role) if row else None
+    return str(found) if found else None
 
 
 def paper_note(run: Run) -> str:
@@ -256,12 +250,11 @@ def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
     row, found = _published(run), list[tuple[str, float, float, float | None]]()
     if row is None:
         return []
-    published = _values(row)
+    published = _by_role(row)
     for model in models(run):
-        value, std = published.get(model.role, (None, None))
-        if value is None:
+        if model.role not in published:
             continue
-        name = noun(model.role)
+        (value, std), name = published[model.role], noun(model.role)
         found.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, std))
         if model.best:
             best = f"{name}, best epoch on the {model.best['chosen_on']} set (%)"

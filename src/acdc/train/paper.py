@@ -1,7 +1,8 @@
 """The paper's value for what was trained, where it has one."""
 
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from acdc.train import reading
 from acdc.train.recipe import PaperRow, Recipe
@@ -12,13 +13,17 @@ _WHATEVER = {
     "data": ("bad_limit",),
     "train": ("accumulate", "precision", "ema", "channels_last", "threads", "deterministic", "compile", "cuda_graphs"),
 }
-# Where a run keeps the models that a row has.
-_FILES = {
-    "sparse.safetensors": "sparse",
-    "baseline.safetensors": "dense",
-    "dense.safetensors": "twin",
-    "finetuned.safetensors": "finetuned",
-}
+_MODELS = {"sparse": "sparse", "baseline": "dense", "dense": "twin", "finetuned": "finetuned"}  # a run's file, a row's
+
+
+class Accuracy(NamedTuple):
+    """In %."""
+
+    value: float
+    std: float | None
+
+    def __str__(self) -> str:
+        return f"{self.value:g}{f' ± {self.std:g}' if self.std else ''} %"
 
 
 def settings_of(row: PaperRow) -> list[str]:
@@ -36,20 +41,21 @@ def row_for(recipe: Recipe) -> PaperRow | None:
     return next((row for row in rows if _decides(_read(recipe.name, *settings_of(row))) == wanted), None)
 
 
-def accuracies(row: PaperRow) -> dict[str, str]:
-    """Of each model the row has: "79.1 ± 0.07 %", say. The one deviation of a row is that of its main model."""
-    main = "sparse" if row.sparse is not None else "dense"
+def accuracies(row: PaperRow) -> dict[str, Accuracy]:
+    """By the file, without its ending, in which a run keeps the model. The one deviation is that of the main model."""
+    main = "sparse" if row.sparse is not None else "baseline"
     return {
-        model: f"{value:g}{f' ± {row.std:g}' if row.std and model == main else ''} %"
-        for model in _FILES.values()
+        file: Accuracy(value, row.std if file == main else None)
+        for file, model in _MODELS.items()
         if (value := getattr(row, model)) is not None
     }
 
 
 def beside(recipe: Recipe, file: str) -> str | None:
-    """What to print beside the model in this file of a run."""
+    """What to print beside the model in this file of a run: "79.1 ± 0.07 %", say."""
     row = row_for(recipe)
-    return accuracies(row).get(_FILES.get(file, "")) if row else None
+    found = accuracies(row).get(Path(file).stem) if row else None
+    return str(found) if found else None
 
 
 @cache
