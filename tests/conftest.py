@@ -34,6 +34,7 @@ def _runs_dropped_between_phases_are_collected():
 
 
 def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="fuzz and kill for as long as `make drills` does")
     parser.addoption("--matrix", metavar="FILE", help="write the optimizer x feature table of this run to FILE")
 
 
