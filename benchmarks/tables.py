@@ -214,6 +214,23 @@ def throughput_table(rows: Sequence[Row]) -> Table:
     return title, header, cells, f"{sizes}. {'; '.join(first['execution'])}. {_note(first)}"
 
 
+def startup_table(rows: Sequence[Row]) -> Table:
+    cells = [
+        [
+            row["recipe"],
+            {"0": "every kernel", "off": "none"}.get(row["limit"], f"{row['limit']} kernels"),
+            duration(row["first_step_seconds"]),
+            ", ".join(duration(seconds) for seconds in row["transition_seconds"]),
+            ", ".join(f"{name} {duration(seconds)}" for name, seconds in row["first_evaluation_seconds"].items()),
+            duration(row["step_milliseconds"] / 1000),
+        ]
+        for row in rows
+    ]
+    header = ["recipe", "cuDNN tries", "first step", "first step of later phases", "first evaluation", "step"]
+    title = f"Start-up on {rows[0]['device_name']}"
+    return title, header, cells, f"The recipes' own batches and precisions. {_note(rows[0])}"
+
+
 def methods_table(rows: Sequence[Row]) -> Table:
     first, titles = rows[0], {"update": "an update", "between": "a step between updates"}
     cells = [
