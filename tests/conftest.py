@@ -1,13 +1,24 @@
 """Set-up shared by all tests; records which (optimizer, feature) pairs pass, for docs/compatibility.md."""
 
 import gc
+import os
 import re
 import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
-import torch
+
+from acdc.train import bf16
+
+# Where bf16 kernels crash (some virtual machines advertise AMX in vain) oneDNN must be told before torch is imported.
+# The answer reaches the suite's other processes through the environment.
+if "ACDC_TESTS_PROBED_BF16" not in os.environ:
+    os.environ["ACDC_TESTS_PROBED_BF16"] = "1"
+    if bf16.crash_on_cpu():
+        os.environ.update([bf16.REMEDY])
+
+import torch  # noqa: E402
 
 # One thread a process: the suite runs in several, and two pools of spinning threads on one core stall each other.
 torch.set_num_threads(1)

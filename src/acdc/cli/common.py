@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from acdc.train.recipe import Recipe
 
 DEVICES = ("auto", "cpu", "cuda")
-IN_FP32 = "precision: fp32 (trained in fp16, which needs a GPU)"  # of models that are run; see train/step.py
 # Options that are short for a setting.
 SHORTCUTS = {"sparsity": "method.sparsity", "epochs": "train.epochs", "lr": "optimizer.lr"}
 
@@ -166,6 +165,12 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
             return
     for line in tabulate.plain(title, header, rows, text=text):
         print(line)
+
+
+def in_fp32(recipe: "Recipe") -> str:
+    """What is said of a model that is run in fp32, as this device cannot compute in the precision it was trained in."""
+    why = "needs a GPU" if recipe.train.precision == "fp16" else "crashes on this CPU: see acdc doctor"
+    return f"precision: fp32 (trained in {recipe.train.precision}, which {why})"
 
 
 def judged(images: int, unreadable: int, noun: str = "images") -> str:

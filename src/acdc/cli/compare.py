@@ -65,8 +65,9 @@ def run(args: argparse.Namespace) -> int:
             if not kept:
                 print(f"device: {device.type} ({why})")
                 again = [model.recipe for pair in compared for model in pair if not model.kept]
-                if any(computable(recipe, device) is not recipe for recipe in again):
-                    print(common.IN_FP32)
+                changed = [recipe for recipe in again if computable(recipe, device) is not recipe]
+                for text in dict.fromkeys(map(common.in_fp32, changed)):
+                    print(text)
         done = [_compare(a, b, problem, device) for a, b in compared]
     except (ValueError, BadImagesError) as error:
         raise UsageError([str(error)]) from None

@@ -17,7 +17,7 @@ import torch
 from acdc import data
 from acdc._version import __version__
 from acdc.data import cifar, folders
-from acdc.train import environment, folder, step
+from acdc.train import bf16, environment, folder, step
 
 _NEEDED = {"torch": "2.11", "safetensors": "0.5", "rich": "13.7"}
 # The extra that installs them, what they are for, and packages as they are imported and as they are installed.
@@ -92,6 +92,7 @@ def _device() -> Iterator[Finding]:
     said = os.environ.get("OMP_NUM_THREADS")
     threads = f"{torch.get_num_threads()} for torch{f', by OMP_NUM_THREADS={said}' if said else ''}"
     yield Finding("ok", f"CPU: {hardware['cpu']}, {environment.cores()} cores, {threads}")
+    yield _bf16_on_cpu()
     if not torch.cuda.is_available():
         built = torch.version.cuda or torch.version.hip
         reason = f"torch is built for {built} and sees none" if built else f"torch {torch.__version__} is built without"
@@ -107,6 +108,14 @@ def _device() -> Iterator[Finding]:
             yield Finding("no", "less than half of its memory is free", "nvidia-smi names the processes that hold it")
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         yield Finding("no", "bf16: not on this GPU", 'for recipes in bf16 type --set train.precision=fp16, or "fp32"')
+
+
+def _bf16_on_cpu() -> Finding:
+    if (crash := bf16.crash_on_cpu()) is None:
+        return Finding("ok", "bf16 on the CPU: torch's kernels run (tried in a process of its own)")
+    name, value = bf16.REMEDY
+    cure = f"set {name}={value} in the environment" if bf16.remedy_works() else "use fp32"
+    return Finding("no", f"bf16 on the CPU: torch's kernels crash ({crash})", f"for recipes in bf16 {cure}")
 
 
 def _compiler() -> Iterator[Finding]:

@@ -77,7 +77,7 @@ def _one(where: Path, names: list[str], device: torch.device, root: str | None, 
     trained = weights.recipe_of(where)
     recipe = computable(trained, device)
     if recipe is not trained:
-        print(common.IN_FP32)
+        print(common.in_fp32(trained))
     if not names:
         names = weights.models(where)
         if not names:

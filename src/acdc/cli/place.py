@@ -41,9 +41,8 @@ def load(recipe: Recipe, place: Place) -> loading.Problem:
 
 def not_here(recipe: Recipe, device: torch.device) -> list[str]:
     """What this device cannot do."""
-    if step.computable(recipe, device) is recipe:
-        return []
-    return ['train.precision = "fp16": it needs a GPU; on a CPU write "bf16" or "fp32"']
+    why = step.unsupported(recipe.train.precision, device)
+    return [f'train.precision = "{recipe.train.precision}": {why}'] if why else []
 
 
 def load_data(

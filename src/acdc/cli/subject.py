@@ -10,12 +10,12 @@ from acdc import models
 from acdc.cli import common
 from acdc.cli.errors import Problems, UsageError
 from acdc.cli.facts import Facts, facts_of
-from acdc.cli.place import execution, fit
+from acdc.cli.place import execution, fit, not_here
 from acdc.methods.base import Base
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.uses import forward_uses
 from acdc.train.recipe import Recipe
-from acdc.train.step import Execution, computable
+from acdc.train.step import Execution
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,8 @@ def read(args: argparse.Namespace, warnings: list[str]) -> Subject:
     if recipe:
         facts = attempt(lambda: facts_of(recipe, args.data)) if not common.data_is_wrong(examined.wrong) else None
         warnings += attempt(lambda: fit(recipe, facts, device, wrong=examined.wrong)) or ()
-    if recipe and device and computable(recipe, device) is not recipe:
-        text = 'train.precision = "fp16": acdc train needs a GPU for it; on a CPU type --set train.precision=bf16'
-        (problems if args.device == "cpu" else warnings).append(text)
+    if recipe and device:
+        (problems if args.device == "cpu" else warnings).extend(not_here(recipe, device))
     if problems:
         raise UsageError(problems)
     assert recipe is not None

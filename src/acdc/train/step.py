@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from acdc.sparsifier import Sparsifier
+from acdc.train import bf16
 from acdc.train.recipe import Recipe, Training
 
 _WARM = 3  # eager steps before a first capture: cuDNN chooses its kernels, the allocator and the optimizer settle
@@ -75,9 +76,19 @@ def compiler() -> str | None:
     return next((path for name in ("c++", "g++", "clang++", "cc", "gcc") if (path := shutil.which(name))), None)
 
 
+def unsupported(precision: str, device: torch.device) -> str | None:
+    """Why this device cannot compute in this precision, and what to type instead; None if it can."""
+    if device.type != "cpu":
+        return None
+    if precision == "fp16":
+        return 'it needs a GPU; on a CPU type --set train.precision=bf16, or "fp32"'
+    return bf16.advice() if precision == "bf16" and bf16.crash_on_cpu() else None
+
+
 def computable(recipe: Recipe, device: torch.device) -> Recipe:
-    """As a model of it is run on `device`: fp16 needs a GPU, and fp32 takes its place. Training is refused instead."""
-    if recipe.train.precision != "fp16" or device.type == "cuda":
+    """The recipe as its model is run on `device`: in fp32 where its own precision is not to be had there. Training is
+    refused instead."""
+    if unsupported(recipe.train.precision, device) is None:
         return recipe
     return replace(recipe, train=replace(recipe.train, precision="fp32"))
 
