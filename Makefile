@@ -3,15 +3,16 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 
-.PHONY: help setup demo test lint format bench matrix figure drills browser-test clean
+.PHONY: help setup demo test test-gpu lint format bench matrix figure drills browser-test clean
 
 help:
 	@echo "make demo    train the default run: digits, a dense baseline and AC/DC at 90 %"
 	@echo "make test    run the tests"
+	@echo "make test-gpu  run what needs or uses a GPU, with the python3 (PYTHON=...) whose torch sees one"
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   run the CPU benchmarks and write results/"
 	@echo "make matrix  regenerate docs/compatibility.md from the tests"
-	@echo "make drills  kill a run at random moments and compare it with one left alone"
+	@echo "make drills  kill runs at random moments, and damage their files thousands of times"
 	@echo "make browser-test  look at reports in headless Chromium (needs chromium installed)"
 	@echo "make figure  redraw docs/wrn.svg from the kept run"
 
@@ -27,6 +28,14 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(PY) -m pytest --numprocesses 2 --dist worksteal
+
+# No venv: constraints.txt pins torch for development, and a machine with a GPU has its own build of it.
+PYTHON := python3
+GPU    := tests/conformance tests/train/test_gpu.py tests/train/test_step.py tests/train/test_loop.py \
+          tests/train/test_evaluation.py tests/train/test_optim.py
+
+test-gpu:
+	PYTHONPATH=src ACDC_TEST_DEVICE=cuda $(PYTHON) -m pytest $(GPU)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

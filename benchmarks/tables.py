@@ -56,6 +56,14 @@ time not spent in forward, backward and optimizer on a batch that lies ready; "m
 epoch of 50,000 images and describing every 20th; "compressed / dense" compares training
 epochs of neighbouring phases, as the median over pairs.
 """
+_STARTUP = """
+## Start-up
+
+`python -m benchmarks.startup`: seconds until a recipe's first step has run, of the first step of each later phase, of
+the first batch of another size (an epoch's last) and of the first evaluations, for each limit of cuDNN's search for
+kernels, in a process of its own; "step" is the median of those after that. Acdc searches as torch does, ten kernels,
+and not at all for odd batches and for fp16's evaluations that are done again in fp32.
+"""
 _METHODS = """
 ## What methods cost
 
@@ -141,6 +149,7 @@ def page(results: Path) -> str:
         (_OVERHEAD, "overhead.jsonl", "net", overhead_table),
         (_METHODS, "methods.jsonl", "net", methods_table),
         (_THROUGHPUT, "throughput.jsonl", "recipe", throughput_table),
+        (_STARTUP, "startup.jsonl", "benchmark", startup_table),
         (_JPEG, "jpeg.jsonl", "benchmark", jpeg_table),
     ):
         tables = [markdown(table(rows)) for rows in newest(read(results / file), key)]
@@ -215,18 +224,22 @@ def throughput_table(rows: Sequence[Row]) -> Table:
 
 
 def startup_table(rows: Sequence[Row]) -> Table:
+    def each(seconds: dict[str, float]) -> str:
+        return ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
+
     cells = [
         [
-            row["recipe"],
+            row["recipe"] + (", compiled" if row["compiled"] else ""),
             {"0": "every kernel", "off": "none"}.get(row["limit"], f"{row['limit']} kernels"),
             duration(row["first_step_seconds"]),
             ", ".join(duration(seconds) for seconds in row["transition_seconds"]),
-            ", ".join(f"{name} {duration(seconds)}" for name, seconds in row["first_evaluation_seconds"].items()),
+            each(row["odd_batch_seconds"]),
+            each(row["first_evaluation_seconds"]),
             duration(row["step_milliseconds"] / 1000),
         ]
         for row in rows
     ]
-    header = ["recipe", "cuDNN tries", "first step", "first step of later phases", "first evaluation", "step"]
+    header = ["recipe", "cuDNN tries", "first step", "of later phases", "odd batch", "first evaluation", "step"]
     title = f"Start-up on {rows[0]['device_name']}"
     return title, header, cells, f"The recipes' own batches and precisions. {_note(rows[0])}"
 

@@ -18,7 +18,7 @@ if "ACDC_TESTS_PROBED_BF16" not in os.environ:
     if bf16.crash_on_cpu():
         os.environ.update([bf16.REMEDY])
 
-import torch  # noqa: E402
+import torch
 
 # One thread a process: the suite runs in several, and two pools of spinning threads on one core stall each other.
 torch.set_num_threads(1)
@@ -50,6 +50,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if os.environ.get("ACDC_TEST_DEVICE") == "cuda" and not torch.cuda.is_available():
+        pytest.exit("ACDC_TEST_DEVICE=cuda: torch sees no GPU here; leave it out to test on the CPU", returncode=2)
     config.addinivalue_line("markers", "feature(name): the column of docs/compatibility.md this test fills")
 
 

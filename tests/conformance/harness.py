@@ -158,9 +158,11 @@ class Run:
         )
 
     def bits(self) -> dict[str, Tensor]:
-        state = {f"model.{k}": v.clone() for k, v in self.model.state_dict().items()}
+        """Model and optimizer state, on the CPU: torch's own load_state_dict moves NAdam's mu_product to the GPU, from
+        the CPU where a step leaves it, and goes on with the same numbers."""
+        state = {f"model.{k}": v.cpu().clone() for k, v in self.model.state_dict().items()}
         for index, entries in self.optimizer.state_dict()["state"].items():
-            state |= {f"optimizer.{index}.{k}": torch.as_tensor(v).clone() for k, v in entries.items()}
+            state |= {f"optimizer.{index}.{k}": torch.as_tensor(v).cpu().clone() for k, v in entries.items()}
         return state
 
 

@@ -152,6 +152,19 @@ def test_fp16_that_overflows_is_evaluated_again_in_fp32_and_that_is_said_once(tm
     assert said.startswith("evaluation overflows fp16 and is finite in fp32: it was done again in fp32")
 
 
+def test_cudnn_searches_no_kernels_for_evaluation_again_or_for_odd_batches(tmp_path: Path) -> None:
+    """fp32 is a precision of its own to cuDNN: searching for it took a minute in the middle of a run."""
+    run, seen = half(tmp_path, -1e6), []
+    run.model.register_forward_hook(lambda *_: seen.append((len(_[2]), _[2].dtype, torch.backends.cudnn.benchmark)))
+    run.model.bn1.running_mean.fill_(-1e6)
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        evaluate(run.model, run.loaders.test, run.recipe, run.setting)
+    full = max(size for size, _, _ in seen)
+    assert {size for size, _, _ in seen} == {full, 40 % full}
+    for size, dtype, searching in seen:
+        assert searching == (dtype == torch.float16 and size == full)
+
+
 def test_fp16_that_does_not_overflow_stays_fp16(tmp_path: Path, caplog) -> None:
     run = half(tmp_path, 0.0)
     next(run.run())

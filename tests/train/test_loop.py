@@ -1,6 +1,7 @@
 """The loop: what a row says, that each phase is seen by its own model, and that resuming gives the same bits."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,18 @@ def test_whoever_watches_sees_the_epoch_go_by(tmp_path: Path, monkeypatch: pytes
     assert all(0 < moment.share <= 1 and moment.loss > 0 and moment.images_per_second > 0 for moment in seen)
 
 
+def test_a_long_first_step_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(10**9))
+    monkeypatch.setattr("time.monotonic", lambda: 3.0 * next(now))  # three seconds between two looks
+    said: list[str] = []
+    list(stage(tmp_path, change=lambda setting: setattr(setting, "say", said.append)).run())
+    assert said == []
+    monkeypatch.setattr("acdc.train.loop._LONG_STARTUP", 2.0)
+    list(stage(tmp_path, change=lambda setting: setattr(setting, "say", said.append)).run())
+    (told,) = said
+    assert re.match(r"acdc: the first step took \d+ s.*; later ones are faster", told)
+
+
 def test_images_without_a_label_do_not_count(tmp_path: Path) -> None:
     run = stage(tmp_path)
 
@@ -328,7 +341,8 @@ def test_the_twin_teaches_the_final_phase(tmp_path: Path) -> None:
     assert one[-1].loss != two[-1].loss
     teacher = taught._step.teacher
     assert teacher is not None
-    assert all(torch.equal(value, taught.sparsifier.twin.model[name]) for name, value in teacher.state_dict().items())
+    twin = taught.sparsifier.twin.model  # on the CPU, wherever the run is
+    assert all(torch.equal(value.cpu(), twin[name]) for name, value in teacher.state_dict().items())
     assert not teacher.training
 
 

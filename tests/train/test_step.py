@@ -46,6 +46,19 @@ def test_full_batches_go_the_fast_way_whichever_comes_first() -> None:
     assert seen == [4, 4]
 
 
+def test_cudnn_searches_no_kernels_for_the_last_batch_of_an_epoch() -> None:
+    """A batch of another size is met once an epoch; a search takes as long as a whole start-up."""
+    seen: list[tuple[int, bool]] = []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    model.register_forward_hook(lambda *_: seen.append((len(_[2]), torch.backends.cudnn.benchmark)))
+    step = Step(model, Training(), EAGER, Totals(CPU), device=CPU, full=4)
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        for size in (4, 2, 4):
+            step(torch.randn(size, 3, 2, 2), torch.randint(3, (size,)))
+        assert torch.backends.cudnn.benchmark
+    assert seen == [(4, True), (2, False), (4, True)]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_dropout_draws_what_it_draws_eagerly(mode: str) -> None:
     device, losses = torch.device(DEVICE), []

@@ -109,6 +109,7 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: Stop
                 world=world,
                 stop=stop,
                 watch=console.watch,
+                say=console.say,
                 sinks=logs,
             )
             telling.introduce(console, recipe, problem, setting, place, out, found)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from acdc.data.images import Batches, full_share
 from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 from acdc.train.skipped import skipped
-from acdc.train.step import autocast
+from acdc.train.step import autocast, without_kernel_search
 
 log = logging.getLogger("acdc")
 
@@ -49,7 +50,8 @@ def evaluate(
     if score.precision == "fp16" and not math.isfinite(score.loss):
         if logits_to is not None:
             logits_to.clear()
-        score = _score(model, None, batches, "fp32", setting, logits_to)
+        with without_kernel_search():
+            score = _score(model, None, batches, "fp32", setting, logits_to)
         if math.isfinite(score.loss) and setting.world.first and not setting.said_overflow:
             setting.said_overflow = True
             log.warning(
@@ -69,8 +71,9 @@ def _score(
     sums = torch.zeros(3, dtype=torch.float64, device=setting.device)
     for images, labels in batches.batches(0):
         setting.stop_if_asked()
-        run = model if fast is None or len(labels) != full else fast
-        with autocast(precision, setting.device):
+        whole = len(labels) == full
+        run = fast if fast is not None and whole else model
+        with autocast(precision, setting.device), nullcontext() if whole else without_kernel_search():
             logits = run(images)
         if logits_to is not None:
             logits_to.append(logits.float())

@@ -292,7 +292,8 @@ def reproducible(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """Threads, cuDNN and TF32 as the recipe says, for as long as this lasts.
 
     fp32 means fp32: torch's own default lets convolutions use TF32. On a GPU everything runs on a stream of its own,
-    as capturing a CUDA graph wants.
+    as capturing a CUDA graph wants. cuDNN tries as many kernels as torch lets it (ten): trying all doubles the time of
+    the first step and was not measured to make later ones faster (python -m benchmarks.startup).
     """
     threads, cudnn, tf32 = torch.get_num_threads(), torch.backends.cudnn, recipe.train.precision != "fp32"
     matmul = torch.get_float32_matmul_precision()
@@ -308,10 +309,21 @@ def reproducible(recipe: Recipe, device: torch.device) -> Iterator[None]:
                 cudnn.flags(
                     enabled=cudnn.enabled,
                     benchmark=not fixed,
-                    benchmark_limit=0,  # every kernel is tried, not torch's first ten
                     deterministic=fixed,
                     allow_tf32=tf32,
                 )
             )
-            stack.enter_context(torch.cuda.stream(torch.cuda.Stream(device)))
+            stack.enter_context(_stream_of_its_own(device))
         yield
+
+
+@contextlib.contextmanager
+def _stream_of_its_own(device: torch.device) -> Iterator[None]:
+    """Work before this, in it and after it runs in that order, as on one stream: each waits for the one before."""
+    outside, inside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    inside.wait_stream(outside)
+    try:
+        with torch.cuda.stream(inside):
+            yield
+    finally:
+        outside.wait_stream(inside)

@@ -20,6 +20,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -44,6 +45,7 @@ from acdc.train.stopping import Stopped
 from acdc.train.watch import Watch
 from acdc.twin import StateDict, to_cpu
 
+_LONG_STARTUP = 5.0  # seconds until the first step is done, from which on they are told
 _ASK_OTHERS = 20  # steps between two times that ranks tell each other what each has met
 
 
@@ -77,6 +79,7 @@ class Stage:
         self.seconds = 0.0  # of the epoch under way, before a checkpoint it was taken up from
         self.extra: Callable[[], dict[str, Any]] = dict  # kept with every checkpoint, by whoever runs the stages
         self.saved: Path | None = None
+        self._warm = False  # whether a step has run
         self._layers, self._uses = find_prunable(model), uses
         pruned = self.sparsifier.layers if self.sparsifier else self._layers
         self.dynamics = Dynamics(self._layers, pruned, uses)
@@ -151,6 +154,8 @@ class Stage:
             if self.ema is not None:
                 self.ema.update_parameters(self.model)
             self.batch += 1
+            if not self._warm:
+                self._tell_startup(began)
             if self.scaler and self.sparsifier and self.sparsifier.step != self.step:
                 self.sparsifier.set_step(self.step)  # a step GradScaler skipped is a step of the schedule all the same
             self.seconds = time.perf_counter() - start
@@ -162,6 +167,18 @@ class Stage:
             self._stop_if_asked()
             if self.batch < each and self._due(self.step):
                 self.save()
+
+    def _tell_startup(self, began: float) -> None:
+        """Say what the first step took, where somebody would wonder."""
+        self._warm = True
+        if self.setting.device.type == "cuda":
+            torch.cuda.synchronize(self.setting.device)
+        seconds = time.monotonic() - began
+        if seconds > _LONG_STARTUP:
+            done = ["the choice of kernels"] * (self.setting.device.type == "cuda")
+            done += ["compiling"] * self.setting.execution.compile
+            what = f", with {' and '.join(done)}" if done else ""
+            self.setting.say(f"{self.name}: the first step took {seconds:.0f} s{what}; later ones are faster")
 
     def _row(self, start: float, trained: float) -> Row:
         sums = self.setting.world.sum(self.totals.values.double()).tolist()

@@ -30,6 +30,7 @@ class Setting:
     world: World = field(default_factory=World)
     stop: StopRequest = field(default_factory=StopRequest)
     watch: Callable[[Live], None] = lambda live: None
+    say: Callable[[str], None] = lambda text: None  # a line for whoever watches
     sinks: Sequence[Callable[[Row], None]] = ()
     said_overflow: bool = False  # of fp16, in evaluation: once is enough
 

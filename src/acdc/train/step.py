@@ -5,8 +5,8 @@ All three compute the same. A batch is trained in `accumulate` parts, whose grad
 
 import copy
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
@@ -58,6 +58,8 @@ def choose(train: Training, device: torch.device, *, steps: int, world: int) -> 
     else:
         compiled, reason = train.compile == "on", ""
     why.append(f"torch.compile: {_why(train.compile, compiled, reason)}")
+    if cuda and not train.deterministic:
+        why.append("cuDNN: the first step times several kernels for each layer, and is slow; no later one is")
     return Execution(compiled, graphs, tuple(why))
 
 
@@ -97,6 +99,19 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
     if precision in ("bf16", "fp16"):
         return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
     return nullcontext()
+
+
+@contextmanager
+def without_kernel_search() -> Iterator[None]:
+    """cuDNN takes its best guess at a kernel instead of timing several: for shapes and precisions that come too rarely
+    to repay a search, which takes as long as at the first step."""
+    cudnn = torch.backends.cudnn
+    searching = cudnn.benchmark
+    cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        cudnn.benchmark = searching
 
 
 def compiled(model: nn.Module, execution: Execution) -> Any:
@@ -166,7 +181,8 @@ class Step:
 
     def __call__(self, images: Tensor, labels: Tensor, phase: object = None, *, eagerly: bool = False) -> None:
         if len(labels) != self._full:  # the last batch of an epoch; a shape of its own is not worth compiling
-            self._eager(self._model, images, labels)
+            with without_kernel_search():
+                self._eager(self._model, images, labels)
         elif eagerly or not self._graphs:
             self._eager(self.fast, images, labels)
         else:
