@@ -1,7 +1,11 @@
-"""Trains a tiny net and saves after every step; started again, it goes on. Used by test_kill.py."""
+"""Trains a tiny net and saves after every step; started again, it goes on. Used by test_kill.py.
 
+python kill_script.py FOLDER STEP      it kills itself after that step, if it comes to it
+"""
+
+import os
+import signal
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -18,7 +22,7 @@ def save(path: Path, value: object) -> None:
     temporary.replace(path)
 
 
-def main(folder: Path, pause: float) -> None:
+def main(folder: Path, kill_at: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
@@ -42,10 +46,11 @@ def main(folder: Path, pause: float) -> None:
             {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sparsifier": s.state_dict()},
         )
         print(s.step, s.phase.kind, flush=True)
-        time.sleep(pause)
+        if s.step == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
     result = s.finish()
     save(folder / "result.pt", {"sparse": result.sparse, "dense": result.dense, "masks": result.masks})
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,6 +1,7 @@
 """kill -9 at a random step inside a sparse phase, resume: the same bits as a run that was never killed."""
 
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,34 +11,26 @@ import torch
 SCRIPT = Path(__file__).with_name("kill_script.py")
 
 
-def start(folder: Path, pause: float) -> subprocess.Popen:
+def train(folder: Path, kill_at: int = -1) -> subprocess.CompletedProcess[str]:
+    """Until it ends, or until it kills itself after a step."""
     folder.mkdir(exist_ok=True)
-    return subprocess.Popen([sys.executable, SCRIPT, folder, str(pause)], stdout=subprocess.PIPE, text=True)
+    return subprocess.run([sys.executable, SCRIPT, folder, str(kill_at)], capture_output=True, text=True, check=False)
 
 
 def test_killed_twice_and_resumed(tmp_path):
-    straight = start(tmp_path / "straight", 0)
-    assert straight.communicate()[0].count("sparse") == 60
+    straight = train(tmp_path / "straight")
+    assert straight.stdout.count("sparse") == 60
     assert straight.returncode == 0
 
     seed = random.randrange(1 << 30)
     print("seed", seed)  # shown when the test fails
     chooser = random.Random(seed)
     for first, last in ((11, 39), (51, 79)):  # one kill inside each sparse phase
-        victim = start(tmp_path / "killed", 0.02)
-        step = chooser.randint(first, last)
-        assert victim.stdout is not None
-        for line in victim.stdout:
-            if int(line.split()[0]) >= step:
-                assert line.split()[1] == "sparse"
-                break
-        victim.kill()
-        victim.wait()
-        victim.stdout.close()
+        victim = train(tmp_path / "killed", chooser.randint(first, last))
+        assert victim.returncode == -signal.SIGKILL
+        assert victim.stdout.splitlines()[-1].endswith("sparse")
         assert not (tmp_path / "killed" / "result.pt").exists()
-    final = start(tmp_path / "killed", 0)
-    final.communicate()
-    assert final.returncode == 0
+    assert train(tmp_path / "killed").returncode == 0
 
     one, two = (torch.load(tmp_path / name / "result.pt", weights_only=True) for name in ("straight", "killed"))
     for part in ("sparse", "dense", "masks"):

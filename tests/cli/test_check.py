@@ -1,7 +1,6 @@
 """acdc check: every mistake at once, and costs that follow from the paper's rule."""
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 @pytest.mark.parametrize("name", reading.shipped())
 def test_every_recipe(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    start = time.perf_counter()
     out, recipe = checked(capsys, name), reading.read(name)
     assert out.startswith(f"{name}: {recipe.about}\n")
     assert ("warning: data not found" in out) == (recipe.data.name != "digits")
@@ -41,7 +39,6 @@ def test_every_recipe(capsys: pytest.CaptureFixture[str], name: str) -> None:
     ) or torch.cuda.is_available()
     assert str(recipe.schedule() or "dense training") in out
     assert "\x1b" not in out
-    assert time.perf_counter() - start < 30
 
 
 def test_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:

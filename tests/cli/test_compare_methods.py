@@ -18,6 +18,7 @@ from acdc.cli.cells import by_method, plan
 from acdc.cli.errors import Problems
 from acdc.train.recipe import Recipe
 from tests.cli import in_process
+from tests.waiting import HANG
 
 SMALL = ["digits", "--epochs", "4", "--device", "cpu", "--set", "train.batch_size=256"]
 
@@ -29,6 +30,13 @@ def compare(out: Path, *arguments: str) -> int:
 def same(command: list[str]) -> str:
     """As whoever typed it may type it again."""
     return shlex.join(["acdc", *command[3:]])
+
+
+def held_back(name: str, until: Path) -> dict[str, str]:
+    """An environment in which the run of this name does not begin before a file is there."""
+    gate = str(Path(__file__).parents[1] / "gate")
+    path = os.pathsep.join(filter(None, [gate, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "ACDC_TEST_GATE": f"{name}={until}"}
 
 
 def facts(out: Path) -> dict[str, dict]:
@@ -216,6 +224,7 @@ def test_ctrl_c_before_a_run_trains_speaks_of_no_checkpoint(tmp_path: Path) -> N
     command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "gmp,acdc", "--out", str(out)]
     process = subprocess.Popen(
         command,
+        env=held_back("gmp-90-seed0", until=tmp_path / "never"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -228,7 +237,7 @@ def test_ctrl_c_before_a_run_trains_speaks_of_no_checkpoint(tmp_path: Path) -> N
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        said, errors = process.communicate(timeout=60)
+        said, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert said == "gmp-90-seed0: stopped, without a checkpoint (0 of 2)\n"
     assert errors.endswith(
@@ -262,7 +271,7 @@ def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_pat
         process.stderr.readline()
         assert "stopping what runs" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert errors == (
         "acdc: stopped at once; of 2 runs 0 done and 1 more with a checkpoint; lost is what dense-seed0 trained since "
@@ -276,13 +285,14 @@ def test_runs_stop_with_a_checkpoint_where_nobody_reads_what_becomes_of_them(tmp
     out = tmp_path / "c"
     command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense"]
     command += ["--variant", "long=dense:train.epochs=2000", "--jobs", "2", "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    both = held_back("dense-seed0", until=out / "long-seed0" / "metrics.jsonl")  # both train when the first is done
+    process = subprocess.Popen(command, env=both, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert "2 runs, 2 at a time" in process.stdout.readline()
     process.stdout.close()
     with process.stderr as errors:  # type: ignore[union-attr]
         said = errors.read()
-    assert process.wait(timeout=60) == 141
+    assert process.wait(timeout=HANG) == 141
     assert said == (
         "acdc: stopped as nobody reads its output any more; of 2 runs 1 done and 1 more with a checkpoint; go on with: "
         f"{same(command)}\n"

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from acdc.data import jpeg
 from acdc.data.image_folder import MEAN, STD, ImageFolder
+from tests.waiting import HANG
 
 CLASSES = ("ant", "bee", "cat")
 PER_CLASS = 7
@@ -218,7 +219,7 @@ data = ImageFolder(sys.argv[1], "train", batch_size=4, device="cpu", seed=0, tra
 batches = data.batches(0)
 next(batches)
 print(*(process.pid for process in multiprocessing.active_children()), flush=True)
-time.sleep(60)
+time.sleep(100_000)
 """
 
 
@@ -231,7 +232,7 @@ def test_workers_end_with_a_run_that_is_killed(tree: Path) -> None:
         assert len(workers) == 2
         run.kill()
         try:
-            run.communicate(timeout=20)
+            run.communicate(timeout=HANG)
         except subprocess.TimeoutExpired:
             for pid in workers:
                 os.kill(pid, signal.SIGKILL)
@@ -262,7 +263,7 @@ with multiprocessing.get_context("forkserver").Pool(1) as pool:  # another's, wh
 def test_workers_and_their_server_outlive_signals_to_all_and_end_with_a_script_that_does_not_close(tree: Path) -> None:
     """From the moment they are started on, while Python itself begins in them."""
     command = [sys.executable, "-c", LEAVE_THEM, str(tree)]
-    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True, timeout=HANG, check=False)
     assert (done.returncode, done.stdout) == (0, "6 2 set()\n"), done.stderr
 
 
@@ -286,7 +287,7 @@ def test_a_worker_that_hangs_is_ended(folder, monkeypatch: pytest.MonkeyPatch) -
     (worker,) = set(multiprocessing.active_children()) - before
     os.kill(worker.pid, signal.SIGSTOP)
     data.close()
-    worker.join(20)
+    worker.join(HANG)
     assert not worker.is_alive()
 
 

@@ -12,6 +12,7 @@ from acdc.train import loop, watch
 from acdc.train.distributed import World
 from acdc.train.loop import Stage
 from tests.train.problems import stage
+from tests.waiting import HANG
 
 BAD = 6  # of 5 steps an epoch
 
@@ -36,7 +37,7 @@ def worker(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     watch._EVERY = 0.0  # a rank sees each step of its own: what it sees by its clock must decide nothing
     loop._ASK_OTHERS = 2
-    limit = datetime.timedelta(seconds=60)
+    limit = datetime.timedelta(seconds=HANG)
     dist.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2, timeout=limit)
     world = World(rank, 2, rank)
     for poison in (loss, weights):

@@ -18,12 +18,13 @@ from acdc.train.checkpoint import CheckpointError
 from acdc.train.distributed import World
 from acdc.train.loop import Stage
 from tests.train.problems import outcome, stage
+from tests.waiting import HANG
 
 
 def worker(rank: int, folder: Path) -> None:
     """What each rank has seen is in a file of its own, for the tests."""
     torch.set_num_threads(1)
-    limit = datetime.timedelta(seconds=60)
+    limit = datetime.timedelta(seconds=HANG)
     dist.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2, timeout=limit)
     world = World(rank, 2, rank)
 

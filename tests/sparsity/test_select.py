@@ -19,6 +19,7 @@ from acdc.sparsity import select
 from acdc.sparsity.masks import new_mask
 from acdc.sparsity.select import Shards, share_ties, top_k, top_k_reference
 from tests.sparsity.tensors import BITS, DTYPES, KINDS, LAYOUTS, MANTISSA, lay_out, make
+from tests.waiting import HANG
 
 many = settings(deadline=None, max_examples=120)
 some = settings(deadline=None, max_examples=40)
@@ -93,7 +94,7 @@ class _AllReduce:
 
     def __init__(self, count: int) -> None:
         self.brought: list[Tensor | None] = [None] * count
-        self.barrier = threading.Barrier(count, timeout=20)
+        self.barrier = threading.Barrier(count, timeout=HANG)
 
     def shards(self, index: int) -> Shards:
         def add(counts: Tensor) -> Tensor:
