@@ -120,8 +120,9 @@ def test_names_are_those_of_the_state_dict_in_order() -> None:
 # Embeddings and tied weights
 
 
-def test_embeddings_stay_dense_unless_asked_for() -> None:
-    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4))
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_embeddings_stay_dense_unless_asked_for(kind: type[nn.Module]) -> None:
+    model = nn.Sequential(kind(10, 4), nn.Linear(4, 4))
     layers = find_prunable(model)
     assert names(layers) == ["1.weight"]
     assert layers.left_dense == {"0.weight": "embedding (embeddings=True prunes it)"}

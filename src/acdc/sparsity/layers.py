@@ -12,26 +12,29 @@ from typing import Any
 
 from torch import nn
 
+from acdc.sparsity.kinds import AXES, weights_of
 from acdc.spelling import did_you_mean
 
 Rule = str | Callable[[str, nn.Module], bool]
 """A glob over names ("fc", "layer4.*", "*.conv1.weight") or a predicate of (weight name, module that owns it)."""
 
-_CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_CONV_TRANSPOSE = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """One weight tensor of the model: its name in the state dict, and which of its axes are channels."""
+    """One weight tensor of the model: its name in the state dict, and the layer it belongs to."""
 
     name: str
     param: nn.Parameter
     module: nn.Module
-    kind: str  # "conv" | "conv_transpose" | "linear" | "attention" | "embedding" | "other"
-    out_dim: int = 0
-    in_dim: int = 1
+    kind: str  # one of AXES, or "other"
+
+    @property
+    def out_dim(self) -> int:
+        return AXES[self.kind][0]
+
+    @property
+    def in_dim(self) -> int:
+        return AXES[self.kind][1]
 
     @property
     def depthwise(self) -> bool:
@@ -54,12 +57,10 @@ class Layers:
 def all_weights(model: nn.Module) -> Iterator[Weight]:
     """Every weight of a known layer type, aliases of tied parameters included."""
     for prefix, module in model.named_modules(remove_duplicate=False):
-        for local, kind in _weights_of(module):
+        for local, kind in weights_of(module).items():
             param = module._parameters.get(local)
             if param is not None:
-                name = f"{prefix}.{local}" if prefix else local
-                out_dim, in_dim = (1, 0) if kind == "conv_transpose" else (0, 1)
-                yield Weight(name, param, module, kind, out_dim, in_dim)
+                yield Weight(f"{prefix}.{local}" if prefix else local, param, module, kind)
 
 
 def find_prunable(
@@ -115,20 +116,6 @@ def _check_rules(argument: str, rules: Any) -> None:
                 f"{argument}=[{type(rule).__name__}]: expected names such as 'fc' or 'layer4.*', or functions of "
                 "(weight name, module); name the module as model.named_modules() does"
             )
-
-
-def _weights_of(module: nn.Module) -> list[tuple[str, str]]:
-    if isinstance(module, _CONV):
-        return [("weight", "conv")]
-    if isinstance(module, _CONV_TRANSPOSE):
-        return [("weight", "conv_transpose")]
-    if isinstance(module, nn.Linear):
-        return [("weight", "linear")]
-    if isinstance(module, nn.Embedding):
-        return [("weight", "embedding")]
-    if isinstance(module, nn.MultiheadAttention):
-        return [(local, "attention") for local in _ATTENTION_WEIGHTS]
-    return []
 
 
 def _named_in_full(model: nn.Module, include: Sequence[Rule]) -> Iterator[Weight]:
