@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from acdc.methods.scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget
+from acdc.sparsity.layers import Layers, check_axes
 
 _INITIAL_NORM = 3**-0.5  # of a filter as torch draws it first, where a layer has none left to go by
 
@@ -73,6 +74,12 @@ class ACDC(Scored):
 
     def default_schedule(self, epochs: int) -> Schedule:
         return Schedule.for_epochs(epochs)
+
+    def layers(self, model: nn.Module) -> Layers:
+        layers = super().layers(model)
+        for weight in layers.weights if self.revive else ():
+            check_axes("revive=True", weight, "leave revive out")
+        return layers
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         if phase.kind == "dense":

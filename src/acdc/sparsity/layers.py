@@ -30,16 +30,33 @@ class Weight:
 
     @property
     def out_dim(self) -> int:
-        return AXES[self.kind][0]
+        """The axis of output channels."""
+        return self._axes[0]
 
     @property
     def in_dim(self) -> int:
-        return AXES[self.kind][1]
+        """The axis of input channels."""
+        return self._axes[1]
+
+    @property
+    def _axes(self) -> tuple[int, int]:
+        check_axes("out_dim and in_dim", self, "do without them")
+        return AXES[self.kind]
 
     @property
     def depthwise(self) -> bool:
         groups = getattr(self.module, "groups", 1)
         return self.kind.startswith("conv") and groups > 1 and groups == self.module.in_channels
+
+
+def check_axes(argument: str, weight: Weight, instead: str) -> None:
+    """Refuse a weight whose output and input axes are not known, where `argument` needs them."""
+    if weight.kind not in AXES:
+        raise ValueError(
+            f"{argument}: {weight.name} belongs to {type(weight.module).__name__}, a layer type whose output and input "
+            "axes are not known; expected weights of convolutions, linear layers, attention or embeddings only. Leave "
+            f"it dense with exclude=[{weight.name!r}]; or {instead}"
+        )
 
 
 @dataclass(frozen=True)
