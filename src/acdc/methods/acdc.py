@@ -27,7 +27,7 @@ from acdc.methods.scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget
-from acdc.sparsity.layers import Layers, check_axes
+from acdc.sparsity.weights import Layers, check_axes
 
 _INITIAL_NORM = 3**-0.5  # of a filter as torch draws it first, where a layer has none left to go by
 

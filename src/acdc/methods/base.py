@@ -11,8 +11,9 @@ from acdc.duration import ABSOLUTE, Duration, wrong
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget, Distribution, budgets, check_distribution, check_sparsity
-from acdc.sparsity.layers import Layers, Rule, find_prunable
+from acdc.sparsity.layers import Layers, find_prunable
 from acdc.sparsity.patterns import Pattern, Unstructured
+from acdc.sparsity.rules import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +134,7 @@ class Base:
                 f"pattern={self.pattern}: fits none of the model's {len(unfit)} prunable layers ({name}: {reason}); "
                 f"choose another pattern{', or leave it out for unstructured sparsity' if free else ''}"
             )
-        return Layers(fit, {**found.left_dense, **unfit})
+        return replace(found, weights=fit, left_dense={**found.left_dense, **unfit})
 
     def budgets(self, layers: Layers) -> list[Budget]:
         return budgets(self.distribution, layers.weights, self.sparsity)

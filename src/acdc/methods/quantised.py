@@ -22,8 +22,8 @@ from acdc.bundle import Bundle
 from acdc.methods.learned import Learned
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
-from acdc.sparsity.layers import Layers, check_axes
 from acdc.sparsity.quantise import check_bits, quantise
+from acdc.sparsity.weights import Layers, check_axes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from acdc.sparsity.distributions import Budget
-from acdc.sparsity.layers import Weight, check_axes
 from acdc.sparsity.masks import in_index_order
 from acdc.sparsity.select import WHOLE, Scores, Shards, top_k
+from acdc.sparsity.weights import Weight, check_axes
 
 _CHUNK = 1 << 20
 _PIECE = 1 << 16  # what stays in a CPU's cache through the many operations of an N:M choice
