@@ -20,9 +20,12 @@ from acdc.sparsity.rules import Rule
 class Base:
     """A method at a target sparsity, over `epochs` or an explicit `schedule`.
 
-    pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel().
+    pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel(). The last three run along input or output channels,
+                  and refuse weights of layer types whose axes are not known.
     distribution  "global" magnitude, "uniform", "erk", or a mapping from layers to sparsities.
-    include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable.
+    include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable. Layers
+                  that compute their weight (weight_norm, spectral_norm, torch.nn.utils.prune) stay dense, with a
+                  warning unless `exclude` names them.
     """
 
     sparsity: float | None = None

@@ -1,8 +1,8 @@
 """Which parameters are prunable.
 
-Only weights that multiply activations are: convolutions, linear layers, attention projections and, on request,
-embeddings. Biases and normalisation parameters never are (paper, §3). A parameter that appears under several names
-(tied weights) is one weight and counted once.
+Only weights that multiply activations are: convolutions, linear layers (GPT-2's Conv1D among them), attention
+projections and, on request, embeddings and matrices of other layers. Biases and normalisation parameters are not
+(paper, §3). A parameter that appears under several names (tied weights) is one weight and counted once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
