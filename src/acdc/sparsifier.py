@@ -103,7 +103,7 @@ class Sparsifier:
         self.total_steps = method.schedule.total_steps(steps_per_epoch)
         self.budgets = method.budgets(self.layers)
         self._said: set[str] = set()
-        for caution in method.cautions(self.total_steps, steps_per_epoch):
+        for caution in [*self.layers.warnings(), *method.cautions(self.total_steps, steps_per_epoch)]:
             self._say_once(caution)
 
         self._due: Literal["phase", "update"] | None = None  # as the next step begins: a new phase, or an update in one

@@ -120,8 +120,9 @@ def test_names_are_those_of_the_state_dict_in_order() -> None:
 # Embeddings and tied weights
 
 
-def test_embeddings_stay_dense_unless_asked_for() -> None:
-    model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4))
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_embeddings_stay_dense_unless_asked_for(kind: type[nn.Module]) -> None:
+    model = nn.Sequential(kind(10, 4), nn.Linear(4, 4))
     layers = find_prunable(model)
     assert names(layers) == ["1.weight"]
     assert layers.left_dense == {"0.weight": "embedding (embeddings=True prunes it)"}
@@ -271,7 +272,7 @@ def test_weights_named_in_full_keep_the_order_of_registration() -> None:
     ids=["norm of two axes", "biases of three axes", "recurrent", "weight norm"],
 )
 def test_a_wildcard_includes_no_more_than_no_rule_at_all(other: nn.Module) -> None:
-    """Only a name in full reaches beyond the known layers; biases and normalisation never come in by a wildcard."""
+    """ "*" alone is no reason to go beyond the known layers; test_include.py has what is."""
     model = nn.ModuleDict({"fc": nn.Linear(4, 4), "other": other})
     assert names(find_prunable(model, include=["*"])) == names(find_prunable(model))
 

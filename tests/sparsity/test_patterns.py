@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -14,6 +16,8 @@ from torch.sparse import _semi_structured_conversions as semi_structured
 
 import acdc
 from acdc import NM, Block, Channel, Unstructured
+from acdc.methods.base import Base
+from acdc.methods.quantised import QuantisedACDC
 from acdc.sparsity import patterns
 from acdc.sparsity.distributions import Budget, budgets
 from acdc.sparsity.layers import Weight, find_prunable
@@ -493,3 +497,54 @@ def test_patterns_compare_by_value() -> None:
     assert (NM(2, 4), Block(4, 4), Channel(), Unstructured()) == (NM(2, 4), Block(4, 4), Channel(), Unstructured())
     assert NM(2, 4) != NM(1, 4)
     assert repr(NM(2, 4)) == "NM(n=2, m=4)"
+
+
+# Layers of unknown type
+
+
+def with_recurrence() -> nn.ModuleDict:
+    return nn.ModuleDict({"rnn": nn.LSTM(4, 4), "fc": nn.Linear(4, 4)})
+
+
+@pytest.mark.parametrize("pattern", [NM(2, 4), Block(2, 2), Channel()], ids=str)
+def test_a_pattern_with_a_direction_refuses_a_weight_whose_axes_are_unknown(pattern: Pattern) -> None:
+    """Not left dense in silence either: include asked for it."""
+    method = acdc.ACDC(sparsity=0.5, pattern=pattern, epochs=10, include=["rnn.weight_hh_l0", "fc"])
+    message = (
+        rf"^pattern={re.escape(str(pattern))}: rnn\.weight_hh_l0 belongs to LSTM, .*axes are not known"
+        r".*expected .*linear.*exclude=\['rnn\.weight_hh_l0'\].*pattern=acdc\.Unstructured\(\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        method.layers(with_recurrence())
+    assert [w.name for w in replace(method, include=["fc"]).layers(with_recurrence()).weights] == ["fc.weight"]
+
+
+def test_the_unstructured_pattern_needs_no_axes() -> None:
+    method = acdc.ACDC(sparsity=0.5, epochs=10, include=["rnn.weight_hh_l0", "fc"])
+    assert [w.name for w in method.layers(with_recurrence()).weights] == ["rnn.weight_hh_l0", "fc.weight"]
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (acdc.ACDC(sparsity=0.5, epochs=10, revive=True), r"^revive=True: rnn\.weight_hh_l0 .*; or leave revive out"),
+        (QuantisedACDC(epochs=10), r"^per='channel': rnn\.weight_hh_l0 belongs to LSTM.*; or write per='layer'"),
+    ],
+    ids=["revive", "grids of channels"],
+)
+def test_so_do_other_knobs_that_work_by_output_channels(method: Base, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(method, include=["rnn.weight_hh_l0"]).layers(with_recurrence())
+    assert method.layers(with_recurrence()).size == 16
+
+
+def test_a_grid_of_the_whole_layer_needs_no_axes() -> None:
+    method = QuantisedACDC(epochs=10, per="layer", include=["rnn.weight_hh_l0"])
+    assert method.layers(with_recurrence()).size == 64
+
+
+def test_the_axes_of_an_unknown_layer_are_never_guessed() -> None:
+    (weight,) = find_prunable(with_recurrence(), include=["rnn.weight_hh_l0"]).weights
+    for axis in ("out_dim", "in_dim"):
+        with pytest.raises(ValueError, match=r"out_dim and in_dim: rnn\.weight_hh_l0 belongs to LSTM"):
+            getattr(weight, axis)

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from acdc.methods.scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget
+from acdc.sparsity.weights import Layers, check_axes
 
 _INITIAL_NORM = 3**-0.5  # of a filter as torch draws it first, where a layer has none left to go by
 
@@ -35,15 +36,19 @@ _INITIAL_NORM = 3**-0.5  # of a filter as torch draws it first, where a layer ha
 class ACDC(Scored):
     """AC/DC at a target sparsity, over `epochs` in the paper's proportions or over an explicit `schedule`.
 
-    pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel().
+    pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel(). The last three run along input or output channels,
+                  and refuse weights of layer types whose axes are not known.
     distribution  "global" magnitude (the paper's default), "uniform", "erk", or a mapping from layers to sparsities.
-    include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable.
+    include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable. Layers
+                  that compute their weight (weight_norm, spectral_norm, torch.nn.utils.prune) stay dense, with a
+                  warning unless `exclude` names them.
     criterion     which weights survive: "magnitude" (the paper's), or another of acdc.criteria.
     gradual       raise the sparsity from compression to compression, s · (1 − (1 − i/n)³) at the i-th of n; not in the
                   paper.
     revive        give filters that were pruned whole random weights at a decompression, as large as the layer's other
                   filters; not in the paper, where they start at 0. From there batch norm makes their first gradients
-                  explode, or they get none. For high sparsities on small nets.
+                  explode, or they get none. For high sparsities on small nets. It needs weights whose axes are
+                  known.
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all"
                   of its state, or "nothing".
     twin          which dense model is kept: the "last" (end of the last dense phase) or the "best" one reported
@@ -73,6 +78,12 @@ class ACDC(Scored):
 
     def default_schedule(self, epochs: int) -> Schedule:
         return Schedule.for_epochs(epochs)
+
+    def layers(self, model: nn.Module) -> Layers:
+        layers = super().layers(model)
+        for weight in layers.weights if self.revive else ():
+            check_axes("revive=True", weight, "leave revive out")
+        return layers
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         if phase.kind == "dense":

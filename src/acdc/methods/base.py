@@ -11,17 +11,21 @@ from acdc.duration import ABSOLUTE, Duration, wrong
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget, Distribution, budgets, check_distribution, check_sparsity
-from acdc.sparsity.layers import Layers, Rule, find_prunable
+from acdc.sparsity.layers import Layers, find_prunable
 from acdc.sparsity.patterns import Pattern, Unstructured
+from acdc.sparsity.rules import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
     """A method at a target sparsity, over `epochs` or an explicit `schedule`.
 
-    pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel().
+    pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel(). The last three run along input or output channels,
+                  and refuse weights of layer types whose axes are not known.
     distribution  "global" magnitude, "uniform", "erk", or a mapping from layers to sparsities.
-    include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable.
+    include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable. Layers
+                  that compute their weight (weight_norm, spectral_norm, torch.nn.utils.prune) stay dense, with a
+                  warning unless `exclude` names them.
     """
 
     sparsity: float | None = None
@@ -133,7 +137,7 @@ class Base:
                 f"pattern={self.pattern}: fits none of the model's {len(unfit)} prunable layers ({name}: {reason}); "
                 f"choose another pattern{', or leave it out for unstructured sparsity' if free else ''}"
             )
-        return Layers(fit, {**found.left_dense, **unfit})
+        return replace(found, weights=fit, left_dense={**found.left_dense, **unfit})
 
     def budgets(self, layers: Layers) -> list[Budget]:
         return budgets(self.distribution, layers.weights, self.sparsity)

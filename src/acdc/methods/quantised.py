@@ -16,13 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from acdc.bundle import Bundle
 from acdc.methods.learned import Learned
 from acdc.schedule import Phase, Schedule
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.quantise import check_bits, quantise
+from acdc.sparsity.weights import Layers, check_axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,12 @@ class QuantisedACDC(Learned):
 
     def default_schedule(self, epochs: int) -> Schedule:
         return Schedule.for_epochs(epochs)
+
+    def layers(self, model: nn.Module) -> Layers:
+        layers = super().layers(model)
+        for weight in layers.weights if self.per == "channel" else ():
+            check_axes("per='channel'", weight, "write per='layer'")
+        return layers
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         if phase.kind == "dense":

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from acdc.sparsity.layers import Weight, matches
+from acdc.sparsity.rules import matches
+from acdc.sparsity.weights import Weight
 
 NAMES = ("global", "uniform", "erk")
 Distribution = str | Mapping[str, float]

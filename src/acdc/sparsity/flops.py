@@ -17,17 +17,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from acdc.sparsity.kinds import NORMS, is_matrix
 from acdc.sparsity.layers import all_weights
 from acdc.sparsity.uses import batch_of, forward_uses
 from acdc.sparsity.work import Work
 
 Rule = Literal["paper", "published"]
 
-_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _POOLS = {f"{kind}_pool{axes}d": axes for kind in ("max", "avg") for axes in (1, 2, 3)}
 _WITH_BIAS = ("linear", *(f"conv{way}{axes}d" for way in ("", "_transpose") for axes in (1, 2, 3)))
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm")
@@ -188,6 +187,8 @@ class _Rest(TorchFunctionMode):
 
         if name in _WITH_BIAS:
             self.biases += output.numel() if given(2, "bias") is not None else 0
+        elif name == "addmm" and id(given(2, "mat2")) in self._known:  # bias + x · weight, as GPT-2's layers compute
+            self.biases += output.numel()
         elif name == "batch_norm":
             self.elementwise += 2 * output.numel()
         elif name in ("relu", "relu_"):
@@ -214,10 +215,9 @@ def _unknown_parameters(model: nn.Module) -> dict[int, str]:
     return {
         id(param): f"{prefix}.{local} ({type(module).__name__})" if prefix else f"{local} ({type(module).__name__})"
         for prefix, module in model.named_modules()
-        if not isinstance(module, _NORMS)
+        if not isinstance(module, NORMS)
         for local, param in module._parameters.items()
-        if param is not None and id(param) not in known and not is_lazy(param)
-        if sum(size > 1 for size in param.shape) > 1
+        if param is not None and id(param) not in known and not is_lazy(param) and is_matrix(param)
     }
 
 

@@ -1,65 +1,29 @@
 """Which parameters are prunable.
 
-Only weights that multiply activations are: convolutions, linear layers, attention projections and, on request,
-embeddings. Biases and normalisation parameters never are (paper, §3). A parameter that appears under several names
-(tied weights) is one weight and counted once.
+Only weights that multiply activations are: convolutions, linear layers (GPT-2's Conv1D among them), attention
+projections and, on request, embeddings and matrices of other layers. Biases and normalisation parameters are not
+(paper, §3). A parameter that appears under several names (tied weights) is one weight and counted once.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from acdc.spelling import did_you_mean
-
-Rule = str | Callable[[str, nn.Module], bool]
-"""A glob over names ("fc", "layer4.*", "*.conv1.weight") or a predicate of (weight name, module that owns it)."""
-
-_CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_CONV_TRANSPOSE = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-
-
-@dataclass(frozen=True, eq=False)
-class Weight:
-    """One weight tensor of the model: its name in the state dict, and which of its axes are channels."""
-
-    name: str
-    param: nn.Parameter
-    module: nn.Module
-    kind: str  # "conv" | "conv_transpose" | "linear" | "attention" | "embedding" | "other"
-    out_dim: int = 0
-    in_dim: int = 1
-
-    @property
-    def depthwise(self) -> bool:
-        groups = getattr(self.module, "groups", 1)
-        return self.kind.startswith("conv") and groups > 1 and groups == self.module.in_channels
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The prunable weights of a model in the order they are registered, and why each other one stays dense."""
-
-    weights: tuple[Weight, ...]
-    left_dense: Mapping[str, str]
-
-    @property
-    def size(self) -> int:
-        return sum(w.param.numel() for w in self.weights)
+from acdc.sparsity.computed import computations
+from acdc.sparsity.kinds import NORMS, is_matrix, weights_of
+from acdc.sparsity.rules import Rule, check_exclude, check_include, check_rules, is_specific, matches
+from acdc.sparsity.weights import Layers, Weight, merge_aliases
 
 
 def all_weights(model: nn.Module) -> Iterator[Weight]:
     """Every weight of a known layer type, aliases of tied parameters included."""
     for prefix, module in model.named_modules(remove_duplicate=False):
-        for local, kind in _weights_of(module):
+        for local, kind in weights_of(module).items():
             param = module._parameters.get(local)
             if param is not None:
-                name = f"{prefix}.{local}" if prefix else local
-                out_dim, in_dim = (1, 0) if kind == "conv_transpose" else (0, 1)
-                yield Weight(name, param, module, kind, out_dim, in_dim)
+                yield Weight(f"{prefix}.{local}" if prefix else local, param, module, kind)
 
 
 def find_prunable(
@@ -71,30 +35,43 @@ def find_prunable(
     depthwise_dense: bool = False,
     embeddings: bool = False,
 ) -> Layers:
-    """The weights to prune. `include` restricts to what it matches; `exclude` then takes away.
+    """Find the weights to prune. `include` restricts to what it matches; `exclude` then takes away.
 
-    A rule that names a parameter in full ("rnn.weight_hh_l0") may include one of a layer type this module does not
-    know, as long as it has two dimensions or more.
+    A rule of `include` also reaches matrices of layer types acdc does not know, as include=["rnn.*"] does; "*" means
+    every known layer. Parameters that a module holds beside other layers, such as position embeddings, are reached by
+    their full names only, and those of normalisation layers never. A weight that its layer computes (weight_norm,
+    spectral_norm, torch.nn.utils.prune and other parametrizations) cannot be pruned: it stays dense, with a warning as
+    a sparsifier is attached, and a rule that asks for nothing else is refused.
     """
     for argument, rules in (("include", include), ("exclude", exclude)):
-        _check_rules(argument, rules)
-    order = {name: i for i, (name, _) in enumerate(model.named_parameters(remove_duplicate=False))}
-    found = [*all_weights(model), *_named_in_full(model, include)]
-    candidates = merge_aliases(sorted(found, key=lambda weight: order[weight.name]))
-    _refuse_rules_that_match_nothing(candidates, include=include, exclude=exclude)
+        check_rules(argument, rules)
+    computed = list(_computed_weights(model))
+    others = _other_weights(model, computed)
+    wanted = {id(weight.param) for weight in others if any(_asks_for(rule, weight) for rule in include)}
+    rest = [weight for weight in others if id(weight.param) not in wanted]
+    weights = [*all_weights(model), *(weight for weight in computed if weight.kind != "other")]
+    weights += [weight for weight in others if id(weight.param) in wanted]
+    order = {id(param): i for i, param in enumerate(model.parameters())}
+    candidates = sorted(weights, key=lambda weight: order[id(weight.param)])
+    for rule in include:
+        check_include(rule, model, candidates, rest)
+    for rule in exclude:
+        check_exclude(rule, model, candidates, rest)
 
     kept: list[Weight] = []
     left: dict[str, str] = {}
-    for aliases in candidates:
+    unprunable: list[Weight] = []
+    for aliases in merge_aliases(candidates):
         weight = aliases[0]
         if reason := _why_dense(aliases, include, exclude, depthwise_dense, embeddings):
             left[weight.name] = reason
+        elif weight.computation:
+            left[weight.name] = weight.computation.reason
+            unprunable.append(weight)
         else:
             kept.append(weight)
-    known = {id(alias.param) for aliases in candidates for alias in aliases}
-    for name, param in model.named_parameters():
-        if id(param) not in known and not _is_lazy(param) and param.ndim > 1:
-            left[name] = "of no known layer type (name it in full in include to prune it)"
+    for aliases in merge_aliases(rest):
+        left[aliases[0].name] = _why_other_dense(aliases, exclude)
     if first_and_last_dense and kept:
         for weight in {kept[0].name: kept[0], kept[-1].name: kept[-1]}.values():
             left[weight.name] = "first or last layer (first_and_last_dense)"
@@ -103,61 +80,44 @@ def find_prunable(
         said = {"include": include, "exclude": exclude, "first_and_last_dense": first_and_last_dense}
         said["depthwise_dense"] = depthwise_dense
         raise ValueError(_nothing_prunable(model, left, {knob: value for knob, value in said.items() if value}))
-    return Layers(tuple(kept), left)
+    return Layers(tuple(kept), left, tuple(unprunable))
 
 
-def _check_rules(argument: str, rules: Any) -> None:
-    if isinstance(rules, str) or callable(rules):
-        raise TypeError(f"{argument}={rules!r}: expected a list of rules; write {argument}=[{rules!r}]")
-    for rule in rules:
-        if isinstance(rule, nn.Module) or not (isinstance(rule, str) or callable(rule)):
-            raise TypeError(
-                f"{argument}=[{type(rule).__name__}]: expected names such as 'fc' or 'layer4.*', or functions of "
-                "(weight name, module); name the module as model.named_modules() does"
-            )
+def _computed_weights(model: nn.Module) -> Iterator[Weight]:
+    """Yield weights that their layers compute. Of its parameters the largest stands for a weight, by its size."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for computation in computations(module):
+            if computation.largest.ndim > 1:
+                kind = weights_of(module).get(computation.tensor, "other")
+                name = f"{prefix}.{computation.tensor}" if prefix else computation.tensor
+                yield Weight(name, computation.largest, module, kind, computation)
 
 
-def _weights_of(module: nn.Module) -> list[tuple[str, str]]:
-    if isinstance(module, _CONV):
-        return [("weight", "conv")]
-    if isinstance(module, _CONV_TRANSPOSE):
-        return [("weight", "conv_transpose")]
-    if isinstance(module, nn.Linear):
-        return [("weight", "linear")]
-    if isinstance(module, nn.Embedding):
-        return [("weight", "embedding")]
-    if isinstance(module, nn.MultiheadAttention):
-        return [(local, "attention") for local in _ATTENTION_WEIGHTS]
-    return []
-
-
-def _named_in_full(model: nn.Module, include: Sequence[Rule]) -> Iterator[Weight]:
-    """Parameters of unknown layer types that an include rule names in full."""
-    globs = [rule for rule in include if isinstance(rule, str)]
+def _other_weights(model: nn.Module, computed: Sequence[Weight]) -> list[Weight]:
+    """Return the parameters of unknown layer types with two dimensions or more, unless they normalise."""
     known = {id(weight.param) for weight in all_weights(model)}
-    for prefix, module in model.named_modules():
-        for local, param in module._parameters.items():
-            name = f"{prefix}.{local}" if prefix else local
-            if param is None or id(param) in known or param.ndim < 2:
-                continue
-            if name in globs:
-                yield Weight(name, param, module, "other")
+    known |= {id(source) for weight in computed if weight.computation for source in weight.computation.sources}
+    others = [
+        Weight(f"{prefix}.{local}" if prefix else local, param, module, "other")
+        for prefix, module in model.named_modules(remove_duplicate=False)
+        if not isinstance(module, NORMS)
+        for local, param in module._parameters.items()
+        if param is not None and id(param) not in known and not is_lazy(param) and param.ndim > 1
+    ]
+    return others + [weight for weight in computed if weight.kind == "other"]
 
 
-def merge_aliases(weights: list[Weight]) -> list[list[Weight]]:
-    groups: dict[int, list[Weight]] = {}
-    for weight in weights:
-        group = groups.setdefault(id(weight.param), [])
-        if all(weight.name != alias.name for alias in group):
-            group.append(weight)
-    return list(groups.values())
+def _asks_for(rule: Rule, weight: Weight) -> bool:
+    """Whether a rule reaches a weight of unknown layer type.
 
-
-def matches(rule: Rule, weight: Weight) -> bool:
-    if callable(rule):
-        return bool(rule(weight.name, weight.module))
-    parts = weight.name.split(".")
-    return any(fnmatchcase(".".join(parts[:end]), rule) for end in range(1, len(parts) + 1))
+    Its full name does. A wildcard might sweep in what nobody meant, and so reaches matrices of layers only: not vectors
+    in the shape of a matrix, nor what a module holds beside other layers or beside the weights of a known one.
+    """
+    if rule == weight.name:
+        return True
+    children = {name for name, _ in weight.module.named_children()} - {"parametrizations"}
+    is_layer = not children and not weights_of(weight.module)
+    return is_layer and is_matrix(weight.param) and is_specific(rule) and matches(rule, weight)
 
 
 def _why_dense(
@@ -168,7 +128,7 @@ def _why_dense(
     embeddings: bool,
 ) -> str | None:
     weight = aliases[0]
-    if _is_lazy(weight.param):
+    if is_lazy(weight.param):
         raise ValueError(f"{weight.name} is not initialised yet (a lazy layer): run one forward pass before attaching")
     if any(matches(rule, alias) for rule in exclude for alias in aliases):
         return "excluded"
@@ -191,22 +151,13 @@ def _why_dense(
     return None
 
 
-def _is_lazy(param: nn.Parameter) -> bool:
-    return isinstance(param, nn.parameter.UninitializedParameter)
-
-
-def _refuse_rules_that_match_nothing(candidates: list[list[Weight]], **arguments: Sequence[Rule]) -> None:
-    names = [alias.name for aliases in candidates for alias in aliases]
-    for argument, rules in arguments.items():
-        for rule in rules:
-            if callable(rule) or any(matches(rule, alias) for group in candidates for alias in group):
-                continue
-            ancestors = {name.rsplit(".", depth)[0] for name in names for depth in range(1, name.count(".") + 1)}
-            hint = did_you_mean(rule, [*names, *sorted(ancestors)], most=3)
-            raise ValueError(
-                f"{argument}=[{rule!r}] matches no weight of this model (a rule is a glob over the names in "
-                f"model.named_modules(), such as 'fc' or 'layer4.*'){hint}"
-            )
+def _why_other_dense(aliases: list[Weight], exclude: Sequence[Rule]) -> str:
+    globs = [rule for rule in exclude if isinstance(rule, str)]  # a function may rely on what known layers have
+    if any(matches(rule, alias) for rule in globs for alias in aliases):
+        return "excluded"
+    if computation := aliases[0].computation:
+        return computation.reason
+    return "of no known layer type (name it in full in include to prune it)"
 
 
 def _nothing_prunable(model: nn.Module, left: Mapping[str, str], said: Mapping[str, Any]) -> str:

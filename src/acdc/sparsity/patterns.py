@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from acdc.sparsity.distributions import Budget
-from acdc.sparsity.layers import Weight
 from acdc.sparsity.masks import in_index_order
 from acdc.sparsity.select import WHOLE, Scores, Shards, top_k
+from acdc.sparsity.weights import Weight, check_axes
 
 _CHUNK = 1 << 20
 _PIECE = 1 << 16  # what stays in a CPU's cache through the many operations of an N:M choice
@@ -29,7 +29,10 @@ class Pattern(Protocol):
         ...
 
     def why_not(self, weight: Weight) -> str | None:
-        """Why this layer cannot take the pattern and stays dense, or None if it can."""
+        """Why this layer cannot take the pattern and stays dense, or None if it can.
+
+        A pattern that needs the axes of a layer refuses one whose axes are not known.
+        """
         ...
 
     def write_masks(
@@ -79,6 +82,7 @@ class NM:
         return 1 - self.n / self.m
 
     def why_not(self, weight: Weight) -> str | None:
+        _check_axes(self, weight)
         channels = _in_channels(weight)
         return f"{channels} input channels do not divide by {self.m}" if channels % self.m else None
 
@@ -135,6 +139,7 @@ class Block:
         return None
 
     def why_not(self, weight: Weight) -> str | None:
+        _check_axes(self, weight)
         out_channels, in_channels = _out_channels(weight), _in_channels(weight)
         if out_channels % self.rows or in_channels % self.cols:
             return f"{out_channels} x {in_channels} channels do not divide into {self.rows} x {self.cols} tiles"
@@ -173,6 +178,7 @@ class Channel:
         return None
 
     def why_not(self, weight: Weight) -> str | None:
+        _check_axes(self, weight)
         return None
 
     def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
@@ -283,6 +289,10 @@ def _keep_n_by_pairs(groups: Tensor, n: int, turns: Tensor) -> Tensor:
             beaten_by[other] += wins
             beaten_by[one] += ~wins
     return (beaten_by < n).t()
+
+
+def _check_axes(pattern: Pattern, weight: Weight) -> None:
+    check_axes(f"pattern={pattern}", weight, "write pattern=acdc.Unstructured()")
 
 
 def _in_channels(weight: Weight) -> int:
