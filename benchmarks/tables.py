@@ -149,7 +149,7 @@ def page(results: Path) -> str:
         (_OVERHEAD, "overhead.jsonl", "net", overhead_table),
         (_METHODS, "methods.jsonl", "net", methods_table),
         (_THROUGHPUT, "throughput.jsonl", "recipe", throughput_table),
-        (_STARTUP, "startup.jsonl", "benchmark", startup_table),
+        (_STARTUP, "startup.jsonl", "run", startup_table),
         (_JPEG, "jpeg.jsonl", "benchmark", jpeg_table),
     ):
         tables = [markdown(table(rows)) for rows in newest(read(results / file), key)]
@@ -229,11 +229,11 @@ def startup_table(rows: Sequence[Row]) -> Table:
 
     cells = [
         [
-            row["recipe"] + (", compiled" if row["compiled"] else ""),
+            row["recipe"] + (", compiled" if row.get("compiled") else ""),
             {"0": "every kernel", "off": "none"}.get(row["limit"], f"{row['limit']} kernels"),
             duration(row["first_step_seconds"]),
             ", ".join(duration(seconds) for seconds in row["transition_seconds"]),
-            each(row["odd_batch_seconds"]),
+            each(row.get("odd_batch_seconds", {})),
             each(row["first_evaluation_seconds"]),
             duration(row["step_milliseconds"] / 1000),
         ]
