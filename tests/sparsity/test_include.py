@@ -80,6 +80,20 @@ def test_a_full_name_still_reaches_what_stands_beside_layers(name: str) -> None:
     assert names(find_prunable(model(), include=[name])) == [name]
 
 
+class Adapted(nn.Linear):
+    """A known layer with a matrix beside its weight."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.adapter = nn.Parameter(torch.randn(4, 2))
+
+
+def test_what_stands_beside_the_weight_of_a_known_layer_is_not_swept_in_with_it() -> None:
+    net = nn.ModuleDict({"fc": Adapted()})
+    assert names(find_prunable(net, include=["fc"])) == ["fc.weight"]
+    assert names(find_prunable(net, include=["fc", "fc.adapter"])) == ["fc.weight", "fc.adapter"]
+
+
 def test_embeddings_are_asked_for_by_their_own_switch() -> None:
     layers = find_prunable(model(), include=["encoder.words", "head"])
     assert names(layers) == ["head.weight"]

@@ -195,6 +195,7 @@ def test_layers_that_stay_dense_for_another_reason_are_not_warned_of(caplog: pyt
     assert attach(net, caplog) == []
     assert names(find_prunable(net)) == ["fc.weight"]
     left = find_prunable(net).left_dense
+    assert "fc.bias" not in left
     assert left["frozen.weight"] == "frozen (requires_grad=False)"
     assert left["embedding.weight"] == "embedding (embeddings=True prunes it)"
     assert left["rnn.weight_hh_l0"].startswith("computed by weight_norm")
