@@ -111,16 +111,6 @@ def check_still_sparse(layers: Layers, masks: Mapping[str, Tensor]) -> None:
         )
 
 
-def check_same_parameters(model: nn.Module, layers: Layers) -> None:
-    now = dict(model.named_parameters(remove_duplicate=False))
-    replaced = [w.name for w in layers.weights if now.get(w.name) is not w.param]
-    if replaced:
-        raise RuntimeError(
-            f"{replaced[0]} is no longer the parameter it was when the sparsifier was attached (load_state_dict with "
-            "assign=True, or a layer replaced): detach() the sparsifier, build the optimizer anew and attach again"
-        )
-
-
 def _short(value: Any) -> str:
     """A schedule by its total and number of phases, anything else as it is."""
     if isinstance(value, Mapping) and {"phases", "total"} == set(value):

@@ -22,12 +22,12 @@ from acdc.checks import (
     check_identity,
     check_not_sharded,
     check_optimizer_holds,
-    check_same_parameters,
     check_still_sparse,
     check_types,
 )
 from acdc.host import forget, has_closure, loss_scale, plain_model, plain_optimizer, step_was_skipped
 from acdc.method import Method
+from acdc.ownership import Ownership
 from acdc.pruning import Pruning
 from acdc.schedule import Phase
 from acdc.shadow import Shadow
@@ -100,6 +100,7 @@ class Sparsifier:
         self._index = {name: index for index, name in enumerate(self._weights)}
         check_not_sharded(self.layers)
         check_optimizer_holds(self.optimizer, self.layers)
+        self._ownership = Ownership(self.model, self.optimizer, self.layers.weights)
         self.total_steps = method.schedule.total_steps(steps_per_epoch)
         self.budgets = method.budgets(self.layers)
         self._said: set[str] = set()
@@ -160,11 +161,13 @@ class Sparsifier:
     @property
     def layer_sparsity(self) -> dict[str, float]:
         """Share of zeros in each prunable layer, as the weights are now."""
+        self._ownership.check_model("layer_sparsity")
         return {name: 1 - int(w.param.count_nonzero()) / max(1, w.param.numel()) for name, w in self._weights.items()}
 
     @property
     def sparsity(self) -> float:
         """Zeros / prunable weights, as the weights are now."""
+        self._ownership.check_model("sparsity")
         return 1 - sum(int(w.param.count_nonzero()) for w in self.layers.weights) / self.layers.size
 
     def summary(self, example: Any | None = None) -> Summary:
@@ -250,7 +253,6 @@ class Sparsifier:
         Scores are the weights themselves unless given, and count by magnitude; budgets are the method's. Scores that
         are not finite are refused before anything changes.
         """
-        check_same_parameters(self.model, self.layers)
         masks = self._pruning.masks or self._pruning.new_masks()
         scores = self.weights if scores is None else scores
         self.method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=masks)
@@ -356,6 +358,7 @@ class Sparsifier:
     def finish(self, *, early: bool = False) -> Result:
         """The sparse model as it is and its dense twin. `early=True` accepts a run stopped in its final phase."""
         self._refuse_if_detached("finish")
+        self._ownership.check("finish()")
         ends_dense = self.kept_sparse is not None and self.phase.final and self.phase.kind == "dense"
         if not ends_dense and not (self.phase.final and self._pruning.sparse):
             raise RuntimeError(
@@ -401,6 +404,7 @@ class Sparsifier:
     def state_dict(self) -> StateDict:
         """Plain data and tensors: torch.save it beside the model's and the optimizer's, load with weights_only=True."""
         self._refuse_if_detached("state_dict")
+        self._ownership.check("state_dict()")
         return {
             "version": 1,
             **self._identity(),
@@ -417,6 +421,7 @@ class Sparsifier:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state` was saved. Model and optimizer load their own state, before or after this."""
         self._refuse_if_detached("load_state_dict")
+        self._ownership.check("load_state_dict()")
         check_identity(state, self._identity(), self.method)
         self._pruning.load_state_dict(state)
         schedule, phase = self.method.schedule, state["phase"]
@@ -463,6 +468,8 @@ class Sparsifier:
 
     def _take_up(self) -> None:
         """Do what is due as a step begins."""
+        if self._due:
+            self._ownership.check(f"step {self.step}")
         if self._due == "phase":
             phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
             self.method.enter(self, phase)  # may refuse: the phase is then still due
@@ -535,6 +542,7 @@ class Sparsifier:
 
     def _before_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         self._next_forward.release()
+        self._ownership.check("optimizer.step()")
         self._take_up()
         observing, shadowed = self.observing, self._pruning.shadow is not None
         if (observing or shadowed) and step_was_skipped(optimizer):
