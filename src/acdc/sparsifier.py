@@ -113,7 +113,7 @@ class Sparsifier:
             self._weights, self.optimizer, on_gradient=self._on_gradient, new_shadow=self._new_shadow
         )
         watched = [model, self.model, *(weight.module for weight in self.layers.weights)]
-        self._next_forward = NextForward(watched, self.begin_step)
+        self._next_forward = NextForward(watched, self._on_forward)
         self._step_hooks = [
             self.optimizer.register_step_pre_hook(self._before_optimizer_step),
             self.optimizer.register_step_post_hook(self._after_optimizer_step),
@@ -453,7 +453,7 @@ class Sparsifier:
         new = upcoming.index != self._phase.index
         self._due = "phase" if new else "update" if method.updates_at(self, step) else None
         pruning.gradients.expect(alert=self._due is not None, observed=method.observes_at(self, step))
-        if self._due == "update" or (new and (upcoming.kind == "sparse" or pruning.shadow is not None)):
+        if self._due == "update" or (new and self._writes_weights(upcoming)):
             pruning.gradients.watch()
             self._next_forward.arm()
             return
@@ -515,17 +515,27 @@ class Sparsifier:
 
     # Hooks
 
+    def _on_forward(self) -> None:
+        """A training step's forward pass begins. One through functional_call has read other tensors: it is too late."""
+        if self._ownership.in_model():
+            self.begin_step()
+
     def _on_gradient(self) -> None:
         if self._due:
             self._take_up_late()
         self._next_forward.release()
         self._pruning.gradients.alert = False
 
+    def _writes_weights(self, phase: Phase) -> bool:
+        """Whether the model's weights change as this phase begins: by the method, or from a view to what is behind."""
+        return self._pruning.shadow is not None or self.method.writes_weights(phase)
+
     def _take_up_late(self) -> None:
         """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
-        if self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "dense":
-            if self._due == "update" or self._pruning.shadow is None:
-                self._take_up()  # else dense weights come back before the optimizer's step
+        phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
+        if phase.kind == "dense":
+            if self._due == "update" or not self._writes_weights(phase):
+                self._take_up()  # else weights change before the optimizer's step
             return
         self._pruning.late = True
         try:
@@ -534,15 +544,23 @@ class Sparsifier:
             self._pruning.late = False
             raise
         self._next_forward.arm()  # the weights change then, or at the end of the step, whichever comes first
+        self._say_late("at backward")
+
+    def _say_late(self, moment: str) -> None:
         self._say_once(
-            "the start of a compressed phase was noticed only at backward, after a forward pass with dense weights: "
-            "its first gradient is taken there. Call sparsifier.begin_step() at the top of each training step to make "
-            "it exact"
+            f"the start of a phase was noticed only {moment}, after a forward pass with the weights of the phase "
+            "before: its first gradient is taken there. Forward passes that call no module, or call it with other "
+            "tensors (torch.func.functional_call), and CUDA graph replays are not noticed. Call "
+            "sparsifier.begin_step() at the top of each training step to make it exact"
         )
 
     def _before_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         self._next_forward.release()
         self._ownership.check("optimizer.step()")
+        if self._due and not has_closure(args, kwargs):  # a closure is yet to run the forward pass
+            phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
+            if self._writes_weights(phase):
+                self._say_late("at optimizer.step()")
         self._take_up()
         observing, shadowed = self.observing, self._pruning.shadow is not None
         if (observing or shadowed) and step_was_skipped(optimizer):
