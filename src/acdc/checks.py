@@ -1,10 +1,10 @@
 """What a sparsifier refuses, and what it says then."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from acdc.sparsity.layers import Layers
@@ -50,10 +50,9 @@ def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
             f"this {type(optimizer).__name__} holds none of the model's {len(missing)} prunable weights; build it from "
             "the same model, after moving that to its device: torch.optim.SGD(model.parameters(), ...)"
         )
-    names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
     raise ValueError(
-        f"the optimizer does not hold {names}: a pruned weight must be trained. Add them to the optimizer, or leave "
-        f"them dense with exclude=[{missing[0]!r}, …]"
+        f"the optimizer does not hold {few(missing)}: a pruned weight must be trained. Add them to the optimizer, or "
+        f"leave them dense with exclude=[{missing[0]!r}, …]"
     )
 
 
@@ -101,14 +100,9 @@ def check_finished(step: int, total: int) -> None:
     warnings.warn(f"{shortfall}; a GradScaler that skipped as many explains it", RuntimeWarning, stacklevel=3)
 
 
-def check_still_sparse(layers: Layers, masks: Mapping[str, Tensor]) -> None:
-    broken = [w.name for w in layers.weights if w.param.detach()[masks[w.name] == 0].any()]
-    if broken:
-        raise RuntimeError(
-            f"finish(): {len(broken)} layers have pruned weights that are not 0, first {broken[0]}: something other "
-            "than the optimizer wrote them (another checkpoint loaded, weights averaged). To prune them again by the "
-            "same masks call sparsifier.apply_masks(model) first"
-        )
+def few(names: Sequence[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _short(value: Any) -> str:

@@ -12,6 +12,7 @@ from operator import is_
 from torch import nn
 from torch.optim import Optimizer
 
+from acdc.checks import few
 from acdc.sparsity.layers import Weight
 
 
@@ -42,7 +43,7 @@ class Ownership:
         if not self._ids <= held:
             lost = [weight.name for weight in self._weights if id(weight.param) not in held]
             raise RuntimeError(
-                f"{action}: the optimizer no longer holds {_names(lost)}, which it held when the sparsifier was "
+                f"{action}: the optimizer no longer holds {few(lost)}, which it held when the sparsifier was "
                 "attached, so that nothing trains them: its param_groups were changed. Leave the prunable weights in "
                 "them. To go on with other parameters, call sparsifier.detach(), build the optimizer from "
                 "model.parameters() and attach again"
@@ -58,7 +59,7 @@ class Ownership:
             self._walk()
             return
         raise RuntimeError(
-            f"{action}: the model no longer holds {_names(lost)} as when the sparsifier was attached, so that masks no "
+            f"{action}: the model no longer holds {few(lost)} as when the sparsifier was attached, so that masks no "
             "longer apply to it. load_state_dict(assign=True), a new layer or a wrapper in place of a layer, and "
             "parametrizations such as spectral_norm replace parameters: load without assign=True, and make other "
             "changes before attach. To go on with the model as it is, call sparsifier.detach(), build the optimizer "
@@ -74,7 +75,3 @@ def _path(model: nn.Module, weight: Weight) -> list[tuple[dict, str, object]]:
         entries.append((model._modules, key, model._modules[key]))
         model = model._modules[key]  # pyright: ignore[reportAssignmentType]
     return [*entries, (model._parameters, local, weight.param)]
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

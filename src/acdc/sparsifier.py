@@ -22,10 +22,11 @@ from acdc.checks import (
     check_identity,
     check_not_sharded,
     check_optimizer_holds,
-    check_still_sparse,
     check_types,
+    few,
 )
 from acdc.host import forget, has_closure, loss_scale, plain_model, plain_optimizer, step_was_skipped
+from acdc.leaks import LeakCheck, check_sparse
 from acdc.method import Method
 from acdc.ownership import Ownership
 from acdc.pruning import Pruning
@@ -112,11 +113,13 @@ class Sparsifier:
         self._pruning = Pruning(
             self._weights, self.optimizer, on_gradient=self._on_gradient, new_shadow=self._new_shadow
         )
+        self._leak_check = LeakCheck(self._weights, self.optimizer)
         watched = [model, self.model, *(weight.module for weight in self.layers.weights)]
         self._next_forward = NextForward(watched, self._on_forward)
         self._step_hooks = [
             self.optimizer.register_step_pre_hook(self._before_optimizer_step),
             self.optimizer.register_step_post_hook(self._after_optimizer_step),
+            self.optimizer.register_load_state_dict_post_hook(lambda _: self._leak_check.restart()),
         ]
         _attached[self.model] = _attached[self.optimizer] = weakref.ref(self)
         self._attached = True
@@ -192,17 +195,19 @@ class Sparsifier:
             self._take_up()
 
     def mask_gradients(self) -> None:
-        """The step's gradients are complete, and unscaled: mask them now. For loops that clip, with RigL or SNFS.
+        """The step's gradients are complete, and unscaled: mask them now, whoever wrote them.
 
-        Gradients are masked as backward writes them, but for steps in which a method looks at them whole: those are
-        masked as the optimizer's step begins, and clipping would see a larger norm than that of what is used.
+        Gradients are masked as backward writes them. Two kinds of loops need this call: those that change gradients
+        where PyTorch does not notice (p.grad.data, numpy), after the change; and those that clip, with RigL or SNFS,
+        before it. Steps in which a method looks at gradients whole mask them only as the optimizer's step begins, and
+        clipping would see a larger norm than that of what is used.
         """
         self._refuse_if_detached("mask_gradients")
         self._take_up()
         if self._pruning.masked:
             if self.observing:
                 self._pruning.gradients.keep_whole()
-            self._pruning.gradients.mask_now()
+            self._pruning.gradients.mask_again()
 
     def set_step(self, step: int) -> None:
         """For hosts that know better how many optimizer steps have run."""
@@ -372,7 +377,7 @@ class Sparsifier:
         if ends_dense:
             self.keep_twin()
         else:
-            check_still_sparse(self.layers, self.masks)
+            check_sparse(self._weights, self._pruning.masks)
         sparse, masks = (self.kept_sparse if ends_dense else None) or self._sparse_now()
         return Result(
             sparse=sparse,
@@ -424,6 +429,7 @@ class Sparsifier:
         self._ownership.check("load_state_dict()")
         check_identity(state, self._identity(), self.method)
         self._pruning.load_state_dict(state)
+        self._leak_check.restart()
         schedule, phase = self.method.schedule, state["phase"]
         self._step = state["step"]
         self._phase = schedule.phases[phase] if phase >= 0 else schedule.untrained
@@ -474,6 +480,7 @@ class Sparsifier:
             phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
             self.method.enter(self, phase)  # may refuse: the phase is then still due
             self._phase = phase
+            self._leak_check.restart()
             self._record(phase)
             self._name_unreported_twin()
         elif self._due == "update":
@@ -504,9 +511,8 @@ class Sparsifier:
     def _record(self, phase: Phase) -> None:
         kept = {name: working.count_kept(mask) for name, mask in self.masks.items()}
         if empty := [name for name, count in kept.items() if not count]:
-            named = ", ".join(empty[:3]) + (f" and {len(empty) - 3} more layers" if len(empty) > 3 else "")
             self._say_once(
-                f"all weights of {named} are pruned: the output is constant, and two such layers in a row "
+                f"all weights of {few(empty)} are pruned: the output is constant, and two such layers in a row "
                 "get no gradient to recover by. Train longer before compressing, lower the sparsity, use "
                 'distribution="erk", or ACDC(revive=True)'
             )
@@ -589,6 +595,8 @@ class Sparsifier:
         self._pruning.after_step(args, kwargs)
         self._step += 1
         self._watch_for_next_phase()
+        if self._pruning.masked and self._pruning.keeps_zeros:  # else they were zeroed just now
+            self._leak_check.after_step(self._pruning.masks, self._step - 1)
 
     def _refuse_if_detached(self, verb: str) -> None:
         if not self._attached:
