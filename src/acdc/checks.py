@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -54,6 +55,25 @@ def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
         f"the optimizer does not hold {few(missing)}: a pruned weight must be trained. Add them to the optimizer, or "
         f"leave them dense with exclude=[{missing[0]!r}, …]"
     )
+
+
+def check_optimizer_keeps_pruned(optimizer: Optimizer, layers: Layers) -> None:
+    """Refuse an optimizer that cannot train weights whose gradient and state are exactly 0."""
+    name = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise ValueError(
+            f"optimizer={name}: it takes gradients of sparse layout only, and the masked gradients of prunable weights "
+            "are dense tensors; write torch.optim.Adam(model.parameters(), ...), and nn.Embedding(..., sparse=False)"
+        )
+    prunable = {id(weight.param): weight.name for weight in layers.weights}
+    for index, group in enumerate(optimizer.param_groups):
+        names = [prunable[id(param)] for param in group["params"] if id(param) in prunable]
+        if names and isinstance(eps := group.get("eps"), int | float) and eps == 0:
+            raise ValueError(
+                f"eps={eps} in param_groups[{index}] of this {name}, which holds {few(names)}: a pruned weight has "
+                "gradient 0 and state 0, and 0 / (√0 + eps) is NaN; expected eps above 0: write "
+                f"{name}(..., eps=1e-8)"
+            )
 
 
 def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any], method: "Method") -> None:

@@ -22,6 +22,7 @@ from acdc.checks import (
     check_identity,
     check_not_sharded,
     check_optimizer_holds,
+    check_optimizer_keeps_pruned,
     check_types,
     few,
 )
@@ -101,6 +102,7 @@ class Sparsifier:
         self._index = {name: index for index, name in enumerate(self._weights)}
         check_not_sharded(self.layers)
         check_optimizer_holds(self.optimizer, self.layers)
+        check_optimizer_keeps_pruned(self.optimizer, self.layers)
         self._ownership = Ownership(self.model, self.optimizer, self.layers.weights)
         self.total_steps = method.schedule.total_steps(steps_per_epoch)
         self.budgets = method.budgets(self.layers)
