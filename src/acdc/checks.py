@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers
 
 if TYPE_CHECKING:
@@ -118,6 +119,43 @@ def check_finished(step: int, total: int) -> None:
             "steps were taken without this optimizer"
         )
     warnings.warn(f"{shortfall}; a GradScaler that skipped as many explains it", RuntimeWarning, stacklevel=3)
+
+
+def empty_layers(kept: Mapping[str, int]) -> str | None:
+    """Return a warning about layers without a weight left, by the number each keeps."""
+    empty = [name for name, count in kept.items() if not count]
+    if not empty:
+        return None
+    return (
+        f"all weights of {few(empty)} are pruned: the output is constant, and two such layers in a row get no gradient "
+        'to recover by. Train longer before compressing, lower the sparsity, use distribution="erk", or '
+        "ACDC(revive=True)"
+    )
+
+
+def thin_layers(kept: Mapping[str, int], layers: Layers, budgets: Sequence[Budget]) -> str | None:
+    """Return a warning about layers that a budget shared with others leaves nearly empty.
+
+    A large layer takes more than its share of the zeros, and at 90 % one of 98 % is common. A layer is nearly empty if
+    it keeps less than 1 % of its weights, and less than a fifth of the share that all layers of the budget keep: above
+    99 % zeros for targets up to 95 %, above 99.8 % for a target of 99 %. Budgets of a single layer are what was asked
+    for.
+    """
+    sizes = {weight.name: weight.param.numel() for weight in layers.weights}
+    thin: dict[str, float] = {}
+    for budget in budgets:
+        if len(budget.names) > 1 and all(name in kept for name in budget.names):
+            share = sum(kept[name] for name in budget.names) / sum(sizes[name] for name in budget.names)
+            densities = {name: kept[name] / sizes[name] for name in budget.names if kept[name]}
+            thin |= {name: density for name, density in densities.items() if density < min(0.01, share / 5)}
+    if not thin:
+        return None
+    named = few([f"{name} ({1 - density:.2%} zeros)" for name, density in thin.items()])
+    return (
+        f"{len(thin)} of {len(kept)} layers are nearly empty: {named}. One threshold for all layers takes most from "
+        'those with small weights, and the few that are left may not carry the signal. Set distribution="erk" or '
+        f'"uniform", leave a layer dense with exclude=[{next(iter(thin))!r}], or lower the sparsity'
+    )
 
 
 def few(names: Sequence[str]) -> str:

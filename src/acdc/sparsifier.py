@@ -24,7 +24,8 @@ from acdc.checks import (
     check_optimizer_holds,
     check_optimizer_keeps_pruned,
     check_types,
-    few,
+    empty_layers,
+    thin_layers,
 )
 from acdc.host import forget, has_closure, loss_scale, plain_model, plain_optimizer, step_was_skipped
 from acdc.leaks import LeakCheck, check_sparse
@@ -380,6 +381,7 @@ class Sparsifier:
             self.keep_twin()
         else:
             check_sparse(self._weights, self._pruning.masks)
+            self._count_kept()  # a method may have raised the sparsity since the phase began
         sparse, masks = (self.kept_sparse if ends_dense else None) or self._sparse_now()
         return Result(
             sparse=sparse,
@@ -511,15 +513,18 @@ class Sparsifier:
             )
 
     def _record(self, phase: Phase) -> None:
-        kept = {name: working.count_kept(mask) for name, mask in self.masks.items()}
-        if empty := [name for name, count in kept.items() if not count]:
-            self._say_once(
-                f"all weights of {few(empty)} are pruned: the output is constant, and two such layers in a row "
-                "get no gradient to recover by. Train longer before compressing, lower the sparsity, use "
-                'distribution="erk", or ACDC(revive=True)'
-            )
+        kept = self._count_kept()
         pruned = 1 - sum(kept.values()) / self.layers.size if kept else 0.0
         self.history.append({"step": self.step, "phase": phase.name, "kind": phase.kind, "sparsity": pruned})
+
+    def _count_kept(self) -> dict[str, int]:
+        """Count the weights that each layer keeps, and warn of layers that keep none or next to none."""
+        kept = {name: working.count_kept(mask) for name, mask in self.masks.items()}
+        if warning := empty_layers(kept):
+            self._say_once(warning)
+        if warning := thin_layers(kept, self.layers, self.budgets):
+            self._say_once(warning, topic="thin layers")  # their numbers differ from phase to phase
+        return kept
 
     # Hooks
 
@@ -607,7 +612,7 @@ class Sparsifier:
     def __reduce__(self) -> Any:
         raise TypeError("a sparsifier holds hooks and cannot be copied or pickled; save its state_dict() instead")
 
-    def _say_once(self, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
+    def _say_once(self, message: str, topic: str | None = None) -> None:
+        if (topic or message) not in self._said:
+            self._said.add(topic or message)
             log.warning(message)
