@@ -116,10 +116,10 @@ def test_all_of_a_dense_checkpoint_with_the_sparsifier_of_a_compressed_phase() -
 def test_a_dense_model_loaded_in_a_compressed_phase_is_noticed(optimizer: str, cause: str) -> None:
     run = train(Run.make(OPTIMIZERS[optimizer]), 0, FIRST)
     dense = copy.deepcopy(run.model.state_dict())
-    train(run, FIRST, FIRST + 3)
+    run.sparsifier.begin_step()
     run.model.load_state_dict(dense)
     with pytest.raises(RuntimeError, match=rf"moved\. {cause}"):
-        run.train_step(FIRST + 3)
+        run.train_step(FIRST)
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
@@ -169,7 +169,7 @@ def test_it_looks_after_the_first_step_and_then_ever_more_rarely() -> None:
             check.after_step(masks, step)
         except RuntimeError:
             looks.append(step)
-    assert looks == [1, 4, 16, 64, 256, 1024, 2048, 3072]
+    assert looks == [1, 8, 64, *range(512, 3100, 512)]
     check.restart()
     with pytest.raises(RuntimeError):
         check.after_step(masks, 3101)

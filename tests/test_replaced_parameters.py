@@ -35,7 +35,7 @@ USES: dict[str, Callable[[Run], object]] = {
     "finish()": lambda run: run.sparsifier.finish(),
     "state_dict()": lambda run: run.sparsifier.state_dict(),
     "load_state_dict()": lambda run: run.sparsifier.load_state_dict({}),
-    "optimizer.step()": lambda run: run.optimizer.step(),
+    "optimizer.step()": lambda run: [run.optimizer.step() for _ in run.weights],  # one weight is looked for at a time
 }
 
 
@@ -70,12 +70,24 @@ def test_sparsity_is_that_of_the_model_and_not_of_what_it_held(name: str, change
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("steps", [1, STEPS_PER_EPOCH + 1])
-def test_the_next_step_notices_in_any_phase(steps: int, change: Callable[[Run], None]) -> None:
+def test_training_stops_within_as_many_steps_as_there_are_weights(steps: int, change: Callable[[Run], None]) -> None:
     run = trained(steps)
     change(run)
+    later = range(steps, steps + len(run.weights))
     with pytest.raises(RuntimeError, match="no longer"):
-        run.train_step(steps)
-    assert run.sparsifier.step == steps
+        [run.train_step(step) for step in later]
+    everything = change in (assign_a_state_dict, point_the_optimizer_elsewhere)
+    assert run.sparsifier.step == steps if everything else run.sparsifier.step in later
+
+
+def test_parameters_that_moved_within_the_optimizer_are_not_lost() -> None:
+    run = trained(1)
+    params = run.optimizer.param_groups[0]["params"]
+    run.optimizer.param_groups[0]["params"] = params[:2]
+    run.optimizer.add_param_group({"params": params[:1:-1]})
+    for step in run.steps(1):
+        run.train_step(step)
+    assert run.sparsifier.finish().sparsity == pytest.approx(0.8, abs=1e-3)
 
 
 def test_a_phase_does_not_begin_on_weights_that_were_lost() -> None:

@@ -16,14 +16,14 @@ from acdc.checks import few
 from acdc.host import state_like
 from acdc.sparsity.layers import Weight
 
-_EVERY = 1024  # steps between two looks in a long phase; a power of 4
+_EVERY = 512  # steps between two looks in a long phase; a power of 8
 _DENSE = (
     0.25  # share of pruned weights: models of dense phases had 0.54 and more, of other compressed phases up to 0.03
 )
 
 
 class LeakCheck:
-    """Looks at pruned weights after the steps 1, 4, 16, 64, 256, 1024 of a phase, and then after every 1024th."""
+    """Looks at pruned weights after the steps 1, 8, 64 and 512 of a phase, and then after every 512th."""
 
     def __init__(self, weights: Mapping[str, Weight], optimizer: Optimizer) -> None:
         self._weights, self._optimizer = weights, optimizer
@@ -112,7 +112,7 @@ def _writer(weights: Mapping[str, Weight], masks: Mapping[str, Tensor]) -> str:
 
 
 def _is_look(steps: int) -> bool:
-    return steps % _EVERY == 0 or (steps < _EVERY and steps.bit_count() == 1 and steps.bit_length() % 2 == 1)
+    return steps % _EVERY == 0 or (steps < _EVERY and steps.bit_count() == 1 and steps.bit_length() % 3 == 1)
 
 
 def _is_capturing(masks: Mapping[str, Tensor]) -> bool:

@@ -569,7 +569,7 @@ class Sparsifier:
 
     def _before_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         self._next_forward.release()
-        self._ownership.check("optimizer.step()")
+        self._ownership.check_next("optimizer.step()")
         if self._due and not has_closure(args, kwargs):  # a closure is yet to run the forward pass
             phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
             if self._writes_weights(phase):
