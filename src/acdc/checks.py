@@ -1,12 +1,14 @@
 """What a sparsifier refuses, and what it says then."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 from torch.optim import Optimizer
 
+from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers
 
 if TYPE_CHECKING:
@@ -50,11 +52,29 @@ def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
             f"this {type(optimizer).__name__} holds none of the model's {len(missing)} prunable weights; build it from "
             "the same model, after moving that to its device: torch.optim.SGD(model.parameters(), ...)"
         )
-    names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
     raise ValueError(
-        f"the optimizer does not hold {names}: a pruned weight must be trained. Add them to the optimizer, or leave "
-        f"them dense with exclude=[{missing[0]!r}, …]"
+        f"the optimizer does not hold {few(missing)}: a pruned weight must be trained. Add them to the optimizer, or "
+        f"leave them dense with exclude=[{missing[0]!r}, …]"
     )
+
+
+def check_optimizer_keeps_pruned(optimizer: Optimizer, layers: Layers) -> None:
+    """Refuse an optimizer that cannot train weights whose gradient and state are exactly 0."""
+    name = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise ValueError(
+            f"optimizer={name}: it takes gradients of sparse layout only, and the masked gradients of prunable weights "
+            "are dense tensors; write torch.optim.Adam(model.parameters(), ...), and nn.Embedding(..., sparse=False)"
+        )
+    prunable = {id(weight.param): weight.name for weight in layers.weights}
+    for index, group in enumerate(optimizer.param_groups):
+        names = [prunable[id(param)] for param in group["params"] if id(param) in prunable]
+        if names and isinstance(eps := group.get("eps"), int | float) and eps == 0:
+            raise ValueError(
+                f"eps={eps} in param_groups[{index}] of this {name}, which holds {few(names)}: a pruned weight has "
+                "gradient 0 and state 0, and 0 / (√0 + eps) is NaN; expected eps above 0: write "
+                f"{name}(..., eps=1e-8)"
+            )
 
 
 def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any], method: "Method") -> None:
@@ -101,24 +121,46 @@ def check_finished(step: int, total: int) -> None:
     warnings.warn(f"{shortfall}; a GradScaler that skipped as many explains it", RuntimeWarning, stacklevel=3)
 
 
-def check_still_sparse(layers: Layers, masks: Mapping[str, Tensor]) -> None:
-    broken = [w.name for w in layers.weights if w.param.detach()[masks[w.name] == 0].any()]
-    if broken:
-        raise RuntimeError(
-            f"finish(): {len(broken)} layers have pruned weights that are not 0, first {broken[0]}: something other "
-            "than the optimizer wrote them (another checkpoint loaded, weights averaged). To prune them again by the "
-            "same masks call sparsifier.apply_masks(model) first"
-        )
+def empty_layers(kept: Mapping[str, int]) -> str | None:
+    """Return a warning about layers without a weight left, by the number each keeps."""
+    empty = [name for name, count in kept.items() if not count]
+    if not empty:
+        return None
+    return (
+        f"all weights of {few(empty)} are pruned: the output is constant, and two such layers in a row get no gradient "
+        'to recover by. Train longer before compressing, lower the sparsity, use distribution="erk", or '
+        "ACDC(revive=True)"
+    )
 
 
-def check_same_parameters(model: nn.Module, layers: Layers) -> None:
-    now = dict(model.named_parameters(remove_duplicate=False))
-    replaced = [w.name for w in layers.weights if now.get(w.name) is not w.param]
-    if replaced:
-        raise RuntimeError(
-            f"{replaced[0]} is no longer the parameter it was when the sparsifier was attached (load_state_dict with "
-            "assign=True, or a layer replaced): detach() the sparsifier, build the optimizer anew and attach again"
-        )
+def thin_layers(kept: Mapping[str, int], layers: Layers, budgets: Sequence[Budget]) -> str | None:
+    """Return a warning about layers that a budget shared with others leaves nearly empty.
+
+    A large layer takes more than its share of the zeros, and at 90 % one of 98 % is common. A layer is nearly empty if
+    it keeps less than 1 % of its weights, and less than a fifth of the share that all layers of the budget keep: above
+    99 % zeros for targets up to 95 %, above 99.8 % for a target of 99 %. Budgets of a single layer are what was asked
+    for.
+    """
+    sizes = {weight.name: weight.param.numel() for weight in layers.weights}
+    thin: dict[str, float] = {}
+    for budget in budgets:
+        if len(budget.names) > 1 and all(name in kept for name in budget.names):
+            share = sum(kept[name] for name in budget.names) / sum(sizes[name] for name in budget.names)
+            densities = {name: kept[name] / sizes[name] for name in budget.names if kept[name]}
+            thin |= {name: density for name, density in densities.items() if density < min(0.01, share / 5)}
+    if not thin:
+        return None
+    named = few([f"{name} ({1 - density:.2%} zeros)" for name, density in thin.items()])
+    return (
+        f"{len(thin)} of {len(kept)} layers are nearly empty: {named}. One threshold for all layers takes most from "
+        'those with small weights, and the few that are left may not carry the signal. Set distribution="erk" or '
+        f'"uniform", leave a layer dense with exclude=[{next(iter(thin))!r}], or lower the sparsity'
+    )
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _short(value: Any) -> str:

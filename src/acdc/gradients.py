@@ -98,6 +98,11 @@ class Gradients:
         for name in names:
             self._remember(name)
 
+    def mask_again(self) -> None:
+        """Mask every gradient there is, also those that look masked: a change through .data leaves no trace."""
+        self._masked.clear()
+        self.mask_now()
+
     def _remember(self, name: str) -> None:
         if (grad := self._weights[name].param.grad) is not None:
             self._masked[name] = (weakref.ref(grad), grad._version)

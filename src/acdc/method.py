@@ -51,6 +51,13 @@ class Method(Protocol):
         """A training step begins and `phase` is new: compress, decompress, keep the twin."""
         ...
 
+    def writes_weights(self, phase: Phase) -> bool:
+        """Whether `enter` changes weights as `phase` begins, so that it must come before the forward pass reads them.
+
+        Zeroing by masks counts; lifting masks does not, since pruned weights go on from 0.
+        """
+        ...
+
     def updates_at(self, sparsifier: "Sparsifier", step: int) -> bool:
         """Whether `update` is called as step `step` begins, inside a phase. A function of the step and of what the
         method remembers."""

@@ -22,12 +22,15 @@ from acdc.checks import (
     check_identity,
     check_not_sharded,
     check_optimizer_holds,
-    check_same_parameters,
-    check_still_sparse,
+    check_optimizer_keeps_pruned,
     check_types,
+    empty_layers,
+    thin_layers,
 )
 from acdc.host import forget, has_closure, loss_scale, plain_model, plain_optimizer, step_was_skipped
+from acdc.leaks import LeakCheck, check_sparse
 from acdc.method import Method
+from acdc.ownership import Ownership
 from acdc.pruning import Pruning
 from acdc.schedule import Phase
 from acdc.shadow import Shadow
@@ -100,6 +103,8 @@ class Sparsifier:
         self._index = {name: index for index, name in enumerate(self._weights)}
         check_not_sharded(self.layers)
         check_optimizer_holds(self.optimizer, self.layers)
+        check_optimizer_keeps_pruned(self.optimizer, self.layers)
+        self._ownership = Ownership(self.model, self.optimizer, self.layers.weights)
         self.total_steps = method.schedule.total_steps(steps_per_epoch)
         self.budgets = method.budgets(self.layers)
         self._said: set[str] = set()
@@ -111,11 +116,13 @@ class Sparsifier:
         self._pruning = Pruning(
             self._weights, self.optimizer, on_gradient=self._on_gradient, new_shadow=self._new_shadow
         )
+        self._leak_check = LeakCheck(self._weights, self.optimizer)
         watched = [model, self.model, *(weight.module for weight in self.layers.weights)]
-        self._next_forward = NextForward(watched, self.begin_step)
+        self._next_forward = NextForward(watched, self._on_forward)
         self._step_hooks = [
             self.optimizer.register_step_pre_hook(self._before_optimizer_step),
             self.optimizer.register_step_post_hook(self._after_optimizer_step),
+            self.optimizer.register_load_state_dict_post_hook(lambda _: self._leak_check.restart()),
         ]
         _attached[self.model] = _attached[self.optimizer] = weakref.ref(self)
         self._attached = True
@@ -160,11 +167,13 @@ class Sparsifier:
     @property
     def layer_sparsity(self) -> dict[str, float]:
         """Share of zeros in each prunable layer, as the weights are now."""
+        self._ownership.check_model("layer_sparsity")
         return {name: 1 - int(w.param.count_nonzero()) / max(1, w.param.numel()) for name, w in self._weights.items()}
 
     @property
     def sparsity(self) -> float:
         """Zeros / prunable weights, as the weights are now."""
+        self._ownership.check_model("sparsity")
         return 1 - sum(int(w.param.count_nonzero()) for w in self.layers.weights) / self.layers.size
 
     def summary(self, example: Any | None = None) -> Summary:
@@ -189,17 +198,19 @@ class Sparsifier:
             self._take_up()
 
     def mask_gradients(self) -> None:
-        """The step's gradients are complete, and unscaled: mask them now. For loops that clip, with RigL or SNFS.
+        """The step's gradients are complete, and unscaled: mask them now, whoever wrote them.
 
-        Gradients are masked as backward writes them, but for steps in which a method looks at them whole: those are
-        masked as the optimizer's step begins, and clipping would see a larger norm than that of what is used.
+        Gradients are masked as backward writes them. Two kinds of loops need this call: those that change gradients
+        where PyTorch does not notice (p.grad.data, numpy), after the change; and those that clip, with RigL or SNFS,
+        before it. Steps in which a method looks at gradients whole mask them only as the optimizer's step begins, and
+        clipping would see a larger norm than that of what is used.
         """
         self._refuse_if_detached("mask_gradients")
         self._take_up()
         if self._pruning.masked:
             if self.observing:
                 self._pruning.gradients.keep_whole()
-            self._pruning.gradients.mask_now()
+            self._pruning.gradients.mask_again()
 
     def set_step(self, step: int) -> None:
         """For hosts that know better how many optimizer steps have run."""
@@ -250,7 +261,6 @@ class Sparsifier:
         Scores are the weights themselves unless given, and count by magnitude; budgets are the method's. Scores that
         are not finite are refused before anything changes.
         """
-        check_same_parameters(self.model, self.layers)
         masks = self._pruning.masks or self._pruning.new_masks()
         scores = self.weights if scores is None else scores
         self.method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=masks)
@@ -356,6 +366,7 @@ class Sparsifier:
     def finish(self, *, early: bool = False) -> Result:
         """The sparse model as it is and its dense twin. `early=True` accepts a run stopped in its final phase."""
         self._refuse_if_detached("finish")
+        self._ownership.check("finish()")
         ends_dense = self.kept_sparse is not None and self.phase.final and self.phase.kind == "dense"
         if not ends_dense and not (self.phase.final and self._pruning.sparse):
             raise RuntimeError(
@@ -369,7 +380,8 @@ class Sparsifier:
         if ends_dense:
             self.keep_twin()
         else:
-            check_still_sparse(self.layers, self.masks)
+            check_sparse(self._weights, self._pruning.masks)
+            self._count_kept()  # a method may have raised the sparsity since the phase began
         sparse, masks = (self.kept_sparse if ends_dense else None) or self._sparse_now()
         return Result(
             sparse=sparse,
@@ -401,6 +413,7 @@ class Sparsifier:
     def state_dict(self) -> StateDict:
         """Plain data and tensors: torch.save it beside the model's and the optimizer's, load with weights_only=True."""
         self._refuse_if_detached("state_dict")
+        self._ownership.check("state_dict()")
         return {
             "version": 1,
             **self._identity(),
@@ -417,8 +430,10 @@ class Sparsifier:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state` was saved. Model and optimizer load their own state, before or after this."""
         self._refuse_if_detached("load_state_dict")
+        self._ownership.check("load_state_dict()")
         check_identity(state, self._identity(), self.method)
         self._pruning.load_state_dict(state)
+        self._leak_check.restart()
         schedule, phase = self.method.schedule, state["phase"]
         self._step = state["step"]
         self._phase = schedule.phases[phase] if phase >= 0 else schedule.untrained
@@ -448,7 +463,7 @@ class Sparsifier:
         new = upcoming.index != self._phase.index
         self._due = "phase" if new else "update" if method.updates_at(self, step) else None
         pruning.gradients.expect(alert=self._due is not None, observed=method.observes_at(self, step))
-        if self._due == "update" or (new and (upcoming.kind == "sparse" or pruning.shadow is not None)):
+        if self._due == "update" or (new and self._writes_weights(upcoming)):
             pruning.gradients.watch()
             self._next_forward.arm()
             return
@@ -463,10 +478,13 @@ class Sparsifier:
 
     def _take_up(self) -> None:
         """Do what is due as a step begins."""
+        if self._due:
+            self._ownership.check(f"step {self.step}")
         if self._due == "phase":
             phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
             self.method.enter(self, phase)  # may refuse: the phase is then still due
             self._phase = phase
+            self._leak_check.restart()
             self._record(phase)
             self._name_unreported_twin()
         elif self._due == "update":
@@ -495,18 +513,25 @@ class Sparsifier:
             )
 
     def _record(self, phase: Phase) -> None:
-        kept = {name: working.count_kept(mask) for name, mask in self.masks.items()}
-        if empty := [name for name, count in kept.items() if not count]:
-            named = ", ".join(empty[:3]) + (f" and {len(empty) - 3} more layers" if len(empty) > 3 else "")
-            self._say_once(
-                f"all weights of {named} are pruned: the output is constant, and two such layers in a row "
-                "get no gradient to recover by. Train longer before compressing, lower the sparsity, use "
-                'distribution="erk", or ACDC(revive=True)'
-            )
+        kept = self._count_kept()
         pruned = 1 - sum(kept.values()) / self.layers.size if kept else 0.0
         self.history.append({"step": self.step, "phase": phase.name, "kind": phase.kind, "sparsity": pruned})
 
+    def _count_kept(self) -> dict[str, int]:
+        """Count the weights that each layer keeps, and warn of layers that keep none or next to none."""
+        kept = {name: working.count_kept(mask) for name, mask in self.masks.items()}
+        if warning := empty_layers(kept):
+            self._say_once(warning)
+        if warning := thin_layers(kept, self.layers, self.budgets):
+            self._say_once(warning, topic="thin layers")  # their numbers differ from phase to phase
+        return kept
+
     # Hooks
+
+    def _on_forward(self) -> None:
+        """A training step's forward pass begins. One through functional_call has read other tensors: it is too late."""
+        if self._ownership.in_model():
+            self.begin_step()
 
     def _on_gradient(self) -> None:
         if self._due:
@@ -514,11 +539,16 @@ class Sparsifier:
         self._next_forward.release()
         self._pruning.gradients.alert = False
 
+    def _writes_weights(self, phase: Phase) -> bool:
+        """Whether the model's weights change as this phase begins: by the method, or from a view to what is behind."""
+        return self._pruning.shadow is not None or self.method.writes_weights(phase)
+
     def _take_up_late(self) -> None:
         """The forward pass has run. Masks may be taken now, but its weights must stay until backward is done."""
-        if self.method.schedule.phase_at(self.step, self.steps_per_epoch).kind == "dense":
-            if self._due == "update" or self._pruning.shadow is None:
-                self._take_up()  # else dense weights come back before the optimizer's step
+        phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
+        if phase.kind == "dense":
+            if self._due == "update" or not self._writes_weights(phase):
+                self._take_up()  # else weights change before the optimizer's step
             return
         self._pruning.late = True
         try:
@@ -527,14 +557,23 @@ class Sparsifier:
             self._pruning.late = False
             raise
         self._next_forward.arm()  # the weights change then, or at the end of the step, whichever comes first
+        self._say_late("at backward")
+
+    def _say_late(self, moment: str) -> None:
         self._say_once(
-            "the start of a compressed phase was noticed only at backward, after a forward pass with dense weights: "
-            "its first gradient is taken there. Call sparsifier.begin_step() at the top of each training step to make "
-            "it exact"
+            f"the start of a phase was noticed only {moment}, after a forward pass with the weights of the phase "
+            "before: its first gradient is taken there. Forward passes that call no module, or call it with other "
+            "tensors (torch.func.functional_call), and CUDA graph replays are not noticed. Call "
+            "sparsifier.begin_step() at the top of each training step to make it exact"
         )
 
     def _before_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         self._next_forward.release()
+        self._ownership.check_next("optimizer.step()")
+        if self._due and not has_closure(args, kwargs):  # a closure is yet to run the forward pass
+            phase = self.method.schedule.phase_at(self.step, self.steps_per_epoch)
+            if self._writes_weights(phase):
+                self._say_late("at optimizer.step()")
         self._take_up()
         observing, shadowed = self.observing, self._pruning.shadow is not None
         if (observing or shadowed) and step_was_skipped(optimizer):
@@ -563,6 +602,8 @@ class Sparsifier:
         self._pruning.after_step(args, kwargs)
         self._step += 1
         self._watch_for_next_phase()
+        if self._pruning.masked and self._pruning.keeps_zeros:  # else they were zeroed just now
+            self._leak_check.after_step(self._pruning.masks, self._step - 1)
 
     def _refuse_if_detached(self, verb: str) -> None:
         if not self._attached:
@@ -571,7 +612,7 @@ class Sparsifier:
     def __reduce__(self) -> Any:
         raise TypeError("a sparsifier holds hooks and cannot be copied or pickled; save its state_dict() instead")
 
-    def _say_once(self, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
+    def _say_once(self, message: str, topic: str | None = None) -> None:
+        if (topic or message) not in self._said:
+            self._said.add(topic or message)
             log.warning(message)

@@ -98,6 +98,34 @@ def test_a_layer_without_a_weight_begins_as_torch_would_draw_it() -> None:
     assert model[0].weight.norm(dim=1).tolist() == pytest.approx([3**-0.5] * 4)
 
 
+@pytest.mark.parametrize("call", ["the model", "no module", "the compiled model"])
+def test_filters_come_back_in_a_loop_that_is_told_nothing(call: str) -> None:
+    """Weights must not change between a forward pass and its backward pass, whenever the phase is noticed."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    phases = acdc.Schedule.from_phases([("sparse", "1st"), ("dense", "1st"), ("sparse", "1st")])
+    sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.9, schedule=phases, revive=True))
+    compiled = torch.compile(model, backend="eager") if call == "the compiled model" else model
+    dead = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        outputs = torch.randn(4, 8)
+        if call == "no module":
+            for index in (0, 2, 4):
+                layer = model[index]
+                outputs = nn.functional.linear(outputs, layer.weight, layer.bias)
+        else:
+            outputs = compiled(outputs)
+        outputs.square().sum().backward()
+        optimizer.step()
+        dead.append(int((model[2].weight == 0).all(1).sum()))
+    assert dead[0] > 0, "a compression took whole filters of the inner layer"
+    assert dead[1] == 0, "which a decompression gave back"
+    assert sparsifier.finish().sparsity == pytest.approx(0.9, abs=0.01)
+
+
 @pytest.mark.parametrize("knob", ["revive", "gradual", "first_and_last_dense"])
 def test_a_switch_is_on_or_off(knob: str) -> None:
     """Any number but 0 would turn it on."""

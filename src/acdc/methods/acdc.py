@@ -95,6 +95,9 @@ class ACDC(Scored):
         budgets, keep_twin = self._budgets_of(sparsifier, phase), self.makes_twin(sparsifier, phase)
         self.compress(sparsifier, budgets=budgets, keep_twin=keep_twin)
 
+    def writes_weights(self, phase: Phase) -> bool:
+        return self.revive or super().writes_weights(phase)
+
     def _budgets_of(self, sparsifier: Sparsifier, phase: Phase) -> list[Budget]:
         """What survives the compression a phase begins with."""
         share = self._share_of(phase)

@@ -168,6 +168,9 @@ class Base:
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
         raise NotImplementedError
 
+    def writes_weights(self, phase: Phase) -> bool:
+        return phase.kind == "sparse"
+
     def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
         return False
 

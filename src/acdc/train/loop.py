@@ -143,7 +143,7 @@ class Stage:
             if self.scaler and clip is not None:
                 self.scaler.unscale_(self.optimizer)
             if clip is not None:
-                if self.sparsifier:
+                if self.sparsifier and observing:
                     self.sparsifier.mask_gradients()  # where a method looks at them whole they are not yet
                 nn.utils.clip_grad_norm_(self.model.parameters(), clip)
             if self.scaler:
