@@ -216,7 +216,7 @@ def test_checkpoints_that_cannot_be_compared(trained: Path, tmp_path: Path) -> N
     run = copy(trained, tmp_path / "run")
     cut = run / "checkpoints" / whole.name
     cut.write_bytes(whole.read_bytes()[:5000])
-    assert f"{cut}: cut short or not a checkpoint" in refused(cut, trained)
+    assert f"{cut}: damaged" in refused(cut, trained)
     gone = run / "checkpoints" / "9-none-00000001.pt"
     assert f"{gone}: there is no such checkpoint; type a checkpoint, such as {cut}" in refused(gone, trained)
     alone = shutil.copy(whole, tmp_path / "alone.pt")

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import acdc
+from acdc import integrity
 from acdc.cli import common, main, telling, train
 from acdc.cli.errors import UsageError
 from acdc.data.digits import load_digits
@@ -614,7 +615,7 @@ def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) 
     newest.write_bytes(newest.read_bytes()[:1000])
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
     said = capsys.readouterr().out
-    assert f"passed over: {newest}: cut short" in said
+    assert f"passed over: {newest}: damaged" in said
     assert "its name ends in .damaged now" in said
     assert newest.with_name(f"{newest.name}.damaged").stat().st_size == 1000
 
@@ -636,6 +637,8 @@ def test_a_checkpoint_older_than_a_setting_has_its_default(stopped: Path, capsys
         state = torch.load(path, weights_only=True)
         del state["extra"]["recipe"]["rate"]["rewarm"], state["sparsifier"]["config"]["revive"]
         torch.save(state, path)
+        with path.open("r+b") as file:
+            integrity.seal_zip(file)
     config = read(stopped, "config.json")
     config["recipe"]["rate"]["rewarm"] = 1.0
     (stopped / "config.json").write_text(json.dumps(config))
