@@ -15,6 +15,7 @@ import os
 import re
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 _PIECE = 1 << 20  # bytes read at a time
@@ -35,7 +36,7 @@ _SEAL = re.compile(rb'"%s":"\{\\"%s\\": \\"([0-9a-f]{%d})\\"' % (_ENTRY.encode()
 
 
 class IntegrityError(ValueError):
-    """A file is not as it was written. The message says how it differs; whoever reads the file adds its name."""
+    """A file is not as it was written."""
 
 
 class UnsealedError(IntegrityError):
@@ -79,7 +80,7 @@ def verify_zip(file: BinaryIO) -> None:
 
 
 def metadata(details: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the metadata to write a safetensors file with before `seal_safetensors`: room for a digest, and details."""
+    """Return the metadata to write a safetensors file with: room for the digest, and details beside it."""
     return {_ENTRY: json.dumps({_KEY: _BLANK, **(details or {})})}
 
 
@@ -88,33 +89,43 @@ def details(entries: Mapping[str, str]) -> dict[str, Any]:
     return {key: value for key, value in json.loads(entries[_ENTRY]).items() if key != _KEY}
 
 
-def seal_safetensors(file: BinaryIO) -> None:
-    """Write the digest into a file that was written with `metadata`. `file` is open for reading and writing."""
-    header = _header(file)
-    seal = _SEAL.search(header)
-    if seal is None or seal[1] != _BLANK.encode():
-        raise RuntimeError("seal_safetensors: expected a file written with integrity.metadata()")
-    file.seek(0)
-    digest = _hash(file)
-    file.seek(_LENGTH.size + seal.start(1))
-    file.write(digest)
+def seal_safetensors(path: Path) -> None:
+    """Write the digest into a file that was written with `metadata`, and wait until the disk has it all."""
+    with path.open("r+b") as file:
+        seal = _SEAL.search(_header(file))
+        if seal is None or seal[1] != _BLANK.encode():
+            raise RuntimeError(f"seal_safetensors({path}): expected a file written with integrity.metadata()")
+        file.seek(0)
+        digest = _hash(file)
+        file.seek(_LENGTH.size + seal.start(1))
+        file.write(digest)
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def verify_safetensors(file: BinaryIO) -> None:
+def verify_safetensors(path: Path) -> None:
     """Raise an IntegrityError unless the file is as `seal_safetensors` left it."""
+    with path.open("rb") as file:
+        try:
+            _verify_safetensors(file)
+        except IntegrityError as error:
+            raise type(error)(f"{path}: {error}") from None
+
+
+def _verify_safetensors(file: BinaryIO) -> None:
     header = _header(file)
     seal = _SEAL.search(header)
     if seal is None:
         if any(mark in header for mark in _MARKS):
             raise IntegrityError("the digest in its metadata is damaged")
-        raise UnsealedError("it holds no digest")
+        raise UnsealedError("it holds no digest: another tool wrote it, or an older version of acdc")
     blank = header[: seal.start(1)] + _BLANK.encode() + header[seal.end(1) :]
     if _hash(file, before=_LENGTH.pack(len(header)) + blank) != seal[1]:
         raise IntegrityError(_MISMATCH)
 
 
 def _header(file: BinaryIO) -> bytes:
-    """Read the JSON text that a safetensors file begins with. `file` stands at its end afterwards."""
+    """Read the JSON text that a safetensors file begins with; `file` stands behind it afterwards."""
     size = file.seek(0, os.SEEK_END)
     start = _read_at(file, 0, _LENGTH.size)
     length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else size

@@ -27,7 +27,7 @@ from acdc.data.digits import load_digits
 from acdc.data.images import InMemory
 from acdc.measure.flops import inference_flops
 from acdc.models.resnet_cifar import digits_net
-from acdc.train import experiment, folder, loading, planning, reading
+from acdc.train import experiment, folder, loading, planning, predictions, reading
 from acdc.train.console import open_console
 from acdc.train.distributed import World
 from acdc.train.evaluation import evaluate
@@ -618,6 +618,20 @@ def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) 
     assert f"passed over: {newest}: damaged" in said
     assert "its name ends in .damaged now" in said
     assert newest.with_name(f"{newest.name}.damaged").stat().st_size == 1000
+
+
+def test_damaged_predictions_of_a_stage_before_are_not_written_anew(stopped: Path, capsys) -> None:
+    path = stopped / "predictions.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
+    said = f"{path}: its contents do not match the digest written with it; restore or remove it, then go on with: acdc"
+    assert said in capsys.readouterr().err
+    assert path.read_bytes() == content
+    path.unlink()
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
+    assert "sparse" in predictions.kept(stopped)
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> None:

@@ -6,6 +6,7 @@ from acdc.cli import common
 from acdc.cli.facts import Facts
 from acdc.cli.place import Place
 from acdc.data.images import BadImagesError
+from acdc.integrity import IntegrityError
 from acdc.methods.learned import Learned
 from acdc.train import checkpoint, experiment, loading, stopping
 from acdc.train.checkpoint import Found, NoCheckpointError
@@ -117,6 +118,9 @@ def ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: W
         return 130
     if isinstance(error, NoCheckpointError):
         say(f"{error}\nto start over, type the command that began it with another --out")
+        return 1
+    if isinstance(error, IntegrityError):  # predictions of the stages before
+        say(f"{error}; restore or remove it, then {hint}")
         return 1
     if isinstance(error, DivergedError):
         usual = 0.1 if recipe.optimizer.name == "sgd" else 0.001

@@ -16,6 +16,7 @@ from acdc.cli.errors import UsageError
 from acdc.cli.facts import Facts
 from acdc.cli.place import Place, execution, fit, load, load_data, not_here
 from acdc.data.images import BadImagesError, WorkerError
+from acdc.integrity import IntegrityError
 from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, stopping
 from acdc.train.checkpoint import CheckpointError, Found
 from acdc.train.console import Plan, open_console
@@ -121,7 +122,8 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: Stop
             if world.first:
                 console.say(common.report_of(out))
     except (
-        stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, BadImagesError, WorkerError, OSError
+        stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, IntegrityError, BadImagesError,
+        WorkerError, OSError
     ) as error:  # fmt: skip
         return telling.ended(error, out, shown, recipe, world)
     finally:
