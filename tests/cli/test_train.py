@@ -634,6 +634,18 @@ def test_damaged_predictions_of_a_stage_before_are_not_written_anew(stopped: Pat
     assert "sparse" in predictions.kept(stopped)
 
 
+def test_metrics_of_another_run_are_refused_and_nothing_changes(stopped: Path, capsys) -> None:
+    metrics = stopped / "metrics.jsonl"
+    metrics.write_text('{"run": "rigl", "epoch": 0}\n' + metrics.read_text())
+    newest = max((stopped / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:1000])
+    before = contents(stopped)
+    capsys.readouterr()
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 2
+    assert f"--resume {stopped}: {metrics} line 1: expected an object" in capsys.readouterr().err
+    assert contents(stopped) == before, "the damaged checkpoint is not renamed either"
+
+
 def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> None:
     config = read(stopped, "config.json")
     config["recipe"]["optimizer"]["lr"] = 0.3

@@ -224,7 +224,7 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
             [f"--resume {out}: its data have changed: {difference}; put them back (--data DIR), or start a new run"]
         )
     if not checkpoint.any_in(out / "checkpoints"):
-        lost = world.by_first(lambda: folder.trim_metrics(out, stages, -1, 0))
+        lost = _trim(out, stages, None, world)
         return None, [f"no checkpoint is there to go on from: {lost} epochs are trained again"] if lost else []
     found = _newest(out / "checkpoints", world)
     extra = found.state["extra"]
@@ -242,9 +242,18 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
                 f"{common.resume(out, extra['world'])}"
             ]
         )
+    _trim(out, stages, found, world)
     world.by_first(lambda: checkpoint.set_aside(found))
-    world.by_first(lambda: folder.trim_metrics(out, stages, found.state["stage"], found.state["epoch"]))
     return found, []
+
+
+def _trim(out: Path, stages: Sequence[str], found: Found | None, world: World) -> int:
+    """Drop the epochs that will run again, and return how many they are."""
+    stage, epochs = (found.state["stage"], found.state["epoch"]) if found else (-1, 0)
+    try:
+        return world.by_first(lambda: folder.trim_metrics(out, stages, stage, epochs))
+    except ValueError as error:
+        raise UsageError([f"--resume {out}: {error}"]) from None
 
 
 def _newest(checkpoints: Path, world: World) -> Found:
