@@ -34,6 +34,7 @@ from acdc.shadow import Shadow
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Weight
+from acdc.state import check_fit
 from acdc.summary import Summary
 from acdc.trigger import NextForward
 from acdc.twin import Result, StateDict, Twin, to_cpu, to_device
@@ -418,6 +419,7 @@ class Sparsifier:
         """Take up where `state` was saved. Model and optimizer load their own state, before or after this."""
         self._refuse_if_detached("load_state_dict")
         check_identity(state, self._identity(), self.method)
+        check_fit(state, self)
         self._pruning.load_state_dict(state)
         schedule, phase = self.method.schedule, state["phase"]
         self._step = state["step"]

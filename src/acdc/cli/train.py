@@ -20,6 +20,7 @@ from acdc.integrity import IntegrityError
 from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, stopping
 from acdc.train.checkpoint import CheckpointError, Found
 from acdc.train.console import Plan, open_console
+from acdc.train.contents import check_contents
 from acdc.train.distributed import World
 from acdc.train.finite import DivergedError
 from acdc.train.recipe import Recipe
@@ -227,12 +228,20 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
         lost = _trim(out, stages, None, world)
         return None, [f"no checkpoint is there to go on from: {lost} epochs are trained again"] if lost else []
     found = _newest(out / "checkpoints", world)
+    check_contents(found.path, found.state)
     extra = found.state["extra"]
     if difference := differences.first(extra["recipe"], recipe.to_dict()):
         raise UsageError(
             [
                 f"--resume {out}: {found.path.name} is of another recipe ({difference}); put the checkpoints back that "
                 "belong to this run, or start a new one"
+            ]
+        )
+    if not 0 <= found.state["stage"] < len(stages) or stages[found.state["stage"]] != found.state["name"]:
+        raise UsageError(
+            [
+                f"--resume {out}: {found.path.name} is of stage {found.state['stage']}, {found.state['name']!r}, and "
+                f"the run's stages are {', '.join(stages)}; put the checkpoints back that belong to this run"
             ]
         )
     if extra["world"] != world.size:

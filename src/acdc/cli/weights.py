@@ -14,6 +14,7 @@ from acdc.cli.errors import UsageError
 from acdc.cli.place import load_data
 from acdc.train import checkpoint, folder, loading, predictions, reading
 from acdc.train.checkpoint import CheckpointError
+from acdc.train.contents import check_contents
 from acdc.train.distributed import World
 from acdc.train.recipe import Recipe
 
@@ -110,7 +111,9 @@ def _read_checkpoint(path: Path) -> Mapping[str, torch.Tensor]:
     if not path.is_file():
         raise ValueError(no_checkpoint(path))
     try:
-        return checkpoint.load(path)["model"]
+        state = checkpoint.load(path)
+        check_contents(path, state)
+        return state["model"]
     except CheckpointError as error:
         raise ValueError(str(error)) from None
 

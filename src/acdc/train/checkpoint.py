@@ -32,6 +32,10 @@ class DamagedError(CheckpointError):
     """One that was cut short, altered, or is none."""
 
 
+class MismatchError(CheckpointError):
+    """One that is as it was written, and not of this run."""
+
+
 class NoCheckpointError(CheckpointError):
     """There are checkpoints, and none is whole."""
 
@@ -112,8 +116,9 @@ def load(path: Path) -> dict[str, Any]:
         scarce = isinstance(error, MemoryError) or "CPUAllocator" in str(error)  # a RuntimeError of torch's
         reason = "there is not enough memory" if scarce else _reason(error)
         raise CheckpointError(f"{path}: could not be read ({reason})") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise _other_format(path, state.get("format") if isinstance(state, dict) else type(state).__name__)
+    found = state.get("format") if isinstance(state, dict) else type(state).__name__
+    if not isinstance(found, int) or found != FORMAT:
+        raise _other_format(path, found)
     return state
 
 
@@ -136,6 +141,14 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
+    """Go on with random numbers where `rng_state` was taken; raise a ValueError for what no generator was in."""
+    try:
+        _set_rng_state(state)
+    except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"rng: it is not the state of a random generator ({error})") from error
+
+
+def _set_rng_state(state: Mapping[str, Any]) -> None:
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
