@@ -620,6 +620,19 @@ def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) 
     assert newest.with_name(f"{newest.name}.damaged").stat().st_size == 1000
 
 
+def test_checkpoints_of_another_version_are_left_alone(stopped: Path, capsys) -> None:
+    for path in (stopped / "checkpoints").iterdir():
+        torch.save({"format": 1}, path)
+    before = contents(stopped)
+    capsys.readouterr()
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
+    said = capsys.readouterr().err
+    assert ".pt: format 1, and this version of acdc reads format 2; resume with the version that wrote it" in said
+    assert "make room" not in said
+    assert said.endswith("to start over, type the command that began it with another --out\n")
+    assert contents(stopped) == before
+
+
 def test_damaged_predictions_of_a_stage_before_are_not_written_anew(stopped: Path, capsys) -> None:
     path = stopped / "predictions.safetensors"
     content = bytearray(path.read_bytes())

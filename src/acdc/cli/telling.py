@@ -9,7 +9,7 @@ from acdc.data.images import BadImagesError
 from acdc.integrity import IntegrityError
 from acdc.methods.learned import Learned
 from acdc.train import checkpoint, experiment, loading, stopping
-from acdc.train.checkpoint import Found, MismatchError, NoCheckpointError
+from acdc.train.checkpoint import FormatError, Found, MismatchError, NoCheckpointError
 from acdc.train.console import Console
 from acdc.train.distributed import World
 from acdc.train.finite import DivergedError
@@ -116,7 +116,7 @@ def ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: W
     if isinstance(error, KeyboardInterrupt):
         say(f"stopped at once; the epochs so far are in {out / 'metrics.jsonl'}; {hint}")
         return 130
-    if isinstance(error, NoCheckpointError):
+    if isinstance(error, NoCheckpointError | FormatError):
         say(f"{error}\nto start over, type the command that began it with another --out")
         return 1
     if isinstance(error, MismatchError):

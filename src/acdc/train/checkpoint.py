@@ -36,6 +36,10 @@ class MismatchError(CheckpointError):
     """One that is as it was written, and not of this run."""
 
 
+class FormatError(CheckpointError):
+    """One that another version of acdc wrote."""
+
+
 class NoCheckpointError(CheckpointError):
     """There are checkpoints, and none is whole."""
 
@@ -122,10 +126,10 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def _other_format(path: Path, found: object) -> CheckpointError:
-    return CheckpointError(
-        f"{path}: format {found!r}, and this version of acdc reads format {FORMAT}; resume with the version of acdc "
-        "that wrote it, or start a new run"
+def _other_format(path: Path, found: object) -> FormatError:
+    return FormatError(
+        f"{path}: format {found!r}, and this version of acdc reads format {FORMAT}; resume with the version that wrote "
+        "it"
     )
 
 
