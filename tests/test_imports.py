@@ -13,7 +13,8 @@ import acdc
 ROOT = Path(acdc.__file__).parent
 PURE = ("schedule", "duration", "timeline")
 CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "bundle", "shadow",
-        "ownership", "leaks", "pruning", "method", "sparsifier", "criteria", "methods", "files",
+        "ownership", "leaks", "pruning", "method", "sparsifier", "criteria", "methods", "files", "integrity",
+        "structure", "state",
         "spelling")  # fmt: skip
 OUTER = ("models", "data", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
 OPTIONAL = ("torchvision", "matplotlib", "sklearn", "jinja2", "lightning", "pytorch_lightning", "transformers",

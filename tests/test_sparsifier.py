@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 from dataclasses import replace
 
 import pytest
@@ -758,6 +759,33 @@ def test_state_dicts_of_something_else(change, message):
     assert before["step"] == after["step"]
     assert_same_bits(before["masks"], after["masks"])
     train(run, first=6)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("config", 3, "sparsifier.config: expected dict, received 3"),
+        ("config", {"sparsity": torch.ones(2)}, "sparsifier.config.sparsity: expected plain data"),
+        ("step", "x", "sparsifier.step: expected int, received 'x'"),
+        ("step", -1, "sparsifier.step: expected 0 or more, received -1"),
+        ("phase", 99, "sparsifier.phase: expected -1 to 3, received 99"),
+        ("masks", {"conv1.weight": torch.zeros(18, dtype=torch.uint8)}, "conv2.weight, fc.weight are missing"),
+        ("masks", {"other": torch.zeros(1)}, "sparsifier.masks: "),
+        ("masks", [], "sparsifier.masks: expected dict"),
+        ("history", [{"step": 1}], "sparsifier.history[0]: kind, phase, sparsity are missing"),
+        ("twin", {"step": 1}, "sparsifier.twin: model, optimizer, scheduler are missing"),
+        ("twin", {"step": 1, "model": {}, "optimizer": {}, "scheduler": None}, "sparsifier.twin.model: "),
+        ("memory", 5, "sparsifier.memory: expected dict or None, received 5"),
+        ("shadow", {"fc.weight": torch.ones(3)}, "sparsifier.shadow: "),
+        ("kept_sparse", [{}], "sparsifier.kept_sparse: expected weights and masks"),
+    ],
+)
+def test_garbage_inside_a_state_dict_is_refused_by_its_part(key, value, message):
+    _, _, s = small()
+    state = {**s.state_dict(), key: value}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        s.load_state_dict(state)
+    s.load_state_dict(s.state_dict())
 
 
 @pytest.mark.parametrize("knob", ["revive", "reset", "embeddings", "pattern", "criterion"])

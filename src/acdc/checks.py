@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers
+from acdc.state import check_structure
 
 if TYPE_CHECKING:
     from acdc.method import Method
@@ -81,6 +82,7 @@ def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any], method
     """A knob that came after the state was saved had its default there."""
     if not isinstance(state, Mapping) or not state.keys() >= _KEYS:
         raise ValueError("this is not a sparsifier's state dict: pass what sparsifier.state_dict() returned")
+    check_structure(state)
     if state["version"] != 1:
         raise ValueError(f"this state dict has version {state['version']}; this release of acdc reads version 1")
     if state["method"] != expected["method"]:

@@ -37,6 +37,7 @@ from acdc.shadow import Shadow
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Weight
+from acdc.state import check_fit
 from acdc.summary import Summary
 from acdc.trigger import NextForward
 from acdc.twin import Result, StateDict, Twin, to_cpu, to_device
@@ -432,6 +433,7 @@ class Sparsifier:
         self._refuse_if_detached("load_state_dict")
         self._ownership.check("load_state_dict()")
         check_identity(state, self._identity(), self.method)
+        check_fit(state, self)
         self._pruning.load_state_dict(state)
         self._leak_check.restart()
         schedule, phase = self.method.schedule, state["phase"]

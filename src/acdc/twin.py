@@ -1,7 +1,6 @@
 """The dense twin: what a run keeps beside its sparse model, and how to train it on."""
 
 import copy
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from acdc import integrity
 from acdc.files import usual_mode
 from acdc.host import plain_model, plain_optimizer
 
@@ -92,12 +92,15 @@ class Result:
         write_safetensors({folder / f"{name}.safetensors": named[name] for name in named if named[name] is not None})
 
 
-def write_safetensors(files: Mapping[Path, Any], metadata: Mapping[str, str] | None = None) -> None:
-    """All of these state dicts or none: each under a temporary name first, renamed when the last is complete."""
+def write_safetensors(files: Mapping[Path, Any], details: Mapping[str, Any] | None = None) -> None:
+    """Write all of these state dicts or none: under temporary names first, renamed when the last is complete.
+
+    Each file holds a digest of itself (integrity.py), with `details`, plain data, beside it in the metadata.
+    """
     temporaries = {path: path.with_name(f".{path.name}.tmp") for path in files}
     try:
         for path, tensors in files.items():
-            _write(temporaries[path], path.name, tensors, metadata)
+            _write(temporaries[path], path.name, tensors, details)
         for path, temporary in temporaries.items():
             temporary.replace(path)
     finally:
@@ -105,14 +108,13 @@ def write_safetensors(files: Mapping[Path, Any], metadata: Mapping[str, str] | N
             temporary.unlink(missing_ok=True)
 
 
-def _write(path: Path, name: str, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None) -> None:
+def _write(path: Path, name: str, tensors: Mapping[str, Any], details: Mapping[str, Any] | None) -> None:
     other = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
     if other:
         raise TypeError(f"{name} cannot hold {', '.join(other)}: safetensors keeps tensors only; use torch.save")
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-    save_file(plain, path, dict(metadata) if metadata else None)
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
+    save_file(plain, path, integrity.metadata(details))
+    integrity.seal_safetensors(path)
     path.chmod(usual_mode())  # safetensors makes files that only their owner can read
 
 

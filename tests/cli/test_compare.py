@@ -15,6 +15,7 @@ from acdc.cli.errors import UsageError
 from acdc.measure.agreement import agreement
 from acdc.train import predictions
 from acdc.train.predictions import Made
+from acdc.twin import write_safetensors
 from tests.train.problems import JPEGS, jpegs
 
 
@@ -169,9 +170,6 @@ def test_a_file_cut_short_is_noticed_though_its_predictions_were_kept(run: Path)
     (run / "sparse.safetensors").write_bytes(content[:3000])
     said = f"{run / 'sparse.safetensors'}: cut short, or not a safetensors file"
     assert said in refused(run)
-    kept = load_file(run / "predictions.safetensors")
-    save_file(kept, run / "predictions.safetensors")  # as older versions wrote it
-    assert said in refused(run)
 
 
 def test_another_file_than_the_predictions_were_made_from_is_run_again(
@@ -184,13 +182,10 @@ def test_another_file_than_the_predictions_were_made_from_is_run_again(
     assert said in capsys.readouterr().out
 
 
-def test_predictions_of_older_runs_are_used_and_it_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_that_another_tool_wrote_are_refused(run: Path) -> None:
     kept = load_file(run / "predictions.safetensors")
     save_file(kept, run / "predictions.safetensors")
-    assert compared(run / "sparse.safetensors", run / "dense.safetensors") == 0
-    out = capsys.readouterr().out
-    assert "(kept predictions)" in out
-    assert f"{run / 'dense.safetensors'}: its kept predictions are of an older acdc, which tied them to no file" in out
+    assert "predictions.safetensors: it holds no digest: another tool wrote it" in refused(run)
 
 
 # Checkpoints
@@ -216,7 +211,7 @@ def test_checkpoints_that_cannot_be_compared(trained: Path, tmp_path: Path) -> N
     run = copy(trained, tmp_path / "run")
     cut = run / "checkpoints" / whole.name
     cut.write_bytes(whole.read_bytes()[:5000])
-    assert f"{cut}: cut short or not a checkpoint" in refused(cut, trained)
+    assert f"{cut}: damaged" in refused(cut, trained)
     gone = run / "checkpoints" / "9-none-00000001.pt"
     assert f"{gone}: there is no such checkpoint; type a checkpoint, such as {cut}" in refused(gone, trained)
     alone = shutil.copy(whole, tmp_path / "alone.pt")
@@ -306,7 +301,7 @@ def test_predictions_that_do_not_say_of_which_images_are_made_again(
     trained_on_jpegs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, images = copy(trained_on_jpegs[0], tmp_path / "run"), trained_on_jpegs[1]
-    save_file(load_file(run / "predictions.safetensors"), run / "predictions.safetensors")  # as older versions wrote it
+    predictions.add(run, {name: Made(kept.logits()) for name, kept in predictions.kept(run).items()})
     (row,) = as_json(tmp_path, run, "--data", images, "--workers", "0")
     assert (row["samples"], row["source"]) == (5, "run again")
     assert "kept predictions are of 5 of 6 test images, and do not say of which: it is run" in capsys.readouterr().out
@@ -319,7 +314,9 @@ def test_predictions_that_do_not_say_of_which_images_are_made_again(
 
 def test_different_data_is_refused_by_naming_all_that_differs(trained: Path, run: Path) -> None:
     kept = load_file(run / "predictions.safetensors")
-    save_file({name: torch.zeros(10, 7) for name in kept}, run / "predictions.safetensors")
+    write_safetensors({run / "predictions.safetensors": {name: torch.zeros(10, 7) for name in kept}})
+    for name in kept:
+        (run / f"{name}.safetensors").unlink()
     change_config(run, name="synthetic", options={"classes": 7, "shape": [1, 8, 8]}, test=10)
     said = refused(trained, run).splitlines()
     assert said[0] == f"{trained} and {run} were not tested on the same images, so they cannot be compared:"
@@ -336,13 +333,13 @@ def test_other_test_images_than_now_are_refused(run: Path) -> None:
     kept = load_file(run / "predictions.safetensors")
     change_config(run, test=390)
     assert "400 predictions of 390 test images" in refused(run)
-    save_file({name: logits[:390].clone() for name, logits in kept.items()}, run / "predictions.safetensors")
+    predictions.add(run, {name: Made(logits[:390]) for name, logits in kept.items()})
     assert "was tested on 390 images, and digits has 400 here" in refused(run)
 
 
 def test_another_number_of_classes_is_refused(run: Path) -> None:
     kept = load_file(run / "predictions.safetensors")
-    save_file({name: logits[:, :9].clone() for name, logits in kept.items()}, run / "predictions.safetensors")
+    predictions.add(run, {name: Made(logits[:, :9]) for name, logits in kept.items()})
     assert "run/sparse tells 9 classes apart, and digits has 10" in refused(run)
 
 
@@ -355,13 +352,13 @@ def test_other_weights_are_refused(run: Path) -> None:
 def test_predictions_that_are_no_numbers_are_refused(run: Path) -> None:
     kept = load_file(run / "predictions.safetensors")
     kept["sparse"][3] = torch.nan
-    save_file(kept, run / "predictions.safetensors")
+    predictions.add(run, {"sparse": Made(kept["sparse"])})
     assert "logits of 1 of 400 samples are not finite" in refused(run)
 
 
 def test_a_damaged_file_of_predictions_is_refused(run: Path) -> None:
     content = (run / "predictions.safetensors").read_bytes()
-    (run / "predictions.safetensors").write_bytes(content[:1000])
+    (run / "predictions.safetensors").write_bytes(content[:100])
     assert "predictions.safetensors: cut short, or not a safetensors file" in refused(run)
 
 

@@ -80,7 +80,7 @@ def test_checkpoints_that_cannot_be_read(run: Path, tmp_path: Path, capsys: pyte
     assert (code, "type RUN/checkpoints/NAME.pt" in error) == (2, True)
     newest.write_bytes(newest.read_bytes()[:5000])
     code, _, error = evaluated(capsys, str(newest))
-    assert (code, f"{newest}: cut short or not a checkpoint" in error) == (1, True)
+    assert (code, f"{newest}: damaged" in error) == (1, True)
     for file in run.glob("*.safetensors"):
         file.unlink()
     code, _, error = evaluated(capsys, str(run))
@@ -117,9 +117,30 @@ def test_files_that_cannot_be_read_are_named_and_the_others_measured(
     save_file(weights, run / "finetuned.safetensors")
     code, rows, error = evaluated(capsys, str(run))
     assert (code, list(rows)) == (1, ["baseline.safetensors"])
-    assert "sparse.safetensors: cut short, or not a safetensors file" in error
+    assert "sparse.safetensors: its contents do not match the digest written with it; restore the file" in error
     assert "dense.safetensors: cut short" in error
     assert "it lacks fc.bias; it adds extra; fc.weight is 5 x 32 and should be 10 x 32" in error
+
+
+def test_a_model_with_a_flipped_bit_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = bytearray((run / "sparse.safetensors").read_bytes())
+    content[-3] ^= 0x10
+    (run / "sparse.safetensors").write_bytes(content)
+    code, rows, error = evaluated(capsys, str(run / "sparse.safetensors"))
+    assert (code, rows) == (1, {})
+    assert "sparse.safetensors: its contents do not match the digest written with it; restore the file from" in error
+
+
+def test_a_model_that_another_tool_wrote_is_measured_and_a_note_says_so(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = run / "sparse.safetensors"
+    save_file(load_file(model), model)
+    assert main(["eval", str(model), "--device", "cpu"]) == 0
+    note = f"note: {model}: it holds no digest: another tool wrote it, or an older version of acdc; its weights are not"
+    assert note in capsys.readouterr().out
+    assert main(["eval", str(run / "dense.safetensors"), "--device", "cpu"]) == 0
+    assert "note: " not in capsys.readouterr().out
 
 
 def test_masks_are_no_model(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,13 +20,14 @@ import torch
 from safetensors.torch import load_file
 
 import acdc
+from acdc import integrity
 from acdc.cli import common, main, telling, train
 from acdc.cli.errors import UsageError
 from acdc.data.digits import load_digits
 from acdc.data.images import InMemory
 from acdc.measure.flops import inference_flops
 from acdc.models.resnet_cifar import digits_net
-from acdc.train import experiment, folder, loading, planning, reading
+from acdc.train import experiment, folder, loading, planning, predictions, reading
 from acdc.train.console import open_console
 from acdc.train.distributed import World
 from acdc.train.evaluation import evaluate
@@ -612,9 +613,48 @@ def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) 
     newest.write_bytes(newest.read_bytes()[:1000])
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
     said = capsys.readouterr().out
-    assert f"passed over: {newest}: cut short" in said
+    assert f"passed over: {newest}: damaged" in said
     assert "its name ends in .damaged now" in said
     assert newest.with_name(f"{newest.name}.damaged").stat().st_size == 1000
+
+
+def test_checkpoints_of_another_version_are_left_alone(stopped: Path, capsys) -> None:
+    for path in (stopped / "checkpoints").iterdir():
+        torch.save({"format": 1}, path)
+    before = contents(stopped)
+    capsys.readouterr()
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
+    said = capsys.readouterr().err
+    assert ".pt: format 1, and this version of acdc reads format 2; resume with the version that wrote it" in said
+    assert "make room" not in said
+    assert said.endswith("to start over, type the command that began it with another --out\n")
+    assert contents(stopped) == before
+
+
+def test_damaged_predictions_of_a_stage_before_are_not_written_anew(stopped: Path, capsys) -> None:
+    path = stopped / "predictions.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
+    said = f"{path}: its contents do not match the digest written with it; restore or remove it, then go on with: acdc"
+    assert said in capsys.readouterr().err
+    assert path.read_bytes() == content
+    path.unlink()
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
+    assert "sparse" in predictions.kept(stopped)
+
+
+def test_metrics_of_another_run_are_refused_and_nothing_changes(stopped: Path, capsys) -> None:
+    metrics = stopped / "metrics.jsonl"
+    metrics.write_text('{"run": "rigl", "epoch": 0}\n' + metrics.read_text())
+    newest = max((stopped / "checkpoints").iterdir())
+    newest.write_bytes(newest.read_bytes()[:1000])
+    before = contents(stopped)
+    capsys.readouterr()
+    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 2
+    assert f"--resume {stopped}: {metrics} line 1: expected an object" in capsys.readouterr().err
+    assert contents(stopped) == before, "the damaged checkpoint is not renamed either"
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> None:
@@ -634,6 +674,8 @@ def test_a_checkpoint_older_than_a_setting_has_its_default(stopped: Path, capsys
         state = torch.load(path, weights_only=True)
         del state["extra"]["recipe"]["rate"]["rewarm"], state["sparsifier"]["config"]["revive"]
         torch.save(state, path)
+        with path.open("r+b") as file:
+            integrity.seal_zip(file)
     config = read(stopped, "config.json")
     config["recipe"]["rate"]["rewarm"] = 1.0
     (stopped / "config.json").write_text(json.dumps(config))

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from acdc.train import reading
+from acdc.twin import write_safetensors
 from tests.report.runs import model_row, row, write_lines
 
 EPOCHS = 12
@@ -69,7 +69,7 @@ def make_cell(
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "result.json").write_text(json.dumps({"models": models, "seconds": 12.5}))
     same = torch.randn(400, 10, generator=torch.Generator().manual_seed(seed))
-    save_file(_predictions(method, share, same), folder / "predictions.safetensors")
+    write_safetensors({folder / "predictions.safetensors": _predictions(method, share, same)})
     return recipe.to_dict()
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from acdc.measure.dynamics import BINS
 from acdc.train import reading
 from acdc.train.recipe import Recipe
+from acdc.twin import write_safetensors
 
 LAYERS = {"conv1.weight": 1000, "block.conv.weight": 8000, "fc.weight": 1000}
 DENSE = 2_000_000  # FLOPs of an image
@@ -77,7 +77,7 @@ def make_run(
     logits = torch.randn(test, classes, generator=torch.Generator().manual_seed(seed))
     changed = logits.clone()
     changed[: test // 10] = -changed[: test // 10]  # of a tenth the answer differs
-    save_file({"sparse": logits.half(), "dense": changed.half()}, folder / "predictions.safetensors")
+    write_safetensors({folder / "predictions.safetensors": {"sparse": logits.half(), "dense": changed.half()}})
     return folder
 
 

@@ -5,16 +5,20 @@ import io
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
 
+from acdc import integrity
 from acdc.train import checkpoint
-from acdc.train.checkpoint import CheckpointError, load, newest, save
+from acdc.train.checkpoint import CheckpointError, DamagedError, load, newest, save
 
 STATE = {"model": {"w": torch.arange(20_000.0)}, "epoch": 3, "rng": [1, (2, "x")]}
 
@@ -46,7 +50,7 @@ def test_one_cut_short_is_passed_over_by_name(tmp_path: Path, share: float) -> N
     found = newest(tmp_path)
     assert found.path == good
     assert len(found.skipped) == 1
-    assert f"{bad}: cut short" in found.skipped[0]
+    assert f"{bad}: damaged (it does not end with the digest that was written last)" in found.skipped[0]
 
 
 def test_one_with_a_flipped_bit_is_passed_over(tmp_path: Path) -> None:
@@ -56,7 +60,39 @@ def test_one_with_a_flipped_bit_is_passed_over(tmp_path: Path) -> None:
     bad.write_bytes(content)
     found = newest(tmp_path)
     assert found.path == good
-    assert "does not match its checksum" in found.skipped[0]
+    assert found.skipped == (f"{bad}: damaged (its contents do not match the digest written with it)",)
+
+
+def test_a_bit_that_torch_s_reader_takes_for_a_folder_s_is_noticed(tmp_path: Path) -> None:
+    """Bit 0x10 of a zip entry's external attributes: torch.load then returns that tensor unwritten."""
+    path = save(tmp_path, 0, "acdc", 5, STATE, keep=1)
+    whole = path.read_bytes()
+    entries = [match.start() for match in re.finditer(b"PK\1\2", whole)]
+    assert len(entries) > 3
+    for entry in entries:
+        content = bytearray(whole)
+        content[entry + 38] ^= 0x10
+        path.write_bytes(content)
+        with pytest.raises(DamagedError, match="do not match the digest"):
+            load(path)
+
+
+def test_what_is_written_is_a_plain_file_of_torch_s(tmp_path: Path) -> None:
+    path = save(tmp_path, 0, "acdc", 5, STATE, keep=1)
+    assert torch.equal(torch.load(path, weights_only=True)["model"]["w"], STATE["model"]["w"])
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+
+
+def test_the_digest_is_taken_in_pieces(tmp_path: Path) -> None:
+    """Of a file larger than the memory that hashing may take."""
+    path = save(tmp_path, 0, "acdc", 5, {"large": torch.zeros(8_000_000)}, keep=1)
+    tracemalloc.start()
+    with path.open("r+b") as file:
+        integrity.verify_zip(file)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < path.stat().st_size / 8
 
 
 @pytest.mark.parametrize("keep", [1, 2])
@@ -73,12 +109,12 @@ def test_one_passed_over_takes_no_other_s_place_and_is_not_removed(tmp_path: Pat
     assert (tmp_path / "0-acdc-00000010.pt.damaged").read_bytes() == b"damaged"
 
 
-@pytest.mark.parametrize("wrong", ["format 2, and this version of acdc reads format 1", "could not be read"])
+@pytest.mark.parametrize("wrong", ["format 1, and this version of acdc reads format 2", "could not be read"])
 def test_one_that_is_whole_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     save(tmp_path, 0, "acdc", 5, STATE, keep=2)
     path = save(tmp_path, 0, "acdc", 10, STATE, keep=2)
     if "format" in wrong:
-        torch.save({"format": 2}, path)
+        torch.save({"format": 1}, path)
     else:
 
         def broken(path: Path, **_: object) -> None:
@@ -113,7 +149,7 @@ def test_none_left_says_why_of_each(tmp_path: Path) -> None:
         newest(tmp_path / "nothing")
     for step in (5, 10):
         save(tmp_path, 0, "acdc", step, STATE, keep=2).write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"(?s)00000010.pt: cut short.*00000005.pt: cut short"):
+    with pytest.raises(CheckpointError, match=r"(?s)00000010.pt: damaged.*00000005.pt: damaged"):
         newest(tmp_path)
 
 
@@ -122,27 +158,25 @@ def test_nothing_in_one_is_executed(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple:
             return os.mkdir, (str(tmp_path / "evil"),)
 
-    torch.save({"format": 1, "x": Evil()}, tmp_path / "0-acdc-00000001.pt")
+    path = save(tmp_path, 0, "acdc", 1, {"x": Evil()}, keep=1)
     with pytest.raises(CheckpointError, match="not a checkpoint"):
-        load(tmp_path / "0-acdc-00000001.pt")
+        load(path)
     assert not (tmp_path / "evil").exists()
     (tmp_path / "plain.pt").write_bytes(pickle.dumps({"format": 1}))
-    with pytest.raises(CheckpointError, match="cut short or not a checkpoint"):
+    with pytest.raises(DamagedError, match="does not end with the digest"):
         load(tmp_path / "plain.pt")
 
 
 def test_one_that_could_run_code_is_refused_without_advice_to_run_it(tmp_path: Path) -> None:
-    path = tmp_path / "0-acdc-00000001.pt"
-    torch.save({"format": checkpoint.FORMAT, "model": torch.nn.Linear(1, 1)}, path)
+    path = save(tmp_path, 0, "acdc", 1, {"model": torch.nn.Linear(1, 1)}, keep=1)
     with pytest.raises(CheckpointError, match="it could run code") as refused:
         checkpoint.load(path)
     assert "weights_only" not in str(refused.value)
 
 
 def test_another_format_is_named(tmp_path: Path) -> None:
-    path = save(tmp_path, 0, "acdc", 1, STATE, keep=1)
-    torch.save({**STATE, "format": 7}, path)
-    with pytest.raises(CheckpointError, match="format 7, and this version of acdc reads format 1"):
+    path = save(tmp_path, 0, "acdc", 1, {**STATE, "format": 7}, keep=1)
+    with pytest.raises(CheckpointError, match="format 7, and this version of acdc reads format 2"):
         load(path)
 
 

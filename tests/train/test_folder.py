@@ -97,3 +97,36 @@ def test_what_a_checkpoint_does_not_know_of_is_dropped(tmp_path: Path) -> None:
     assert not (tmp_path / "phases.jsonl").exists()
     trim_metrics(tmp_path, ["dense", "acdc"], -1, 0)
     assert file.read_text() == ""
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    "line",
+    ['{"run": "acdc"}', '{"run": "rigl", "epoch": 0}', '{"run": "acdc", "epoch": "0"}', '{"run": ["acdc"], "epoch": 0}',
+     '{"run": "acdc", "epoch": true}', '{"run": "acdc", "epoch": -1}', "[]", "null", "3", '"acdc"'],
+)  # fmt: skip
+def test_a_line_of_no_run_is_refused_before_anything_changes(tmp_path: Path, line: str, last: bool) -> None:
+    metrics, phases = tmp_path / "metrics.jsonl", tmp_path / "phases.jsonl"
+    append(metrics, ROW)
+    append(phases, ROW)
+    with phases.open("a") as end:
+        end.write(f"{line}\n")
+    if not last:
+        append(phases, ROW)
+    before = metrics.read_bytes(), phases.read_bytes()
+    with pytest.raises(ValueError, match=r"phases.jsonl line 2: expected an object .* or delete the line"):
+        trim_metrics(tmp_path, ["dense", "acdc"], 0, 0)
+    assert (metrics.read_bytes(), phases.read_bytes()) == before
+
+
+@pytest.mark.parametrize("line", [b'{"run": "acdc", "epo', b"\xff\xfe", b"\0\0\0", b"[" * 100_000])
+def test_only_the_last_line_may_be_cut_short(tmp_path: Path, line: bytes) -> None:
+    file = tmp_path / "metrics.jsonl"
+    append(file, ROW)
+    whole = file.read_bytes()
+    file.write_bytes(whole + line)
+    assert trim_metrics(tmp_path, ["acdc"], 0, 4) == 0
+    assert file.read_bytes() == whole
+    file.write_bytes(line + b"\n" + whole)
+    with pytest.raises(ValueError, match=r"metrics.jsonl line 1: "):
+        trim_metrics(tmp_path, ["acdc"], 0, 4)

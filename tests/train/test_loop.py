@@ -210,15 +210,6 @@ def test_what_is_not_finite_is_never_saved(name: str, kind: str, precision: str,
     assert all(value.isfinite().all() for model in kept for value in model.values())
 
 
-def test_a_checkpoint_of_before_every_rank_s_sums_were_kept(tmp_path: Path) -> None:
-    whole = outcome(list(stage(tmp_path, "run.checkpoint_every=3st", "run.keep=100").run()))
-    state = checkpoint.load(tmp_path / "checkpoints" / "0-acdc-00000003.pt")
-    (state["totals"],) = map(torch.tensor, state["totals"])
-    older = stage(tmp_path / "older")
-    older.load_state_dict(state)
-    assert outcome(list(older.run())) == whole
-
-
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
 @pytest.mark.parametrize(
     ("optimizer", "key"), [("sgd", "momentum_buffer"), ("adam", "exp_avg_sq"), ("lamb", "exp_avg")]

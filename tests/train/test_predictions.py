@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from acdc.integrity import IntegrityError
 from acdc.train import predictions
 from acdc.train.predictions import FILE, Made, Source
 
@@ -59,8 +60,6 @@ def test_what_became_of_the_model(tmp_path: Path) -> None:
     assert source() is Source.GONE
     model.write_bytes(whole)
     assert source() is Source.TIED
-    save_file({"sparse": torch.ones(3, 2)}, tmp_path / FILE)  # as older versions wrote it
-    assert source() is Source.UNTIED
     model.write_bytes(whole[:-3])
     assert source() is Source.OTHER
 
@@ -85,4 +84,23 @@ def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
     add(tmp_path, "sparse", torch.ones(3, 2))
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:20])
     with pytest.raises(ValueError, match=r"predictions.safetensors: cut short, or not a safetensors file"):
+        predictions.kept(tmp_path)
+
+
+def test_a_file_with_a_flipped_bit_is_neither_used_nor_added_to(tmp_path: Path) -> None:
+    """Adding would write the damage anew, with a digest that vouches for it."""
+    add(tmp_path, "sparse", torch.ones(3, 2))
+    content = bytearray((tmp_path / FILE).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(IntegrityError, match=r"predictions.safetensors: its contents do not match the digest"):
+        predictions.kept(tmp_path)
+    with pytest.raises(IntegrityError, match="do not match the digest"):
+        add(tmp_path, "dense", torch.ones(3, 2))
+    assert (tmp_path / FILE).read_bytes() == content
+
+
+def test_a_file_that_another_tool_wrote_is_refused(tmp_path: Path) -> None:
+    save_file({"sparse": torch.ones(3, 2)}, tmp_path / FILE)
+    with pytest.raises(ValueError, match=r"predictions.safetensors: it holds no digest: another tool wrote it"):
         predictions.kept(tmp_path)

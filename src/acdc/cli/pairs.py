@@ -101,11 +101,8 @@ def _read(where: Path, name: str, recipe: Recipe, test: int) -> Model:
     if kept.source is not Source.GONE and kept.rows + len(kept.unread) < test:
         said = f"its kept predictions are of {kept.rows:,} of {test:,} test images, and do not say of which"
         return replace(model, note=f"{file}: {said}: {again}")
-    notes = {
-        Source.GONE: f"{file} is gone: its kept predictions stand for it",
-        Source.UNTIED: f"{file}: its kept predictions are of an older acdc, which tied them to no file",
-    }
-    return replace(model, kept=kept, note=notes.get(kept.source))
+    gone = f"{file} is gone: its kept predictions stand for it"
+    return replace(model, kept=kept, note=gone if kept.source is Source.GONE else None)
 
 
 def _kept(where: Path) -> dict[str, Kept]:

@@ -6,9 +6,10 @@ from acdc.cli import common
 from acdc.cli.facts import Facts
 from acdc.cli.place import Place
 from acdc.data.images import BadImagesError
+from acdc.integrity import IntegrityError
 from acdc.methods.learned import Learned
 from acdc.train import checkpoint, experiment, loading, stopping
-from acdc.train.checkpoint import Found, NoCheckpointError
+from acdc.train.checkpoint import FormatError, Found, MismatchError, NoCheckpointError
 from acdc.train.console import Console
 from acdc.train.distributed import World
 from acdc.train.finite import DivergedError
@@ -115,8 +116,14 @@ def ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: W
     if isinstance(error, KeyboardInterrupt):
         say(f"stopped at once; the epochs so far are in {out / 'metrics.jsonl'}; {hint}")
         return 130
-    if isinstance(error, NoCheckpointError):
+    if isinstance(error, NoCheckpointError | FormatError):
         say(f"{error}\nto start over, type the command that began it with another --out")
+        return 1
+    if isinstance(error, MismatchError):
+        say(f"{error}; put the run's own checkpoint back, or remove this one to use the one before it, then {hint}")
+        return 1
+    if isinstance(error, IntegrityError):  # predictions of the stages before
+        say(f"{error}; restore or remove it, then {hint}")
         return 1
     if isinstance(error, DivergedError):
         usual = 0.1 if recipe.optimizer.name == "sgd" else 0.001

@@ -16,9 +16,11 @@ from acdc.cli.errors import UsageError
 from acdc.cli.facts import Facts
 from acdc.cli.place import Place, execution, fit, load, load_data, not_here
 from acdc.data.images import BadImagesError, WorkerError
+from acdc.integrity import IntegrityError
 from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, stopping
 from acdc.train.checkpoint import CheckpointError, Found
 from acdc.train.console import Plan, open_console
+from acdc.train.contents import check_contents
 from acdc.train.distributed import World
 from acdc.train.finite import DivergedError
 from acdc.train.recipe import Recipe
@@ -122,7 +124,8 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: Stop
             if world.first:
                 console.say(common.report_of(out))
     except (
-        stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, BadImagesError, WorkerError, OSError
+        stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, IntegrityError, BadImagesError,
+        WorkerError, OSError
     ) as error:  # fmt: skip
         return telling.ended(error, out, shown, recipe, world)
     finally:
@@ -223,15 +226,23 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
             [f"--resume {out}: its data have changed: {difference}; put them back (--data DIR), or start a new run"]
         )
     if not checkpoint.any_in(out / "checkpoints"):
-        lost = world.by_first(lambda: folder.trim_metrics(out, stages, -1, 0))
+        lost = _trim(out, stages, None, world)
         return None, [f"no checkpoint is there to go on from: {lost} epochs are trained again"] if lost else []
     found = _newest(out / "checkpoints", world)
+    check_contents(found.path, found.state)
     extra = found.state["extra"]
     if difference := differences.first(extra["recipe"], recipe.to_dict()):
         raise UsageError(
             [
                 f"--resume {out}: {found.path.name} is of another recipe ({difference}); put the checkpoints back that "
                 "belong to this run, or start a new one"
+            ]
+        )
+    if not 0 <= found.state["stage"] < len(stages) or stages[found.state["stage"]] != found.state["name"]:
+        raise UsageError(
+            [
+                f"--resume {out}: {found.path.name} is of stage {found.state['stage']}, {found.state['name']!r}, and "
+                f"the run's stages are {', '.join(stages)}; put the checkpoints back that belong to this run"
             ]
         )
     if extra["world"] != world.size:
@@ -241,9 +252,18 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
                 f"{common.resume(out, extra['world'])}"
             ]
         )
+    _trim(out, stages, found, world)
     world.by_first(lambda: checkpoint.set_aside(found))
-    world.by_first(lambda: folder.trim_metrics(out, stages, found.state["stage"], found.state["epoch"]))
     return found, []
+
+
+def _trim(out: Path, stages: Sequence[str], found: Found | None, world: World) -> int:
+    """Drop the epochs that will run again, and return how many they are."""
+    stage, epochs = (found.state["stage"], found.state["epoch"]) if found else (-1, 0)
+    try:
+        return world.by_first(lambda: folder.trim_metrics(out, stages, stage, epochs))
+    except ValueError as error:
+        raise UsageError([f"--resume {out}: {error}"]) from None
 
 
 def _newest(checkpoints: Path, world: World) -> Found:

@@ -8,11 +8,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from acdc import integrity
 from acdc.cli import differences
 from acdc.cli.errors import UsageError
 from acdc.cli.place import load_data
 from acdc.train import checkpoint, folder, loading, predictions, reading
 from acdc.train.checkpoint import CheckpointError
+from acdc.train.contents import check_contents
 from acdc.train.distributed import World
 from acdc.train.recipe import Recipe
 
@@ -79,16 +81,27 @@ def no_checkpoint(path: Path) -> str:
 
 
 def load(model: nn.Module, path: Path) -> None:
-    """Into the model, or a ValueError in words. Nothing in a file is executed."""
+    """Load a file's weights into the model, or raise a ValueError in words. Nothing in a file is executed.
+
+    A model that another tool wrote is loaded as it is, and a note says that nothing vouches for it.
+    """
     put(model, _read_checkpoint(path) if path.suffix == ".pt" else _read_model(path), path)
 
 
 def _read_model(path: Path) -> Mapping[str, torch.Tensor]:
     try:
-        return load_file(path)
+        integrity.verify_safetensors(path)
     except FileNotFoundError:
         there = ", ".join(models(path.parent)) or "none"
         raise ValueError(f"{path}: there is no such file; the folder's models are {there}") from None
+    except integrity.UnsealedError as error:
+        print(f"note: {error}; its weights are not verified")
+    except integrity.IntegrityError as error:
+        raise ValueError(f"{error}; restore the file from a copy, or train the run again") from None
+    except OSError as error:
+        raise ValueError(f"{path}: could not be read ({error.strerror or error})") from None
+    try:
+        return load_file(path)
     except (SafetensorError, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(f"{path}: cut short, or not a safetensors file ({reason})") from None
@@ -98,7 +111,9 @@ def _read_checkpoint(path: Path) -> Mapping[str, torch.Tensor]:
     if not path.is_file():
         raise ValueError(no_checkpoint(path))
     try:
-        return checkpoint.load(path)["model"]
+        state = checkpoint.load(path)
+        check_contents(path, state)
+        return state["model"]
     except CheckpointError as error:
         raise ValueError(str(error)) from None
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Layers, Weight, find_prunable
+from acdc.structure import check_tensors
 
 BINS, LOWEST, HIGHEST = 340, -30.0, 4.0  # of log2 |w|: ten bins to a factor of two
 _CHUNK = 1 << 24  # weights; histc counts in float32, exactly up to this many
@@ -110,6 +111,12 @@ class Dynamics:
             "last": {name: bits.cpu() for name, bits in self._last.items()},
             "union": {name: bits.cpu() for name, bits in self._union.items()},
         }
+
+    def check_fit(self, state: Mapping[str, Any]) -> None:
+        """Raise a ValueError unless packed masks in `state` are of the layers that have masks."""
+        bits = {weight.name: working.packed_like(weight.param) for weight in self._pruned.weights}
+        for key in ("last", "union"):
+            check_tensors(state[key], bits, f"dynamics.{key}", some=not state[key])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._last, self._union = dict(state["last"]), dict(state["union"])

@@ -21,7 +21,6 @@ _PAIRS = (
 _MODELS = tuple(dict.fromkeys(name for pair in _PAIRS for name in pair[:2]))
 _UNCHECKED = {
     Source.GONE: "Agreement is of predictions that were kept: the models that made them are not here to be checked.",
-    Source.UNTIED: "Agreement is of predictions that an older acdc kept, which tied them to no file.",
 }
 
 

@@ -100,6 +100,11 @@ def pack(mask: Tensor) -> Tensor:
     return packed
 
 
+def packed_like(weight: Tensor) -> Tensor:
+    """Return a tensor without memory that has the shape and type of the weight's mask once packed."""
+    return torch.empty(-(-weight.numel() // 8), dtype=torch.uint8, device="meta")
+
+
 def unpack(packed: Tensor, like: Tensor) -> Tensor:
     """The working mask that `pack` packed, with the shape, layout and device of `like`."""
     packed = packed.to(like.device)

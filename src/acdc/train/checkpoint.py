@@ -1,8 +1,8 @@
 """Checkpoints: the whole state of a run in one file, written whole or not at all.
 
 RUN/checkpoints/1-acdc-00012345.pt is the state of stage 1, "acdc", after 12,345 steps. A file is written under a
-temporary name, synced and renamed, so a file of this name is complete unless something damaged it later; finding the
-newest one checks that too (the zip's checksums), and says which were passed over.
+temporary name, synced and renamed, so a file of this name is complete unless something damaged it later. Reading one
+checks the digest in it before anything is parsed (integrity.py); finding the newest says which were passed over.
 """
 
 import os
@@ -10,7 +10,6 @@ import pickle
 import random
 import re
 import sys
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,9 @@ from typing import Any
 
 import torch
 
-FORMAT = 1
+from acdc import integrity
+
+FORMAT = 2  # format 1 had no digest
 ASIDE = ".damaged"  # what follows the name of one that was passed over
 _NAME = re.compile(r"(\d+)-(\w+)-(\d{8,})\.pt")
 
@@ -29,6 +30,14 @@ class CheckpointError(Exception):
 
 class DamagedError(CheckpointError):
     """One that was cut short, altered, or is none."""
+
+
+class MismatchError(CheckpointError):
+    """One that is as it was written, and not of this run."""
+
+
+class FormatError(CheckpointError):
+    """One that another version of acdc wrote."""
 
 
 class NoCheckpointError(CheckpointError):
@@ -50,8 +59,9 @@ def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob(".*.tmp"):  # of a run that was killed
             unfinished.unlink(missing_ok=True)
-        with temporary.open("wb") as file:
+        with temporary.open("w+b") as file:
             torch.save({"format": FORMAT, **state}, file)
+            integrity.seal_zip(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -92,28 +102,35 @@ def any_in(folder: Path) -> bool:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Tensors and plain data only: nothing in a checkpoint is executed."""
+    """Read a whole checkpoint. It holds tensors and plain data only: nothing in it is executed."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged:
-            raise DamagedError(f"{path}: damaged ({damaged} does not match its checksum)")
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:
+            integrity.verify_zip(file)
+            state = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: could not be read ({_why_unreadable(error)})") from error
-    except CheckpointError:
-        raise
-    except Exception as error:  # zipfile, pickle and torch each have their own for a file cut short
-        if isinstance(error, MemoryError) or "CPUAllocator" in str(error):  # a RuntimeError of torch's
-            raise CheckpointError(f"{path}: could not be read (there is not enough memory)") from error
-        raise DamagedError(f"{path}: cut short or not a checkpoint ({_why_unreadable(error)})") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        found = state.get("format") if isinstance(state, dict) else type(state).__name__
-        other = "; go on with the acdc that wrote it"
-        raise CheckpointError(f"{path}: format {found!r}, and this version of acdc reads format {FORMAT}{other}")
+    except integrity.UnsealedError as error:
+        raise _other_format(path, 1) from error
+    except integrity.IntegrityError as error:
+        raise DamagedError(f"{path}: damaged ({error})") from error
+    except pickle.UnpicklingError as error:  # torch's own words advise to load it all the same
+        reason = "it holds more than tensors and plain data, which is not loaded, as it could run code"
+        raise CheckpointError(f"{path}: not a checkpoint ({reason})") from error
+    except (OSError, MemoryError, RuntimeError) as error:  # what is parsed is what was written: the machine failed
+        scarce = isinstance(error, MemoryError) or "CPUAllocator" in str(error)  # a RuntimeError of torch's
+        reason = "there is not enough memory" if scarce else _reason(error)
+        raise CheckpointError(f"{path}: could not be read ({reason})") from error
+    found = state.get("format") if isinstance(state, dict) else type(state).__name__
+    if not isinstance(found, int) or found != FORMAT:
+        raise _other_format(path, found)
     return state
+
+
+def _other_format(path: Path, found: object) -> FormatError:
+    return FormatError(
+        f"{path}: format {found!r}, and this version of acdc reads format {FORMAT}; resume with the version that wrote "
+        "it"
+    )
 
 
 def rng_state() -> dict[str, Any]:
@@ -128,6 +145,14 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
+    """Go on with random numbers where `rng_state` was taken; raise a ValueError for what no generator was in."""
+    try:
+        _set_rng_state(state)
+    except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"rng: it is not the state of a random generator ({error})") from error
+
+
+def _set_rng_state(state: Mapping[str, Any]) -> None:
     random.setstate(state["python"])
     torch.set_rng_state(state["torch"])
     if "cuda" in state and torch.cuda.is_available():
@@ -165,12 +190,4 @@ def _reason(error: BaseException) -> str:
         behind = behind.__cause__ or behind.__context__
     if "inline_container" in str(error):
         return "only part of it was written: the disk may be full"
-    return str(error).partition("\n")[0] or type(error).__name__
-
-
-def _why_unreadable(error: BaseException) -> str:
-    if isinstance(error, pickle.UnpicklingError):  # torch's own words advise to load it all the same
-        return "it holds more than tensors and plain data, which is not loaded, as it could run code"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
     return str(error).partition("\n")[0] or type(error).__name__

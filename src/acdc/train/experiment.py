@@ -21,7 +21,7 @@ from acdc.data.labels import save_indices
 from acdc.measure.dynamics import counted
 from acdc.sparsity.uses import forward_uses
 from acdc.train import environment, folder, predictions
-from acdc.train.checkpoint import Found
+from acdc.train.checkpoint import Found, MismatchError
 from acdc.train.console import Console, Plan, Planned
 from acdc.train.evaluation import evaluate
 from acdc.train.loading import Problem
@@ -129,8 +129,7 @@ def _stages(
         stage = Stage(index, name, model, problem.loaders, recipe, setting, uses=uses, method=method)
         stage.extra = partial(_of_the_run, stage, outcomes, began)
         if resume and index == resume.state["stage"]:
-            stage.load_state_dict(resume.state)
-            stage.saved = resume.path
+            _take_up(stage, resume)
         elif name == "finetune":
             assert result is not None, "the method's stage has just ended, or a checkpoint of this one was loaded"
             finetune_dense(result, model, stage.optimizer)
@@ -151,6 +150,14 @@ def _stages(
             by_first(partial(predictions.add, out, made))
         if result:
             by_first(partial(write_safetensors, {out / "masks.safetensors": result.masks}))
+
+
+def _take_up(stage: Stage, resume: Found) -> None:
+    try:
+        stage.load_state_dict(resume.state)
+    except ValueError as error:
+        raise MismatchError(f"{resume.path} does not fit this run ({error})") from error
+    stage.saved = resume.path
 
 
 def _tell(row: Row, stage: Stage, setting: Setting, out: Path, console: Console) -> None:

@@ -85,23 +85,43 @@ def read_json(path: Path) -> dict[str, Any]:
 def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -> int:
     """Drop what a checkpoint after `epochs` epochs of stage number `stage` does not know of: it will run again.
 
-    Gives the number of epochs dropped.
+    Return the number of epochs dropped. A line that no run of these stages wrote raises a ValueError, before anything
+    changes; only the last line may be cut short, by a crash.
     """
+    kept: dict[Path, list[bytes]] = {}
     dropped = 0
-    for name in ("metrics.jsonl", "phases.jsonl"):
-        path, kept = folder / name, []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for path in (folder / "metrics.jsonl", folder / "phases.jsonl"):
+        if not path.exists():
+            continue
+        kept[path], lines = [], path.read_bytes().splitlines()
+        for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:  # cut short by a crash
-                continue
-            if (stages.index(row["run"]), row["epoch"]) < (stage, epochs):
-                kept.append(line)
-            elif name == "metrics.jsonl":
+            except (ValueError, RecursionError):
+                if number == len(lines):  # cut short by a crash
+                    continue
+                row = None
+            place = _place(row, stages)
+            if place is None:
+                raise ValueError(
+                    f'{path} line {number}: expected an object with "run" as one of {", ".join(stages)} and "epoch" as '
+                    f"a number from 0, and received {line[:60]!r}; put the run's own file back, or delete the line"
+                )
+            if place < (stage, epochs):
+                kept[path].append(line)
+            elif path.name == "metrics.jsonl":
                 dropped += 1
-        if path.exists():
-            write_text(path, "".join(f"{line}\n" for line in kept))
+    for path, lines in kept.items():
+        write_bytes(path, b"".join(line + b"\n" for line in lines))
     return dropped
+
+
+def _place(row: Any, stages: Sequence[str]) -> tuple[int, int] | None:
+    """Return a row's stage, by number, and its epoch; None for what is no row of these stages."""
+    if not isinstance(row, dict) or row.get("run") not in stages:
+        return None
+    epoch = row.get("epoch")
+    return (stages.index(row["run"]), epoch) if type(epoch) is int and epoch >= 0 else None
 
 
 def append(path: Path, row: Any) -> None:

@@ -30,6 +30,7 @@ from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
 from acdc.methods.base import Base
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.layers import find_prunable
+from acdc.structure import check_optimizer, check_tensors
 from acdc.train import checkpoint, optim
 from acdc.train.evaluation import Score, evaluate
 from acdc.train.finite import DivergedError, not_finite
@@ -390,6 +391,11 @@ class Stage:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
+        """Take up where `state` was saved, or raise a ValueError that names what does not fit, before anything changes.
+
+        Of the structure of a checkpoint as a whole, contents.py has made sure.
+        """
+        self._check_fit(state)
         self.epoch, self.batch = state["epoch"], state["batch"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -402,11 +408,29 @@ class Stage:
         self.dynamics.load_state_dict(state["dynamics"])
         self.best, self.best_weights = state["best"], state["best_weights"]
         self.seconds = state["seconds"]
-        recall(self.loaders.train, state.get("skipped_images", ()))  # none in checkpoints of before they were kept
+        recall(self.loaders.train, state["skipped_images"])
         rank = min(self.setting.world.rank, len(state["rng"]) - 1)
         checkpoint.set_rng_state(state["rng"][rank])
-        totals = state["totals"]  # before they were kept of every rank, those of the first
-        self.totals.load(totals[rank] if isinstance(totals, list) else totals.tolist())
+        self.totals.load(state["totals"][rank])
+
+    def _check_fit(self, state: StateDict) -> None:
+        steps, weights = self.loaders.train.steps, self.model.state_dict()
+        for key, value, most in (("epoch", state["epoch"], self.epochs), ("batch", state["batch"], steps)):
+            if not 0 <= value <= most:
+                raise ValueError(f"{key}: expected 0 to {most}, received {value}")
+        for part, own in (("sparsifier", self.sparsifier), ("scaler", self.scaler), ("ema", self.ema)):
+            if (state[part] is None) != (own is None):
+                raise ValueError(f"{part}: expected {'none' if own is None else 'one'} in this stage")
+        check_tensors(state["model"], weights, "model")
+        kinds = optim.kept_of_a_parameter(self.recipe.optimizer, self.setting.device, self.recipe.train.precision)
+        check_optimizer(state["optimizer"], self.optimizer, "optimizer", kinds)
+        if state["sparsifier"] is not None and (twin := state["sparsifier"]["twin"]) is not None:
+            check_optimizer(twin["optimizer"], self.optimizer, "sparsifier.twin.optimizer", kinds)
+        if self.ema is not None:
+            check_tensors(state["ema"], self.ema.state_dict(), "ema")
+        if state["best_weights"] is not None:
+            check_tensors(state["best_weights"], weights, "best_weights")
+        self.dynamics.check_fit(state["dynamics"])
 
 
 def _average(model: nn.Module, decay: float) -> AveragedModel:

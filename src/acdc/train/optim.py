@@ -40,6 +40,15 @@ def build(said: recipe.Optimizer, model: nn.Module, device: torch.device, precis
     return kind(model.parameters(), fused=device.type == "cuda" or None, **shared)
 
 
+def kept_of_a_parameter(said: recipe.Optimizer, device: torch.device, precision: str) -> dict[str, Any]:
+    """Return what the optimizer keeps of each parameter once it has taken a step, as of one of two axes."""
+    param = nn.Parameter(torch.zeros(2, 3, device=device))
+    optimizer = build(said, nn.ParameterList([param]), device, precision)
+    param.grad = torch.zeros_like(param)
+    optimizer.step()
+    return dict(optimizer.state[param])
+
+
 class Lamb(Optimizer):
     keeps_zeros: ClassVar[bool] = True  # zero weight, gradient and state give zero weight and state
 

@@ -5,7 +5,6 @@ of the test set. Its metadata says of each model which file it was, by a checksu
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from acdc import integrity
 from acdc.twin import write_safetensors
 
 FILE = "predictions.safetensors"
@@ -28,7 +28,6 @@ class Source(StrEnum):
     TIED = "tied"  # it is there, as it was
     GONE = "gone"
     OTHER = "other"  # another one is in its place, or only a part of it
-    UNTIED = "untied"  # an older acdc kept no checksum
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,6 @@ class Kept:
         """Reads the whole file, once."""
         if not self.model.is_file():
             return Source.GONE
-        if self.made_from is None:
-            return Source.UNTIED if _whole(self.model) else Source.OTHER
         return Source.TIED if self.made_from == checksum(self.model) else Source.OTHER
 
     def why_unknown(self, test: int | None) -> str | None:
@@ -77,14 +74,19 @@ class Kept:
 
 
 def add(run: Path, made: Mapping[str, Made]) -> None:
-    """Of models, by name, beside those the run keeps already: all or none, as the file is written anew."""
+    """Add those of models, by name, to those the run keeps: all or none, as the file is written anew.
+
+    A file that is not as it was written raises an IntegrityError: its damage would be given a digest of its own.
+    """
     path = run / FILE
-    held, said = (load_file(path), _said(path)) if path.exists() else ({}, {})
+    held, said = {}, {}
+    if path.exists():
+        integrity.verify_safetensors(path)
+        held, said = load_file(path), _said(path)
     for name, one in made.items():
         held[name] = one.logits
         said[name] = {"made_from": checksum(_model(run, name)), "unread": list(one.unread)}
-    metadata = {"models": json.dumps(said, sort_keys=True)}  # one entry: the order of several is not kept
-    write_safetensors({path: held}, metadata)
+    write_safetensors({path: held}, {"models": dict(sorted(said.items()))})
 
 
 def kept(run: Path) -> dict[str, Kept]:
@@ -93,11 +95,12 @@ def kept(run: Path) -> dict[str, Kept]:
     if not path.is_file():
         return {}
     try:
+        integrity.verify_safetensors(path)
         with safe_open(path, framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         said = _said(path)
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: cut short, or not a safetensors file ({error})") from None
+        raise ValueError(f"{path}: could not be read ({error})") from None
     return {
         name: Kept(
             model=_model(run, name),
@@ -137,19 +140,6 @@ def _model(run: Path, name: str) -> Path:
 
 
 def _said(path: Path) -> dict[str, Any]:
-    """Of each model. Older versions said nothing."""
+    """Read which file each model was, and which images have no row."""
     with safe_open(path, framework="pt") as file:
-        text = (file.metadata() or {}).get("models", "{}")
-    try:
-        return dict(json.loads(text))
-    except (ValueError, TypeError):
-        return {}
-
-
-def _whole(file: Path) -> bool:
-    """Whether a file is as long as it says: cheap, and enough to notice one cut short."""
-    try:
-        with safe_open(file, framework="pt"):
-            return True
-    except (SafetensorError, OSError):
-        return False
+        return integrity.details(file.metadata()).get("models", {})
