@@ -14,6 +14,7 @@ from importlib import import_module
 
 from acdc._version import __version__
 from acdc.cli.errors import UsageError
+from acdc.runs.decode import RecordError
 
 # In the order of the help, and what it says.
 _VERBS = {
@@ -33,7 +34,7 @@ _VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(argv)
-    except UsageError as error:
+    except (UsageError, RecordError) as error:
         with _said_once():
             print(f"acdc: {error}", file=sys.stderr)
         return 2

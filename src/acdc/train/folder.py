@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from acdc.files import write_bytes
+from acdc.measure.dynamics import PhaseEnd
+from acdc.runs.decode import RecordError, read_lines
+from acdc.runs.records import EpochRow
 
 
 def why_not(out: Path) -> str | None:
@@ -78,29 +81,24 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -> int:
     """Drop what a checkpoint after `epochs` epochs of stage number `stage` does not know of: it will run again.
 
     Gives the number of epochs dropped.
     """
     dropped = 0
-    for name in ("metrics.jsonl", "phases.jsonl"):
-        path, kept = folder / name, []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:  # cut short by a crash
-                continue
-            if (stages.index(row["run"]), row["epoch"]) < (stage, epochs):
-                kept.append(line)
-            elif name == "metrics.jsonl":
-                dropped += 1
-        if path.exists():
-            write_text(path, "".join(f"{line}\n" for line in kept))
+    for name, kind in (("metrics.jsonl", EpochRow), ("phases.jsonl", PhaseEnd)):
+        found = read_lines(kind, folder / name)
+        if found is None:
+            continue
+        if other := [row.run for row in found.checked() if row.run not in stages]:
+            allowed = f"expected one of its stages, {', '.join(stages)}"
+            raise RecordError(folder / name, f'run = "{other[0]}": {allowed}')
+        both = zip(found.records, found.texts, strict=True)
+        kept = [text + b"\n" for row, text in both if (stages.index(row.run), row.epoch) < (stage, epochs)]
+        if kind is EpochRow:
+            dropped = len(found.records) - len(kept)
+        write_bytes(folder / name, b"".join(kept))
     return dropped
 
 

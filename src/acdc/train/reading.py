@@ -56,9 +56,10 @@ def from_dict(state: Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
     """
     tables: dict[str, Any] = {key: dict(v) if isinstance(v, Mapping) else v for key, v in state.items()}
     for free in _FREE:
-        options = tables[free].pop("options", {})
-        tables[free] |= options
-    return from_tables(tables.pop("name"), {key: _without_none(value) for key, value in tables.items()}, settings)
+        if isinstance(tables.get(free), dict) and isinstance(options := tables[free].pop("options", {}), Mapping):
+            tables[free] |= options
+    name = tables.pop("name", "")
+    return from_tables(str(name), {key: _without_none(value) for key, value in tables.items()}, settings)
 
 
 def parse_value(text: str) -> Any:
