@@ -24,7 +24,7 @@ def rows(recipe: Any, seed: int) -> list[dict[str, Any]]:
     for epoch in range(recipe.epochs):
         kind = schedule.phase_at(epoch, 1).kind if schedule else "dense"
         memorised, true = (share + epoch / 10_000 + seed / 100 for share in SHARES[kind])
-        shares = {"memorised": memorised, "true": true, "other": 1 - memorised - true}
+        shares = {"memorised": memorised, "true": true, "other": max(0.0, 1 - memorised - true)}
         if augmented:
             shares |= {"memorised_augmented": memorised / 2, "true_augmented": true / 2, "other_augmented": 0.5}
         accuracy = 0.5 if kind == "dense" else 0.75

@@ -5,6 +5,7 @@ Only the module of the verb that was typed is imported: torch takes seconds, and
 
 import argparse
 import contextlib
+import errno
 import io
 import os
 import shlex
@@ -45,6 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has gone, as in `acdc train | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG or error.filename is None:
+            raise
+        with _said_once():
+            name = str(error.filename)
+            print(
+                f"acdc: {name[:80]}…: a name of {len(name):,} characters is too long; type a shorter one",
+                file=sys.stderr,
+            )
+        return 2
 
 
 def _run(argv: Sequence[str] | None) -> int:

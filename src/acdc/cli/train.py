@@ -194,7 +194,7 @@ def _bad_out(text: str | None, recipe: str) -> list[str]:
     if text is None or not (reason := folder.why_not(Path(text))):
         return []
     hint = f"type another folder, or leave --out out for the next free runs/{Path(recipe).stem}-NNNN"
-    resume = f" (to go on with it: acdc train --resume {text})" if (Path(text) / "checkpoints").is_dir() else ""
+    resume = f" (to go on with it: acdc train --resume {text})" if os.path.isdir(Path(text) / "checkpoints") else ""
     return [f"--out {text}: {reason}; {hint}{resume}"]
 
 
