@@ -388,7 +388,7 @@ def test_an_error_names_its_source_and_has_a_line_for_each_mistake(write) -> Non
         ("optimizer.lr=1e308", "optimizer.lr = 1e+308: expected a number above 0, such as 0.1, and at most 1,000"),
         (f"optimizer.lr={'9' * 400}", ": expected a number of fewer digits"),
         (f"optimizer.lr={'9' * 5_000}", '…": expected a number'),
-        (f"train.epochs={'9' * 400}", ": expected 1 or more, and at most 100,000"),
+        (f"train.epochs={'9' * 400}", ": expected a number of fewer digits"),
         ("train.epochs=1000000000", "train.epochs = 1000000000: expected 1 or more, and at most 100,000"),
         ("train.threads=-5", "train.threads = -5: expected 0 or more, such as 4"),
         ("train.threads=1000000", "train.threads = 1000000: expected 0 or more, such as 4, and at most 1,024"),
@@ -430,7 +430,7 @@ def test_a_file_that_python_cannot_take_in_is_refused(write, text: str, said: st
 
 
 def test_every_number_of_a_recipe_has_a_range() -> None:
-    """But those that depend on others, which checking.py looks at, and the sparsity, which methods refuse themselves."""
+    """But those that depend on others, which checking.py looks at, and the sparsity, which methods check."""
     numbers = {
         f"{table}.{key}"
         for table, part in parts_of_a_recipe().items()
