@@ -21,6 +21,8 @@ from acdc import methods
 from acdc.report import several, write
 from acdc.report.comparison import cells, rows
 from acdc.report.read import ReportError, read
+from acdc.runs import records
+from acdc.runs.decode import require
 from acdc.train.folder import write_json
 from benchmarks import keeping
 from benchmarks.console import print_table, run, say
@@ -46,15 +48,15 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
         if gone := sorted(set(before["runs"]) - {folder.name for folder in folders}):
             raise FileExistsError(f"{target} holds {gone[0]}, which {source} does not; keep this one by another name")
     target.mkdir(parents=True, exist_ok=True)
-    held = json.loads((source / cells.FILE).read_text(encoding="utf-8"))
+    held = require(records.Comparison, source / cells.FILE)
     found = {
-        "recipe": held["recipe"],
-        "epochs": held["epochs"],
-        "commands": held.get("commands", []),
+        "recipe": held.recipe,
+        "epochs": held.epochs,
+        "commands": list(held.commands),
         **keeping.where(folders, commit),
         "note": note or before.get("note"),
         "runs": sorted(folder.name for folder in folders),
-        "missing": sorted(set(held["runs"]) - {folder.name for folder in folders}),
+        "missing": sorted(set(held.runs) - {folder.name for folder in folders}),
         "methods": [
             {"name": row.group.name, **_agreement(before, row.group.name, told), **told, **_other_forms(row)}
             for row, told in _told(folders)
@@ -87,9 +89,9 @@ def _other_forms(row: rows.Row) -> dict[str, list[float]]:
     """The sparse model's accuracy with batch-norm statistics taken anew, and of its weights' average, where asked."""
     found: dict[str, list[float]] = {}
     for one in row.group.runs:
-        models = json.loads((one.folder / "result.json").read_text(encoding="utf-8"))["models"]
-        by_file = {Path(model["file"]).stem: model["test_accuracy"] for model in models}
-        main = Path(models[0]["file"]).stem
+        models = one.result.models if one.result else ()
+        by_file = {Path(model.file).stem: model.test_accuracy for model in models}
+        main = next(iter(by_file), "")
         for key, ending in (("recalibrated", "recalibrated"), ("averaged", "ema")):
             if (file := f"{main}-{ending}") in by_file:
                 found.setdefault(key, []).append(by_file[file])

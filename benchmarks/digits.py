@@ -1,14 +1,16 @@
 """The default run over several seeds: `acdc train --seed N` for each, and the final tables of all of them."""
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
+from acdc.runs.decode import require
+from acdc.runs.records import RunConfig, RunResult
 from benchmarks.console import print_table, progress, run, say
 from benchmarks.record import RESULTS, append, environment
 from benchmarks.tables import digits_table
@@ -31,11 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
             if options.epochs:
                 command += ["--epochs", str(options.epochs)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            result = json.loads((out / "result.json").read_text(encoding="utf-8"))
-            recipe = json.loads((out / "config.json").read_text(encoding="utf-8"))["recipe"]
-            for model in result["models"]:
+            result = require(RunResult, out / "result.json")
+            recipe = require(RunConfig, out / "config.json").recipe.settings
+            for model in result.models:
                 row = {**shared, "benchmark": "digits", "seed": seed, "recipe": recipe, "quick": bool(options.epochs)}
-                rows.append({**row, "dataset": "digits", **model, "seconds": result["seconds"]})
+                rows.append({**row, "dataset": "digits", **asdict(model), "seconds": result.seconds})
     append(options.results, rows)
     print_table(*digits_table(rows))
     say(f"written to {options.results}")

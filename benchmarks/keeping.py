@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from acdc.runs.decode import require
+from acdc.runs.records import RunConfig
+
 FILES = ("metrics.jsonl", "phases.jsonl", "result.json")
 ARCHIVE = "runs.tar.xz"
 _PLACE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/'\"()]+/)+")  # an absolute path, up to its last part
@@ -15,8 +18,8 @@ _PLACE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/'\"()]+/)+")  # an absolute path, u
 
 def settings_of(run: Path) -> dict[str, Any]:
     """config.json without where the data lay on the machine that ran."""
-    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    return {key: value for key, value in config.items() if key != "root"}
+    config = require(RunConfig, run / "config.json")
+    return {key: value for key, value in config.settings.items() if key != "root"}
 
 
 def log_of(run: Path) -> str | None:

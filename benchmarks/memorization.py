@@ -22,6 +22,8 @@ from pathlib import Path
 from acdc.cli import common, pool
 from acdc.cli.train import Place
 from acdc.report.panels import draw_panels, read_curves
+from acdc.runs.decode import require
+from acdc.runs.records import RunResult
 from acdc.train import folder, reading
 from acdc.train.distributed import World
 from benchmarks import keeping, memorized
@@ -135,7 +137,7 @@ def train(options: argparse.Namespace) -> int:
         return code
     draw_panels(read_curves([job.folder for job in jobs]), options.out / FIGURE)
     print_table(*memorized.table(memorized.collect([job.folder for job in jobs], git_commit())))
-    seconds = statistics.fmean(folder.read_json(job.folder / "result.json")["seconds"] for job in jobs)
+    seconds = statistics.fmean(require(RunResult, job.folder / "result.json").seconds or 0 for job in jobs)
     say(f"{len(jobs)} runs of {seconds:.0f} s on average; the panels are in {options.out / FIGURE}")
     return 0
 

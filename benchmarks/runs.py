@@ -4,15 +4,18 @@ python -m benchmarks.runs RUN [RUN ...]    keep these run folders of `acdc train
 """
 
 import argparse
-import json
+import math
 import shutil
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from acdc.measure.flops import training_flops
+from acdc.runs.decode import read_lines, require
+from acdc.runs.records import EpochRow, RunConfig, RunResult
 from acdc.train import reading
 from acdc.train.folder import write_json
 from acdc.train.paper import row_for
@@ -46,8 +49,8 @@ def keep(source: Path, results: Path = RESULTS, commit: str | None = None) -> Pa
 
 
 def record_commit(kept: Path, commit: str) -> None:
-    config = json.loads((kept / "config.json").read_text(encoding="utf-8"))
-    write_json(kept / "config.json", {**config, "commit": commit})
+    config = require(RunConfig, kept / "config.json")
+    write_json(kept / "config.json", {**config.settings, "commit": commit})
 
 
 def name_of(recipe: Recipe) -> str:
@@ -62,17 +65,14 @@ def read_all(results: Path = RESULTS) -> list[Kept]:
 
 
 def _read(folder: Path) -> Kept:
-    config, result = (
-        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "result.json")
-    )
-    rows = _rows(folder)
-    models = {Path(model["file"]).stem: model for model in result["models"]}
-    dense = next(iter(models.values()))["dense_flops"]
-    stage = [row for row in rows if row["run"] != "finetune"]
-    recipe = reading.from_dict(config["recipe"])
+    config, result = require(RunConfig, folder / "config.json"), require(RunResult, folder / "result.json")
+    models = {Path(model.file).stem: asdict(model) for model in result.models}
+    dense = result.models[0].dense_flops
+    stage = [row for row in _rows(folder) if row.run != "finetune"]
+    recipe = reading.from_dict(config.recipe.settings)
     method = recipe.build_method()
     cost = training_flops(
-        ((row["kind"], row["flops"]) for row in stage), dense, sparse=method.sparse_flops if method else None
+        ((row.kind, row.flops) for row in stage), dense, sparse=method.sparse_flops if method else None
     ) / (3 * dense * len(stage))
     return {
         "folder": folder.name,
@@ -80,11 +80,11 @@ def _read(folder: Path) -> Kept:
         "paper": row_for(recipe),
         "models": models,
         "training": cost,
-        "hardware": config["hardware"],
-        "versions": config["versions"],
-        "started": config["started"],
-        "commit": config.get("commit", "an unknown commit"),
-        "seconds": result["seconds"],
+        "hardware": config.hardware,
+        "versions": config.versions,
+        "started": config.started,
+        "commit": config.commit or "an unknown commit",
+        "seconds": result.seconds,
     }
 
 
@@ -197,30 +197,32 @@ def main(arguments: list[str] | None = None) -> int:
 
 def phase_ends(folder: Path) -> list[str]:
     """Where each phase of the method ends: test accuracy over its last 10 epochs, and the last one's training loss."""
-    stage = [row for row in _rows(folder) if row["run"] != "finetune"]
+    stage = [row for row in _rows(folder) if row.run != "finetune"]
     lines = []
-    for phase, found in groupby(stage, key=lambda row: row["phase"]):
+    for phase, found in groupby(stage, key=lambda row: row.phase):
         rows = list(found)
-        values = [100 * row["test_accuracy"] for row in rows[-10:]]
+        values = [100 * row.test_accuracy for row in rows[-10:]]
         lines.append(
-            f"{phase}, to epoch {rows[-1]['epoch'] + 1}: mean of the last {len(values)} {statistics.mean(values):.2f}, "
-            f"standard deviation {statistics.pstdev(values):.2f}, training loss {rows[-1]['loss']:.4f}"
+            f"{phase}, to epoch {rows[-1].epoch + 1}: mean of the last {len(values)} {statistics.mean(values):.2f}, "
+            f"standard deviation {statistics.pstdev(values):.2f}, training loss {rows[-1].loss:.4f}"
         )
     return lines
 
 
 def speed(folder: Path) -> str:
     """Training images a second, evaluation and all else of an epoch included."""
-    images, whole = settings_of(folder)["data"]["train"], json.loads((folder / "result.json").read_text())["seconds"]
-    _, *others = (row["seconds"] for row in _rows(folder))
+    images = require(RunConfig, folder / "config.json").data.train or 0
+    whole = require(RunResult, folder / "result.json").seconds or math.inf
+    _, *others = (row.seconds for row in _rows(folder))
     return (
         f"{images / statistics.mean(others):,.0f} images/s from the second epoch on, evaluation included; "
         f"{images * (1 + len(others)) / whole:,.0f} of the whole command, with compiling and all that follows"
     )
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+def _rows(folder: Path) -> list[EpochRow]:
+    found = read_lines(EpochRow, folder / "metrics.jsonl")
+    return found.checked() if found else []
 
 
 def final_phase(folder: Path) -> list[str]:
@@ -229,11 +231,11 @@ def final_phase(folder: Path) -> list[str]:
     With a fine-tuned twin: whether that moves along.
     """
     rows = _rows(folder)
-    stage = [row for row in rows if row["run"] != "finetune"]
-    last = [row for row in stage if row["phase"] == "final compressed"]
+    stage = [row for row in rows if row.run != "finetune"]
+    last = [row for row in stage if row.phase == "final compressed"]
     name, last = ("final phase", last) if last else ("no phases, the last", stage[-30:])
     final, twin = (
-        [100 * row["test_accuracy"] for row in some] for some in (last, [r for r in rows if r["run"] == "finetune"])
+        [100 * row.test_accuracy for row in some] for some in (last, [r for r in rows if r.run == "finetune"])
     )
     lines = [
         f"{name}, {len(final)} epochs: mean {statistics.mean(final):.2f}, standard deviation "

@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 
 from acdc.measure.dynamics import nonzeros
+from acdc.runs.records import EpochRow
 from acdc.sparsity.uses import forward_uses
 from acdc.train import experiment, loading, reading
 from acdc.train.distributed import World
 from acdc.train.loop import Stage
-from acdc.train.rows import Row
 from acdc.train.setting import Setting
 from acdc.train.step import choose
 from benchmarks.console import print_table, progress, run, say
@@ -82,7 +82,7 @@ def measure(name: str, device: torch.device, images: int, compiled: str, changes
     }
 
 
-def _train(row: Row) -> float:
+def _train(row: EpochRow) -> float:
     return row.seconds - row.eval_seconds
 
 

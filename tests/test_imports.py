@@ -14,9 +14,8 @@ ROOT = Path(acdc.__file__).parent
 PURE = ("schedule", "duration", "timeline")
 CORE = (*PURE, "sparsity", "trigger", "twin", "summary", "checks", "host", "gradients", "bundle", "shadow",
         "ownership", "leaks", "pruning", "method", "sparsifier", "criteria", "methods", "files", "integrity",
-        "structure", "state",
-        "spelling")  # fmt: skip
-OUTER = ("models", "data", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
+        "structure", "state", "spelling", "limits")  # fmt: skip
+OUTER = ("models", "data", "runs", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
 OPTIONAL = ("torchvision", "matplotlib", "sklearn", "jinja2", "lightning", "pytorch_lightning", "transformers",
             "accelerate")  # fmt: skip
 
@@ -144,6 +143,7 @@ def test_the_core_imports_nothing_around_it(part: str) -> None:
         ("schedule", {*PURE}),
         ("trigger", set()),
         ("spelling", set()),
+        ("limits", set()),
         ("sparsity", {"sparsity", "spelling"}),
         ("methods", set(CORE)),
     ],
@@ -153,10 +153,19 @@ def test_the_core_s_own_order(part: str, allowed: set[str]) -> None:
         assert parts_of_acdc(path) <= allowed, path.relative_to(ROOT)
 
 
-@pytest.mark.parametrize("part", ["measure", "models", "data"])
-def test_what_training_builds_on_does_not_import_it(part: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "later"),
+    [
+        *((part, ("runs", "train", "report", "cli")) for part in ("measure", "models", "data")),
+        ("runs", ("train", "report", "cli")),
+        ("train", ("report", "cli")),
+        ("report", ("cli",)),
+    ],
+)
+def test_what_a_run_builds_on_does_not_import_it(part: str, later: tuple[str, ...]) -> None:
+    assert files_of(part), f"{part} has moved: name its new place here"
     for path in files_of(part):
-        assert not parts_of_acdc(path) & {"train", "report", "cli"}, path.relative_to(ROOT)
+        assert not parts_of_acdc(path) & {*later}, path.relative_to(ROOT)
 
 
 @pytest.mark.parametrize("part", PURE)

@@ -11,6 +11,7 @@ from typing import Literal
 Unit = Literal["ep", "st", "%"]
 
 _DURATION = re.compile(r"(-?[0-9]+(?:\.[0-9]+|/[1-9][0-9]*)?)(ep|st|%)")
+_LONGEST = 40  # characters, which a fraction such as 1000/3 ep is far from
 _UNITS: dict[Unit, str] = {"ep": "for epochs", "st": "for optimizer steps", "%": "of the total"}
 ABSOLUTE: tuple[Unit, ...] = ("ep", "st")
 
@@ -65,7 +66,9 @@ class Duration:
         """Read "10ep", "500st" or "2.5%" (a Duration passes through); an error calls it `argument`."""
         readable = isinstance(value, str | Duration)
         match = _DURATION.fullmatch(str(value)) if readable else None
-        if not match:
+        if len(str(value)) > _LONGEST:
+            allowed = f"durations have at most {_LONGEST} characters"
+        elif not match:
             allowed = "durations carry a unit"
         elif match[1].startswith("-"):
             allowed = "durations are not negative"
@@ -76,7 +79,7 @@ class Duration:
         else:
             return cls(Fraction(match[1]), match[2])  # pyright: ignore[reportArgumentType]
         digits = re.search(r"[0-9]+(\.[0-9]+)?", str(value))
-        amount = digits[0] if digits else "10"
+        amount = digits[0] if digits and len(digits[0]) <= _LONGEST else "10"
         typed = {"ep": amount, "st": max(1, round_half_up(Fraction(amount))), "%": amount}
         *choices, last = (f'"{typed[unit]}{unit}" {_UNITS[unit]}' for unit in units)
         instead = f"write {', '.join(choices)} or {last}"

@@ -10,6 +10,7 @@ import pytest
 
 from acdc.train import reading
 from benchmarks import keeping, memorization, memorized, readme, tables
+from tests.report.runs import row
 
 PLACE = "/home/some one/out"
 # Memorised and true class, in dense phases and in compressed ones.
@@ -23,12 +24,13 @@ def rows(recipe: Any, seed: int) -> list[dict[str, Any]]:
     for epoch in range(recipe.epochs):
         kind = schedule.phase_at(epoch, 1).kind if schedule else "dense"
         memorised, true = (share + epoch / 10_000 + seed / 100 for share in SHARES[kind])
-        shares = {"memorised": memorised, "true": true, "other": 1 - memorised - true}
+        shares = {"memorised": memorised, "true": true, "other": max(0.0, 1 - memorised - true)}
         if augmented:
             shares |= {"memorised_augmented": memorised / 2, "true_augmented": true / 2, "other_augmented": 0.5}
         accuracy = 0.5 if kind == "dense" else 0.75
         stage = "acdc" if schedule else "dense"
-        found.append({"run": stage, "epoch": epoch, "kind": kind, "test_accuracy": accuracy, "memorization": shares})
+        one = row(stage, epoch, kind, kind, 0.0, accuracy, recipe.epochs)
+        found.append({**one, "test_accuracy": accuracy, "memorization": shares})
     return found
 
 
@@ -46,7 +48,7 @@ def make(out: Path, seed: int = 0) -> Path:
             "versions": {"torch": "2.11.0"},
         }
         (run / "config.json").write_text(json.dumps(config))
-        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(recipe, seed)))
+        (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows(recipe, seed)))
         (run / "phases.jsonl").write_text("")
         (run / "result.json").write_text(json.dumps({"models": [], "seconds": 1.0}))
         (run / "sparse.safetensors").write_bytes(b"large")

@@ -246,3 +246,20 @@ def test_threads_are_left_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     model = models.build("digits_net", classes=10, in_channels=1, seed=0)
     found = timing.measure(reading.read("digits", ["train.threads=2"]), model, (1, 8, 8), 10, torch.device("cpu"))
     assert (found.threads, torch.get_num_threads()) == (2, before)
+
+
+def test_a_crop_is_no_larger_than_the_images(capsys: pytest.CaptureFixture[str]) -> None:
+    """Padding them by more asks for memory, and windows of nothing but padding."""
+    for verb in (["check", "--no-timing"], ["train"]):
+        assert main([*verb, "--device", "cpu", "--set", "data.crop=9"]) == 2
+        assert "data.crop = 9: images of digits are 8 x 8; set it to 8 or less" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "typed", [["train", "--out"], ["train", "--resume"], ["check"], ["report"], ["eval"], ["show"]]
+)
+def test_names_that_are_too_long_are_refused(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*typed, "x" * 300]) == 2
+    error = capsys.readouterr().err
+    assert "too long" in error
+    assert "type a" in error

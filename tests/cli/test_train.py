@@ -27,6 +27,7 @@ from acdc.data.digits import load_digits
 from acdc.data.images import InMemory
 from acdc.measure.flops import inference_flops
 from acdc.models.resnet_cifar import digits_net
+from acdc.runs.records import ModelResult
 from acdc.train import experiment, folder, loading, planning, predictions, reading
 from acdc.train.console import open_console
 from acdc.train.distributed import World
@@ -243,7 +244,7 @@ def test_the_paper_s_value_stands_beside_with_its_note(tmp_path: Path, capsys) -
     recipe = reading.read("imagenet-resnet50", settings)
     row: Any = {"test_accuracy": 0.74, "test_loss": 1.0, "sparsity": 0.9, "reported_sparsity": 0.9}
     row |= {"flops": 13, "dense_flops": 100, "flops_ratio": 0.13}
-    outcome = experiment.Outcome(model="Top-KAST, sparse", file="sparse.safetensors", **row)
+    outcome = ModelResult(model="Top-KAST, sparse", file="sparse.safetensors", **row)
     problem: Any = SimpleNamespace(loaders=SimpleNamespace(test=SimpleNamespace(samples=50_000)))
     telling.show(open_console(experiment.plan(recipe)), recipe, [outcome], problem, tmp_path)
     out = capsys.readouterr().out

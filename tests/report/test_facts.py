@@ -18,7 +18,7 @@ def test_training_flops_follow_the_paper_s_rule(run: Path) -> None:
     rows = found.stage("acdc")
     by_hand = 0.0
     for row in rows:
-        by_hand += 3 * row["flops"] if row["kind"] == "sparse" else 2 * row["flops"] + DENSE
+        by_hand += 3 * row.flops if row.kind == "sparse" else 2 * row.flops + DENSE
     sparse = facts.of_role(found, "sparse")
     assert sparse is not None
     assert sparse.training == pytest.approx(by_hand / (3 * DENSE * 12))

@@ -7,6 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from acdc.report.panels import Curve, draw_panels, read_curves, title
+from tests.report.runs import recipe_of, row, write_lines
 
 
 def run_folder(
@@ -14,12 +15,8 @@ def run_folder(
 ) -> Path:
     """Two dense epochs and two compressed ones, after four of the baseline."""
     folder.mkdir()
-    recipe = {
-        "data": {"crop": crop, "flip": False},
-        "method": {"sparsity": sparsity},
-        "run": {"seeds": [seed]},
-    }
-    (folder / "config.json").write_text(json.dumps({"recipe": recipe}))
+    recipe = recipe_of([f"method.sparsity={sparsity}", f"data.crop={crop}", "data.flip=false"], seed)
+    (folder / "config.json").write_text(json.dumps({"recipe": recipe.to_dict()}))
     rows = []
     for stage in ("dense", "acdc", "finetune")[0 if baseline else 1 :]:
         for epoch in range(4):
@@ -28,8 +25,8 @@ def run_folder(
                 "memorised": (0.2 if kind == "sparse" else 0.9) + shift,
                 "true": 0.7 if kind == "sparse" else 0.05,
             }
-            rows.append({"run": stage, "epoch": epoch, "kind": kind, "memorization": shares})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            rows.append({**row(stage, epoch, kind, kind, 0.0, 0.9, 4), "memorization": shares})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     return folder
 
 
@@ -61,7 +58,7 @@ def test_a_line_cut_short_ends_the_curve(tmp_path: Path) -> None:
 
 def test_runs_without_memorization_are_refused(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "a", 0.9)
-    (run / "metrics.jsonl").write_text('{"run": "acdc", "epoch": 0, "kind": "dense", "memorization": null}\n')
+    write_lines(run / "metrics.jsonl", [row("acdc", 0, "dense", "dense", 0.0, 0.9, 4)])
     with pytest.raises(ValueError, match="says nothing of memorization"):
         read_curves([run])
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from PIL import Image
 
+from acdc.runs.records import EpochRow
 from acdc.sparsity.uses import forward_uses
 from acdc.train import loading, reading
 from acdc.train.distributed import World
 from acdc.train.loop import Stage
 from acdc.train.recipe import Recipe
-from acdc.train.rows import Row
 from acdc.train.setting import Setting
 from acdc.train.step import Execution
 from tests.conformance.harness import DEVICE
@@ -75,6 +75,6 @@ def stage(
     return Stage(0, "acdc", model, learned.loaders, said, setting, uses=uses, method=said.build_method())
 
 
-def outcome(rows: list[Row]) -> list[tuple]:
+def outcome(rows: list[EpochRow]) -> list[tuple]:
     """What a row says, apart from the time it took."""
     return [tuple(value for name, value in vars(row).items() if not name.endswith("seconds")) for row in rows]

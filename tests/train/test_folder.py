@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from acdc.runs.records import EpochRow
 from acdc.train.folder import append, claim, trim_metrics, why_not, write_json
-from acdc.train.rows import Row
 
-ROW = Row(
+ROW = EpochRow(
     run="acdc",
     epoch=3,
     step=8,

@@ -3,14 +3,17 @@
 import json
 import pickle
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from acdc.schedule import Schedule
 from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
 from acdc.train import reading
+from acdc.train.ranges import LIMITS
 from acdc.train.reading import RecipeError, parse_value
 from acdc.train.recipe import read_pattern
+from acdc.train.words import parts_of_a_recipe
 
 WHOLE = """
 about = "a recipe"
@@ -374,3 +377,65 @@ def test_an_error_names_its_source_and_has_a_line_for_each_mistake(write) -> Non
     assert first == f"{file}:"
     assert len(rest) == 2
     assert all(line.startswith("  ") for line in rest)
+
+
+# Numbers and texts that no setting is
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("optimizer.lr=1e308", "optimizer.lr = 1e+308: expected a number above 0, such as 0.1, and at most 1,000"),
+        (f"optimizer.lr={'9' * 400}", ": expected a number of fewer digits"),
+        (f"optimizer.lr={'9' * 5_000}", '…": expected a number'),
+        (f"train.epochs={'9' * 400}", ": expected a number of fewer digits"),
+        ("train.epochs=1000000000", "train.epochs = 1000000000: expected 1 or more, and at most 100,000"),
+        ("train.threads=-5", "train.threads = -5: expected 0 or more, such as 4"),
+        ("train.threads=1000000", "train.threads = 1000000: expected 0 or more, such as 4, and at most 1,024"),
+        ("data.crop=100000", "data.crop = 100000: expected pixels, 0 or more, and at most 1,024"),
+        ("rate.milestones=[1e9]", "expected epochs, such as [60], and at most 100,000"),
+        (f"rate.milestones={'[' * 5_000}", '…": expected a list, such as [1, 2]'),
+        (f"method.include={'[' * 12 + ']' * 12}", ": expected tables and lists nested at most 10 deep"),
+        (f"run.checkpoint_every={'9' * 400}ep", 'durations have at most 40 characters: write "10ep" for epochs'),
+        (f"run.checkpoint_every={'9' * 5_000}ep", 'durations have at most 40 characters: write "10ep" for epochs'),
+        ("run.checkpoint_every=100001ep", 'run.checkpoint_every = "100001ep": expected epochs or steps'),
+        (f"model.width={'9' * 400}", ": expected a number of fewer digits"),
+        ("model.width=nan", "model.width = nan: expected a number"),
+        ("model.width=1979-05-27", "expected a number, text, true or false, a list or a table"),
+        (f"run.seeds={list(range(1001))}", "expected at most 1,000 of them"),
+    ],
+)
+def test_what_would_fail_far_from_here_is_refused(setting: str, said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        reading.read("digits", [setting])
+    (problem,) = caught.value.problems
+    assert problem.startswith(setting.partition("=")[0])
+    assert said in problem
+    assert len(problem) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"x = {'[' * 5_000}", "this is not TOML: brackets are nested too deeply"),
+        (f"x = {'9' * 5_000}", "this is not TOML: Exceeds the limit (4300"),
+        (
+            "about = {" + "a." * 2_000 + "a = 1}",
+            "about = {'a': {'a': {'a': {'a': {'a': {'a': {...}}}}}}}: expected text",
+        ),
+    ],
+)
+def test_a_file_that_python_cannot_take_in_is_refused(write, text: str, said: str) -> None:
+    assert any(problem.startswith(said) for problem in problems(write(text)))
+
+
+def test_every_number_of_a_recipe_has_a_range() -> None:
+    """But those that depend on others, which checking.py looks at, and the sparsity, which methods check."""
+    numbers = {
+        f"{table}.{key}"
+        for table, part in parts_of_a_recipe().items()
+        for key, hint in get_type_hints(part).items()
+        if {int, float} & {hint, *get_args(hint)}
+    }
+    assert numbers - {*LIMITS} == {"train.accumulate", "method.sparsity"}
+    assert {*LIMITS} <= numbers

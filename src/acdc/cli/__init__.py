@@ -5,6 +5,7 @@ Only the module of the verb that was typed is imported: torch takes seconds, and
 
 import argparse
 import contextlib
+import errno
 import io
 import os
 import shlex
@@ -14,6 +15,7 @@ from importlib import import_module
 
 from acdc._version import __version__
 from acdc.cli.errors import UsageError
+from acdc.runs.decode import RecordError
 
 # In the order of the help, and what it says.
 _VERBS = {
@@ -33,7 +35,7 @@ _VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(argv)
-    except UsageError as error:
+    except (UsageError, RecordError) as error:
         with _said_once():
             print(f"acdc: {error}", file=sys.stderr)
         return 2
@@ -44,6 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has gone, as in `acdc train | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG or error.filename is None:
+            raise
+        with _said_once():
+            name = str(error.filename)
+            print(
+                f"acdc: {name[:80]}…: a name of {len(name):,} characters is too long; type a shorter one",
+                file=sys.stderr,
+            )
+        return 2
 
 
 def _run(argv: Sequence[str] | None) -> int:

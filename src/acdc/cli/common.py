@@ -124,10 +124,11 @@ def report_of(run: Path) -> str:
     """Write a run's report, and say where it is, or why there is none: a run is complete without it."""
     from acdc.report.read import ReportError
     from acdc.report.write import write_report
+    from acdc.runs.decode import RecordError
 
     try:
         return f"report: {write_report(run)}"
-    except (ReportError, OSError) as error:
+    except (ReportError, RecordError, OSError) as error:
         return f"no report: {error}"
     except Exception as error:  # a figure that cannot be drawn must not fail hours of training
         return f"no report: it could not be drawn ({type(error).__name__}: {error}); acdc report {run} says where"

@@ -23,6 +23,7 @@ from acdc.report.comparison import rows
 from acdc.report.comparison import tables as comparing
 from acdc.report.read import ReportError
 from acdc.report.read import read as read_run
+from acdc.runs.decode import RecordError
 from acdc.train import folder
 from acdc.train.distributed import World
 from acdc.train.loading import Problem
@@ -145,18 +146,18 @@ def _told(said: Mapping[str, Sequence[str]], names: Set[str]) -> list[str]:
 
 def _bad_out(out: Path, base: Recipe | None, cells: Sequence[Cell]) -> list[str]:
     """Why this comparison can neither begin nor go on in this folder."""
-    file = out / compared.FILE
-    if not file.is_file():
+    held = compared.read(out)
+    if held is None:
         return [f"--out {out}: {reason}; type another folder"] if (reason := folder.why_not(out)) else []
     sound = [cell for cell in cells if not cell.wrong]
-    held, now = folder.read_json(file), _runs(sound)
+    now = _runs(sound)
     problems = [
         f"--out {out}: {name} began with other settings there ({changed}); type another folder"
-        for name in held["runs"]
-        if name in now and (changed := differences.first(held["runs"][name], now[name]))
+        for name, recipe in held.runs.items()
+        if name in now and (changed := differences.first(recipe, now[name]))
     ]
-    if base and sound and (held["recipe"], held["epochs"]) != (base.name, base.epochs):
-        there = f"{held['recipe']} over {held['epochs']} epochs is compared there"
+    if base and sound and (held.recipe, held.epochs) != (base.name, base.epochs):
+        there = f"{held.recipe} over {held.epochs} epochs is compared there"
         problems.append(f"--out {out}: {there}, not {base.name} over {base.epochs}; type another folder")
     return problems
 
@@ -169,18 +170,17 @@ def _runs(cells: Sequence[Cell]) -> dict[str, Any]:
 def _claim(out: Path, base: Recipe, cells: Sequence[Cell], typed: str) -> None:
     """A new folder, or the one this very comparison began in."""
     now = {"runs": _runs(cells), "cells": {cell.name: cell.told() for cell in cells}}
-    file = out / compared.FILE
-    if not file.is_file():
+    file, held = out / compared.FILE, compared.read(out)
+    if held is None:
         out.mkdir(parents=True, exist_ok=True)
         began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         said = {"recipe": base.name, "epochs": base.epochs, "started": began, "commands": [typed]}
         folder.write_json(file, said | now)
         return
-    held = folder.read_json(file)
     # More methods, sparsities or seeds may join.
-    joined = {key: held.get(key, {}) | now[key] for key in now}
-    commands = list(dict.fromkeys([*held.get("commands", ()), typed]))
-    folder.write_json(file, {**held, **joined, "commands": commands})
+    joined = {key: {**held.settings.get(key, {}), **now[key]} for key in now}
+    commands = list(dict.fromkeys([*held.commands, typed]))
+    folder.write_json(file, {**held.settings, **joined, "commands": commands})
 
 
 def _typed(args: argparse.Namespace) -> str:
@@ -208,7 +208,7 @@ def summarise(out: Path) -> None:
             continue
         try:
             whole.append(read_run(run))
-        except ReportError as error:  # a file of it is gone or damaged
+        except (ReportError, RecordError) as error:  # a file of it is gone or damaged
             missing.append(f"{run.name}; {error}")
     if whole:
         found = several.groups(whole)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acdc.runs.records import DataCounts
 from acdc.train import reading
 
 FREE = ("data.bad_limit", "run.checkpoint_every", "run.keep")  # no number depends on these: a run may go on with others
@@ -18,7 +19,7 @@ def first(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
         return None
     try:
         return _first(reading.from_dict(saved).to_dict(), now)
-    except (ValueError, KeyError, TypeError, AttributeError):  # too old, or too new, for this version to read
+    except ValueError:  # too old, or too new, for this version to read
         return found
 
 
@@ -34,12 +35,13 @@ def _first(saved: Any, now: Any, name: str = "") -> str | None:
     return None if saved == now else f"{name.replace('.options.', '.')} was {saved!r} there and is {now!r} here"
 
 
-def data(began: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+def data(began: DataCounts, now: Mapping[str, Any]) -> str | None:
     """In which way the data a run began with are not those of now. Older runs know only how many images there were."""
     for key in ("train", "validation", "test"):
-        if key in began and began[key] != now.get(key, 0):
-            return f"{began[key]:,} {key} images as it began, {now.get(key, 0):,} now"
-    if "files" in began and began["files"] != now.get("files"):
+        count = getattr(began, key)
+        if count is not None and count != now.get(key, 0):
+            return f"{count:,} {key} images as it began, {now.get(key, 0):,} now"
+    if began.files is not None and began.files != now.get("files"):
         return "as many images as it began with, but files or classes have other names"
     return None
 

@@ -1,7 +1,6 @@
 """acdc eval: the models of a run, measured again on the test images and set beside what the run said."""
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -15,8 +14,10 @@ from acdc.cli import common, weights
 from acdc.cli.errors import UsageError
 from acdc.data.images import BadImagesError
 from acdc.measure.dynamics import Counted, counted
+from acdc.runs.decode import RecordError, read
+from acdc.runs.records import RunResult
 from acdc.sparsity.uses import forward_uses
-from acdc.train import folder, loading
+from acdc.train import loading
 from acdc.train.evaluation import Score, evaluate
 from acdc.train.experiment import reproducible
 from acdc.train.recipe import Recipe
@@ -152,6 +153,7 @@ def _said(where: Path) -> tuple[dict[str, float], str]:
     if not path.is_file():
         return {}, f"{path} is not there: the run is not complete; go on with: acdc train --resume {where}"
     try:
-        return {row["file"]: row["test_accuracy"] for row in folder.read_json(path)["models"]}, ""
-    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
-        return {}, f"{path} cannot be read ({error}): nothing to compare with"
+        result = read(RunResult, path)
+    except RecordError as error:
+        return {}, f"{path.name} cannot be read: nothing to compare with ({error})"
+    return {row.file: row.test_accuracy for row in result.models} if result else {}, ""

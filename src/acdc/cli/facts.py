@@ -71,6 +71,9 @@ def _published(recipe: Recipe, missing: str) -> Facts:
         if value > most:
             raise ValueError(f"{key} = {value:,}: {has}; set it to {most:,} or less")
     size = said.options.get("size", known.shape[1])
+    if said.crop > size:
+        images = f"images of {said.name} are {size} x {size}"
+        raise ValueError(f"data.crop = {said.crop:,}: {images}; set it to {size} or less")
     return Facts(
         train=train,
         test=known.test,

@@ -7,7 +7,7 @@ from typing import Any
 
 from acdc.cli import weights
 from acdc.cli.errors import UsageError
-from acdc.train import folder, loading, predictions
+from acdc.train import loading, predictions
 from acdc.train.predictions import Kept, Source
 from acdc.train.recipe import Recipe
 
@@ -66,10 +66,9 @@ def _model(text: str) -> Model:
     if not (where / "config.json").is_file():
         raise UsageError([f"{text}: {weights.no_run(path, where)}"])
     recipe = weights.recipe_of(where)
-    try:
-        test = int(folder.read_json(where / "config.json")["data"]["test"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError([f"{text}: config.json does not say how many test images there were ({error})"]) from None
+    test = weights.config_of(where).data.test
+    if test is None:
+        raise UsageError([f"{text}: config.json does not say how many test images there were (data.test)"])
     if path.suffix == ".pt":
         if not path.is_file():
             raise UsageError([weights.no_checkpoint(path)])

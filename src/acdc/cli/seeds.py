@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from acdc.cli import common
 from acdc.cli.pool import Job, prepare, run_all, stopped, stopped_at_once
+from acdc.runs.decode import read_object, require
+from acdc.runs.records import RunResult
 from acdc.train import folder, stopping
 from acdc.train.recipe import Recipe
 from acdc.train.stopping import StopRequest
@@ -25,7 +27,7 @@ def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: One) ->
     left = [seed for seed, job in jobs_of.items() if not job.done]
 
     def begin() -> None:
-        config = folder.read_json(out / "config.json") if (out / "config.json").is_file() else {"command": "train"}
+        config = read_object(out / "config.json") or {"command": "train"}
         folder.write_json(out / "config.json", {**config, "recipe": recipe.to_dict(), "root": place.whole_root})
         for seed in left:
             prepare(recipe.with_seed(seed), jobs_of[seed].folder)
@@ -61,12 +63,12 @@ def _in_turn(jobs_of: dict[int, Job], recipe: Recipe, place: "Place", one: One, 
 
 
 def _summarise(out: Path, seeds: tuple[int, ...]) -> None:
-    results = [folder.read_json(out / f"seed-{seed}" / "result.json")["models"] for seed in seeds]
+    results = [require(RunResult, out / f"seed-{seed}" / "result.json") for seed in seeds]
     models = []
     print(f"\nTest accuracy, mean ± standard deviation over seeds {', '.join(map(str, seeds))}")
-    for same in zip(*results, strict=True):
-        values = [row["test_accuracy"] for row in same]
+    for same in zip(*(result.models for result in results), strict=True):
+        values = [row.test_accuracy for row in same]
         mean, std = statistics.fmean(values), statistics.stdev(values)
-        models.append({"model": same[0]["model"], "test_accuracy": mean, "std": std, "values": values})
-        print(f"  {same[0]['model']:<24} {100 * mean:.2f} ± {100 * std:.2f} %")
+        models.append({"model": same[0].model, "test_accuracy": mean, "std": std, "values": values})
+        print(f"  {same[0].model:<24} {100 * mean:.2f} ± {100 * std:.2f} %")
     folder.write_json(out / "result.json", {"seeds": list(seeds), "models": models})

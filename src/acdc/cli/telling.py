@@ -8,6 +8,7 @@ from acdc.cli.place import Place
 from acdc.data.images import BadImagesError
 from acdc.integrity import IntegrityError
 from acdc.methods.learned import Learned
+from acdc.runs.records import ModelResult
 from acdc.train import checkpoint, experiment, loading, stopping
 from acdc.train.checkpoint import FormatError, Found, MismatchError, NoCheckpointError
 from acdc.train.console import Console
@@ -55,9 +56,7 @@ def introduce(
     console.say(f"folder: {out}\n")
 
 
-def show(
-    console: Console, recipe: Recipe, outcomes: list[experiment.Outcome], problem: loading.Problem, out: Path
-) -> None:
+def show(console: Console, recipe: Recipe, outcomes: list[ModelResult], problem: loading.Problem, out: Path) -> None:
     header = ["model", "test accuracy", "sparsity", "inference FLOPs", "of dense"]
     rows = [
         [o.model, f"{o.test_accuracy:.2%}", f"{o.sparsity:.2%}", _flops(o.flops), f"{o.flops_ratio:.2f}x"]
@@ -86,12 +85,12 @@ def show(
             continue
         if outcome.file == "dense.safetensors":
             console.say(
-                f"{outcome.model}: of epoch {best['epoch'] + 1}, the best of the dense phases, chosen on the "
-                f"{best['chosen_on']} set"
+                f"{outcome.model}: of epoch {best.epoch + 1}, the best of the dense phases, chosen on the "
+                f"{best.chosen_on} set"
             )
-        elif best["accuracy"] > outcome.test_accuracy and best["chosen_on"] == "test":
+        elif best.accuracy > outcome.test_accuracy and best.chosen_on == "test":
             console.say(
-                f"{outcome.model}: best epoch {best['epoch'] + 1} with {best['accuracy']:.2%}, chosen on the test set, "
+                f"{outcome.model}: best epoch {best.epoch + 1} with {best.accuracy:.2%}, chosen on the test set, "
                 "as the paper does"
             )
     console.say(f"\nmodels, metrics and settings are in {out}")

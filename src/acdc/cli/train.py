@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from acdc.cli import common, differences, pool, seeds, telling
+from acdc.cli import common, differences, pool, seeds, telling, weights
 from acdc.cli.errors import UsageError
 from acdc.cli.facts import Facts
 from acdc.cli.place import Place, execution, fit, load, load_data, not_here
@@ -153,13 +153,11 @@ def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path, str | None]:
         raise UsageError([f"--resume {out}: there is no run (no config.json) in this folder; type the run's folder"])
     if (out / "result.json").is_file():
         raise UsageError([f"--resume {out}: this run is complete; its table is in {out / 'result.json'}"])
+    config = weights.config_of(out)
     try:
-        config = folder.read_json(out / "config.json")
-        return reading.from_dict(config["recipe"], fine), out, config.get("root")
+        return reading.from_dict(config.recipe.settings, fine), out, config.root
     except reading.RecipeError as error:
         raise UsageError([f"--resume {out}:", *error.problems]) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError([f"--resume {out}: its config.json cannot be read ({error})"]) from None
 
 
 def _begun(recipe: Recipe, place: Place) -> Ready:
@@ -200,7 +198,7 @@ def _bad_out(text: str | None, recipe: str) -> list[str]:
     if text is None or not (reason := folder.why_not(Path(text))):
         return []
     hint = f"type another folder, or leave --out out for the next free runs/{Path(recipe).stem}-NNNN"
-    resume = f" (to go on with it: acdc train --resume {text})" if (Path(text) / "checkpoints").is_dir() else ""
+    resume = f" (to go on with it: acdc train --resume {text})" if os.path.isdir(Path(text) / "checkpoints") else ""
     return [f"--out {text}: {reason}; {hint}{resume}"]
 
 
@@ -221,7 +219,7 @@ def _lock(out: Path) -> int:
 def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) -> tuple[Found | None, list[str]]:
     """The checkpoint to go on from, None where the run stopped before its first; and what to warn of then."""
     stages = list(experiment.plan(recipe))
-    if difference := differences.data(folder.read_json(out / "config.json").get("data", {}), problem.described()):
+    if difference := differences.data(weights.config_of(out).data, problem.described()):
         raise UsageError(
             [f"--resume {out}: its data have changed: {difference}; put them back (--data DIR), or start a new run"]
         )

@@ -12,10 +12,13 @@ from acdc import integrity
 from acdc.cli import differences
 from acdc.cli.errors import UsageError
 from acdc.cli.place import load_data
-from acdc.train import checkpoint, folder, loading, predictions, reading
+from acdc.runs.decode import read
+from acdc.runs.records import RunConfig
+from acdc.train import checkpoint, loading, predictions, reading
 from acdc.train.checkpoint import CheckpointError
 from acdc.train.contents import check_contents
 from acdc.train.distributed import World
+from acdc.train.mistakes import RecipeError
 from acdc.train.recipe import Recipe
 
 FILES = (".safetensors", ".pt")
@@ -30,10 +33,18 @@ def run_of(path: Path) -> Path:
     return inside.parent if inside.name not in ("", "..") else inside.resolve().parent
 
 
+def config_of(where: Path) -> RunConfig:
+    """What a run says of itself."""
+    config = read(RunConfig, where / "config.json")
+    if config is None:
+        raise UsageError([f"RUN {where}: {no_run(where, where)}"])
+    return config
+
+
 def recipe_of(where: Path) -> Recipe:
     try:
-        return reading.from_dict(folder.read_json(where / "config.json")["recipe"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return reading.from_dict(config_of(where).recipe.settings)
+    except RecipeError as error:
         raise UsageError([f"RUN {where}: config.json cannot be read ({error}); type another run"]) from None
 
 
@@ -41,14 +52,14 @@ def data_of(
     where: Path, recipe: Recipe, device: torch.device, root: str | None, workers: int | None
 ) -> loading.Problem:
     """A run's data: in `root`, or where they lay as it was trained, if anything is there by now."""
-    lay = folder.read_json(where / "config.json").get("root")
+    lay = config_of(where).root
     found = root or (lay if lay and Path(lay).exists() else None)
     return load_data(recipe, device, root=found, workers=workers, world=World())
 
 
 def other_data(where: Path, problem: loading.Problem) -> str | None:
     """In which way these are not the data of the run."""
-    return differences.data(folder.read_json(where / "config.json").get("data", {}), problem.described())
+    return differences.data(config_of(where).data, problem.described())
 
 
 def models(where: Path) -> list[str]:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from acdc.limits import AtLeastOne, Count, Epoch, Percent, Share
+from acdc.schedule import Kind
 from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Layers, Weight, find_prunable
 from acdc.structure import check_tensors
@@ -28,20 +30,32 @@ class PhaseEnd:
     """The weights as a phase leaves them."""
 
     run: str
-    index: int
+    index: Count
     phase: str
-    kind: str
-    epoch: int  # the phase's last
-    nonzero: dict[str, int]  # by layer
-    size: dict[str, int]
-    dead_filters: dict[str, int]  # output channels with no weight left
-    filters: dict[str, int]
-    flops: int  # inference, per sample, by non-zero weights
-    histogram: list[int]  # of log2 |w| of the non-zero prunable weights, BINS from LOWEST to HIGHEST
-    inactive: float | None = None  # in dense phases
-    mask_change: float | None = None  # in compressed phases, from the second on
-    regrown: float | None = None
-    explored: float | None = None  # in compressed phases
+    kind: Kind
+    epoch: Epoch  # the phase's last
+    nonzero: dict[str, Count]  # by layer
+    size: dict[str, AtLeastOne]
+    dead_filters: dict[str, Count]  # output channels with no weight left
+    filters: dict[str, AtLeastOne]
+    flops: Count  # inference, per sample, by non-zero weights
+    histogram: list[Count]  # of log2 |w| of the non-zero prunable weights, BINS from LOWEST to HIGHEST
+    inactive: Share | None = None  # in dense phases
+    mask_change: Percent | None = None  # in compressed phases, from the second on
+    regrown: Share | None = None
+    explored: Share | None = None  # in compressed phases
+
+    def __post_init__(self) -> None:
+        counts = (self.nonzero, self.dead_filters, self.filters)
+        if not self.size or any(part.keys() != self.size.keys() for part in counts):
+            raise ValueError("size: expected the same layers as in nonzero, dead_filters and filters, at least one")
+        for part, whole in (("nonzero", self.size), ("dead_filters", self.filters)):
+            if above := [name for name, count in getattr(self, part).items() if count > whole[name]]:
+                raise ValueError(f"{part}.{above[0]}: expected at most {whole[above[0]]:,}, all that the layer has")
+        if len(self.histogram) != BINS:
+            raise ValueError(f"histogram: expected {BINS} counts, and it has {len(self.histogram):,}")
+        if (self.mask_change is None) != (self.regrown is None):
+            raise ValueError("mask_change: expected it with regrown, or neither")
 
 
 class Dynamics:
@@ -54,7 +68,7 @@ class Dynamics:
 
     @torch.no_grad()
     def phase_end(
-        self, *, run: str, index: int, phase: str, kind: str, epoch: int, masks: Mapping[str, Tensor] | None = None
+        self, *, run: str, index: int, phase: str, kind: Kind, epoch: int, masks: Mapping[str, Tensor] | None = None
     ) -> PhaseEnd:
         """`masks` are a compressed phase's, by name, non-zero where a weight is kept: a kept weight may be 0 itself.
 

@@ -74,7 +74,7 @@ def _cut(run: Run) -> bool:
 
 
 def _stands(run: Run) -> str:
-    last = max(row["epoch"] for row in run.rows) + 1
+    last = max(row.epoch for row in run.rows) + 1
     return f"it stands after epoch {last} of {run.planned}{cells.last_words(run.folder)}"
 
 
@@ -101,8 +101,8 @@ def _methods(found: Sequence[Group], notes: Sequence[str]) -> Report:
     runs = [run for group in found for run in group.runs]
     masks = overlay.mask_change(found)
     drawn = [by_cost.frontier(made), dots.dots(made), methods.accuracy(found), methods.loss(found)]
-    first, held = runs[0], cells.read(runs[0].folder.resolve().parent) if runs[0].cell else {}
-    data, net = (first.settings(table).get("name", "?") for table in ("data", "model"))
+    first, held = runs[0], cells.read(runs[0].folder.resolve().parent) if runs[0].cell else None
+    data, net = (part.name or "?" for part in (first.config.recipe.data, first.config.recipe.model))
     counts = sorted({len(group.runs) for group in found})
     seeds = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     names = len({group.name for group in found})
@@ -118,7 +118,7 @@ def _methods(found: Sequence[Group], notes: Sequence[str]) -> Report:
         charts=[chart for chart in [*drawn, masks] if chart is not None],
         tables=[table for table in (comparing.methods(made), comparing.agreement(made)) if table is not None],
         details=[tables.environment(first), comparing.shared(found), comparing.own(found), tables.seeds(found)],
-        commands=held.get("commands") or [line for group in found for line in again.commands(group.runs[0])[:1]],
+        commands=(held and held.commands) or [line for group in found for line in again.commands(group.runs[0])[:1]],
     )
 
 
@@ -147,7 +147,7 @@ def _several(found: Sequence[Group], notes: Sequence[str]) -> Report:
     runs = [run for group in found for run in group.runs]
     drawn = [overlay.accuracy(found), frontier.frontier(found), overlay.loss(found), overlay.mask_change(found)]
     first = runs[0]
-    data = first.settings("data").get("name", "?")
+    data = first.config.recipe.data.name or "?"
     return Report(
         title=several.headline(found),
         subtitle=f"{len(runs)} runs of {len(found)} setting{'s' if len(found) > 1 else ''} on {data}",
@@ -164,15 +164,14 @@ def _several(found: Sequence[Group], notes: Sequence[str]) -> Report:
 
 
 def _subtitle(run: Run) -> str:
-    hardware = run.config.get("hardware", {})
-    recipe = run.config.get("recipe", {})
+    hardware, recipe = run.config.hardware, run.config.recipe
     parts = [
-        recipe.get("name"),
-        f"{run.settings('model').get('name')} on {run.settings('data').get('name')}",
+        recipe.name,
+        f"{recipe.model.name} on {recipe.data.name}",
         f"{run.planned} epochs",
         f"seed {run.seed}",
         hardware.get("gpu") or hardware.get("cpu"),
-        str(run.config.get("started", ""))[:10],
+        (run.config.started or "")[:10],
     ]
     return " · ".join(str(part) for part in parts if part)
 
@@ -189,11 +188,11 @@ def _card(model: Model) -> Card:
         sparse = f", {words.si(model.sparse_bytes, 'B')} as sparse (estimate)" if small else ""
         rows.append(("size", words.si(model.dense_bytes, "B") + sparse))
     if model.best and model.role == "twin":
-        where = f"epoch {model.best['epoch'] + 1}, the best of the dense phases on the {model.best['chosen_on']} set"
+        where = f"epoch {model.best.epoch + 1}, the best of the dense phases on the {model.best.chosen_on} set"
         rows.append(("kept", where))
-    elif model.best and model.best["accuracy"] > model.accuracy:
-        where = f"(epoch {model.best['epoch'] + 1}, chosen on the {model.best['chosen_on']} set)"
-        rows.append(("best", f"{words.percent(model.best['accuracy'], 2)} {where}"))
+    elif model.best and model.best.accuracy > model.accuracy:
+        where = f"(epoch {model.best.epoch + 1}, chosen on the {model.best.chosen_on} set)"
+        rows.append(("best", f"{words.percent(model.best.accuracy, 2)} {where}"))
     if model.paper:
         rows.append(("paper", model.paper))
     return Card("dense" if model.role == "twin" else model.role, model.title, words.percent(model.accuracy, 2), rows)

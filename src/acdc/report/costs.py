@@ -16,28 +16,28 @@ def flops(run: Run) -> Chart | None:
     rows, phases, dense = run.stage(run.main), facts.phases(run), facts.dense_flops(run)
     if not any(phase.kind == "sparse" for phase in phases):
         return None
-    images = run.config.get("data", {}).get("train", 1)
+    images = run.config.data.train or 1
     each = [flops * images for flops in facts.spent(run, rows)]
     spent = list(accumulate(each))
     usual = 3 * dense * images
-    share, final = spent[-1] / (usual * len(rows)), rows[-1]["flops"] / dense
-    sparse = [row for row in rows if row["kind"] == "sparse"][-1]["flops"] / dense
+    share, final = spent[-1] / (usual * len(rows)), rows[-1].flops / dense
+    sparse = [row for row in rows if row.kind == "sparse"][-1].flops / dense
     title = f"The sparse model runs on {words.times(sparse)} of the dense FLOPs and is trained on {words.times(share)}"
 
     def draw(narrow: bool) -> Figure:
         figure = plot.new(plot.HALF, 330)
         top = plot.panel(figure, "inference FLOPs (fraction of dense)", left=36, right=86, top=24, height=100)
         for phase in phases:
-            part = [row for row in rows if phase.first <= row["epoch"] <= phase.last]
-            edges = [*(row["epoch"] for row in part), part[-1]["epoch"] + 1]
-            values = [row["flops"] / dense for row in part]
+            part = [row for row in rows if phase.first <= row.epoch <= phase.last]
+            edges = [*(row.epoch for row in part), part[-1].epoch + 1]
+            values = [row.flops / dense for row in part]
             top.stairs(values, edges, fill=True, color=LIGHT[phase.kind], linewidth=0, alpha=0.85)
         top.set_ylim(0, 1.05)
         top.set_yticks([0, 0.5, 1])
         plot.epochs(top, max(run.planned, len(rows)))
         top.set_xlabel("")
         plot.bare(top)
-        ends = [(rows[-1]["flops"] / dense, f"{final:.2f}x", LIGHT[rows[-1]["kind"]])]
+        ends = [(rows[-1].flops / dense, f"{final:.2f}x", LIGHT[rows[-1].kind])]
         plot.label_ends(top, ends)
         factor, unit = _unit(usual * len(rows))
         label = f"training FLOPs so far ({unit}FLOPs, whole run)"

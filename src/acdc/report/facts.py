@@ -6,8 +6,10 @@ from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 
+from acdc.measure.dynamics import PhaseEnd
 from acdc.measure.flops import epoch_flops
-from acdc.report.read import Record, Run
+from acdc.report.read import Run
+from acdc.runs.records import BestEpoch, EpochRow, ModelResult
 from acdc.train import paper, reading
 from acdc.train.recipe import PaperRow
 
@@ -30,7 +32,7 @@ class Model:
     reported_sparsity: float | None  # zeros / (prunable weights + norm parameters), as the paper counts
     flops: int
     dense_flops: int
-    best: Record | None  # the best epoch of the final phase, or the twin's, and the images that chose it
+    best: BestEpoch | None  # the best epoch of the final phase, or the twin's, and the images that chose it
     training: float | None  # FLOPs spent until it was there, as a fraction of a dense run of as many epochs
     dense_bytes: int | None
     sparse_bytes: int | None
@@ -52,29 +54,29 @@ class Phase:
     sparsity: float
     flops: int
     seconds: float
-    end: Record | None  # of phases.jsonl
+    end: PhaseEnd | None
 
 
 @lru_cache(maxsize=128)
 def phases(run: Run) -> list[Phase]:
     """Of the main stage."""
     stage = run.main
-    ends = {end["epoch"]: end for end in run.phase_ends(stage)}
+    ends = {end.epoch: end for end in run.phase_ends(stage)}
     found = []
-    for (kind, name), group in groupby(run.stage(stage), lambda row: (row["kind"], row["phase"])):
+    for (kind, name), group in groupby(run.stage(stage), lambda row: (row.kind, row.phase)):
         rows = list(group)
         found.append(
             Phase(
                 name=name,
                 kind=kind,
-                first=rows[0]["epoch"],
-                last=rows[-1]["epoch"],
-                accuracy=rows[-1]["test_accuracy"],
-                best=max(row["test_accuracy"] for row in rows),
-                sparsity=rows[-1]["sparsity"],
-                flops=rows[-1]["flops"],
-                seconds=sum(row["seconds"] for row in rows),
-                end=ends.get(rows[-1]["epoch"]),
+                first=rows[0].epoch,
+                last=rows[-1].epoch,
+                accuracy=rows[-1].test_accuracy,
+                best=max(row.test_accuracy for row in rows),
+                sparsity=rows[-1].sparsity,
+                flops=rows[-1].flops,
+                seconds=sum(row.seconds for row in rows),
+                end=ends.get(rows[-1].epoch),
             )
         )
     return found
@@ -82,16 +84,15 @@ def phases(run: Run) -> list[Phase]:
 
 def dense_flops(run: Run) -> int:
     """Of one forward pass with every weight; weights as they are initialised are not zero."""
-    models = (run.result or {}).get("models", [])
-    return models[0]["dense_flops"] if models else max(row["flops"] for row in run.rows)
+    return run.result.models[0].dense_flops if run.result else max(1, *(row.flops for row in run.rows))
 
 
-def cost(run: Run, rows: Sequence[Record]) -> float:
+def cost(run: Run, rows: Sequence[EpochRow]) -> float:
     """Training FLOPs over these epochs per sample, in epochs of dense training."""
     return sum(spent(run, rows)) / (3 * dense_flops(run))
 
 
-def spent(run: Run, rows: Sequence[Record]) -> list[int]:
+def spent(run: Run, rows: Sequence[EpochRow]) -> list[int]:
     """Training FLOPs of each of these epochs per sample: by the paper's rule, or that of the method's card."""
     dense, sparse = dense_flops(run), None
     try:
@@ -99,9 +100,9 @@ def spent(run: Run, rows: Sequence[Record]) -> list[int]:
     except ValueError:
         method = None
     if method and rows:
-        steps = max(1, round(rows[0].get("step", 1) / (rows[0]["epoch"] + 1)))
+        steps = max(1, round(rows[0].step / (rows[0].epoch + 1)))
         sparse = partial(method.sparse_flops, steps_per_epoch=steps)
-    return [epoch_flops(row["kind"], row["flops"], dense, sparse=sparse) for row in rows]
+    return [epoch_flops(row.kind, row.flops, dense, sparse=sparse) for row in rows]
 
 
 def training(run: Run, role: str) -> float | None:
@@ -110,9 +111,9 @@ def training(run: Run, role: str) -> float | None:
     if role == "baseline":
         rows = run.stage("dense")
     elif role in ("twin", "finetuned"):
-        last = max((row["epoch"] for row in rows if row["kind"] == "dense"), default=-1)
+        last = max((row.epoch for row in rows if row.kind == "dense"), default=-1)
         tuned = run.stage("finetune") if role == "finetuned" else []
-        rows = [row for row in rows if row["epoch"] <= last] + tuned
+        rows = [row for row in rows if row.epoch <= last] + tuned
     elif role == "other":
         return None
     return cost(run, rows) / run.planned if rows else None
@@ -122,13 +123,13 @@ def training(run: Run, role: str) -> float | None:
 def models(run: Run) -> list[Model]:
     """Of the final table; of a run that is not complete, the last of each kind so far."""
     if run.result is not None:
-        return [_finished(run, row) for row in run.result.get("models", [])]
+        return [_finished(run, row) for row in run.result.models]
     found = []
     main = run.stage(run.main)
     for role, rows in (
         ("baseline", run.stage("dense")),
-        ("sparse", [row for row in main if row["kind"] == "sparse"] if run.main != "dense" else []),
-        ("twin", [row for row in main if row["kind"] == "dense"] if run.main != "dense" else []),
+        ("sparse", [row for row in main if row.kind == "sparse"] if run.main != "dense" else []),
+        ("twin", [row for row in main if row.kind == "dense"] if run.main != "dense" else []),
         ("finetuned", run.stage("finetune")),
     ):
         if rows:
@@ -159,7 +160,7 @@ def rival(run: Run) -> Model | None:
 
 def remarks(run: Run) -> list[str]:
     """What a reader should know of a run that has nothing wrong with it."""
-    found = [f"Said as it began: {text}." for text in run.config.get("warnings", ())]
+    found = [f"Said as it began: {text}." for text in run.config.warnings]
     judged, images = run.images, run.test_images
     if judged is not None and images is not None and judged < images:
         unread = f"{images - judged:,} cannot be read"
@@ -167,20 +168,20 @@ def remarks(run: Run) -> list[str]:
     return found
 
 
-def _finished(run: Run, row: Record) -> Model:
-    stem = Path(row["file"]).stem
+def _finished(run: Run, row: ModelResult) -> Model:
+    stem = Path(row.file).stem
     role = ROLES.get(stem, "other")
-    dense, sparse = _bytes(run, row["file"], row["sparsity"], row.get("reported_sparsity"))
+    dense, sparse = _bytes(run, row.file, row.sparsity, row.reported_sparsity)
     return Model(
         role=role,
-        title=row["model"],
-        accuracy=row["test_accuracy"],
-        loss=row["test_loss"],
-        sparsity=row["sparsity"],
-        reported_sparsity=row.get("reported_sparsity"),
-        flops=row["flops"],
-        dense_flops=row["dense_flops"],
-        best=row.get("best"),
+        title=row.model,
+        accuracy=row.test_accuracy,
+        loss=row.test_loss,
+        sparsity=row.sparsity,
+        reported_sparsity=row.reported_sparsity,
+        flops=row.flops,
+        dense_flops=row.dense_flops,
+        best=row.best,
         training=training(run, role),
         dense_bytes=dense,
         sparse_bytes=sparse,
@@ -188,17 +189,17 @@ def _finished(run: Run, row: Record) -> Model:
     )
 
 
-def _so_far(run: Run, role: str, row: Record) -> Model:
+def _so_far(run: Run, role: str, row: EpochRow) -> Model:
     title = {"sparse": "compressed", "twin": "dense phases", "baseline": "dense baseline", "finetuned": "twin, tuned"}
-    dense, sparse = _bytes(run, "", row["sparsity"], None)
+    dense, sparse = _bytes(run, "", row.sparsity, None)
     return Model(
         role=role,
-        title=f"{title[role]}, epoch {row['epoch'] + 1}",
-        accuracy=row["test_accuracy"],
-        loss=row["test_loss"],
-        sparsity=row["sparsity"],
+        title=f"{title[role]}, epoch {row.epoch + 1}",
+        accuracy=row.test_accuracy,
+        loss=row.test_loss,
+        sparsity=row.sparsity,
         reported_sparsity=None,
-        flops=row["flops"],
+        flops=row.flops,
         dense_flops=dense_flops(run),
         best=None,
         training=None,
@@ -212,7 +213,7 @@ def _bytes(run: Run, file: str, sparsity: float, reported: float | None) -> tupl
     """In 32-bit floats, and with 4 bytes for each non-zero weight and one bit for the place of every weight."""
     if not run.ends:
         return None, None
-    size = sum(run.ends[-1]["size"].values())
+    size = sum(run.ends[-1].size.values())
     path, zeros = run.folder / file, round(sparsity * size)
     if file and path.is_file():
         dense = path.stat().st_size
@@ -257,8 +258,8 @@ def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
         (value, std), name = published[model.role], noun(model.role)
         found.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, std))
         if model.best:
-            best = f"{name}, best epoch on the {model.best['chosen_on']} set (%)"
-            found.append((best, 100 * model.best["accuracy"], value, std))
+            best = f"{name}, best epoch on the {model.best.chosen_on} set (%)"
+            found.append((best, 100 * model.best.accuracy, value, std))
     if (sparse := of_role(run, "sparse")) and run.result is not None:
         if row.inference is not None:
             found.append(("inference FLOPs, of dense", sparse.ratio, row.inference, None))

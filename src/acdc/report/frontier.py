@@ -76,7 +76,7 @@ def frontier(found: Sequence[Group]) -> Chart | None:
         legend, height = LEGEND * (len(found) + 1) + 4, 228 if narrow else 306
         figure = plot.new(plot.NARROW if narrow else plot.WIDE, height + 68 + legend)
         axes = plot.panel(figure, "test accuracy (%)", left=38, right=24, top=24 + legend, height=height)
-        scale = plot.accuracy_scale(axes, [{"test_accuracy": point.accuracy} for point in made], images)
+        scale = plot.accuracy_scale(axes, [point.accuracy for point in made], images)
         heights = [scale(point.accuracy) for point in front]
         axes.plot([p.cost for p in front], heights, color=LIGHT["line"], linewidth=5, zorder=1)
         for point in made:

@@ -8,16 +8,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from acdc.report import facts, plot, words
-from acdc.report.read import Record
 from acdc.report.several import Group, accuracy_of
 from acdc.report.theme import LIGHT, Chart
+from acdc.runs.records import EpochRow
 
 LEGEND = 17  # pixels for each group
 
 
 def accuracy(found: Sequence[Group]) -> Chart:
     """The main stage of every group: the mean over seeds, and from the lowest to the highest."""
-    curves = {group.number: curve(group, lambda row: row["test_accuracy"]) for group in found}
+    curves = {group.number: curve(group, lambda row: row.test_accuracy) for group in found}
     rows = [row for group in found for run in group.runs for row in run.stage(run.main)]
     last = max(max(run.planned for run in group.runs) for group in found)
     images = found[0].runs[0].images
@@ -27,7 +27,7 @@ def accuracy(found: Sequence[Group]) -> Chart:
         legend, height = LEGEND * len(found) + 4, 232 if narrow else 332
         figure = plot.new(plot.NARROW if narrow else plot.WIDE, height + 68 + legend)
         axes = plot.panel(figure, "test accuracy (%)", left=34, right=52, top=24 + legend, height=height)
-        scale = plot.accuracy_scale(axes, rows, images)
+        scale = plot.accuracy_scale(axes, [row.test_accuracy for row in rows], images)
         plot.shade(axes, phases)
         for group in found:
             x, mean, low, high = curves[group.number]
@@ -86,9 +86,9 @@ def _epochs(phases: Sequence[facts.Phase]) -> str:
     return "epochs trained (shaded: compressed)" if any(p.kind == "sparse" for p in phases) else "epochs trained"
 
 
-def curve(group: Group, value: Callable[[Record], float]) -> tuple[list[int], list[float], list[float], list[float]]:
+def curve(group: Group, value: Callable[[EpochRow], float]) -> tuple[list[int], list[float], list[float], list[float]]:
     """Epochs that every seed has, with mean, lowest and highest value."""
-    stages = [{row["epoch"] + 1: value(row) for row in run.stage(run.main)} for run in group.runs]
+    stages = [{row.epoch + 1: value(row) for row in run.stage(run.main)} for run in group.runs]
     shared = sorted(set.intersection(*(set(stage) for stage in stages)))
     values = [[stage[epoch] for stage in stages] for epoch in shared]
     return shared, [statistics.fmean(v) for v in values], [min(v) for v in values], [max(v) for v in values]
@@ -96,7 +96,7 @@ def curve(group: Group, value: Callable[[Record], float]) -> tuple[list[int], li
 
 def loss(found: Sequence[Group]) -> Chart:
     """Of the training batches, the mean over seeds."""
-    curves = {group.number: curve(group, lambda row: row["loss"]) for group in found}
+    curves = {group.number: curve(group, lambda row: row.loss) for group in found}
     lowest = min(found, key=lambda group: curves[group.number][1][-1])
     title = f"Training loss ends lowest for {lowest.label}, at {curves[lowest.number][1][-1]:.2g}"
     if len(found) == 1:
@@ -159,7 +159,7 @@ def _regrown(group: Group) -> list[tuple[int, float]]:
     seeds = []
     for run in group.runs:
         sparse = [phase for phase in facts.phases(run) if phase.kind == "sparse"]
-        shares = {number: (phase.end or {}).get("regrown") for number, phase in enumerate(sparse, 1)}
+        shares = {number: phase.end.regrown if phase.end else None for number, phase in enumerate(sparse, 1)}
         seeds.append({number: share for number, share in shares.items() if share is not None})
     shared = sorted(set.intersection(*(set(seed) for seed in seeds)))
     return [(number, statistics.fmean(seed[number] for seed in seeds)) for number in shared]

@@ -6,9 +6,9 @@ Predictions count where the model's file is the one they were made from, or is g
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from acdc.measure.agreement import agreement
+from acdc.runs.records import AgreementFile, RunResult
 from acdc.train import predictions
 from acdc.train.predictions import Kept, Source
 
@@ -38,9 +38,9 @@ class Pair:
     sources: tuple[Source, ...] = ()  # of the predictions
 
 
-def any_among(result: Mapping[str, Any]) -> bool:
+def any_among(result: RunResult) -> bool:
     """Whether a run left two models whose agreement is told."""
-    names = {Path(model["file"]).stem for model in result.get("models", ())}
+    names = {Path(model.file).stem for model in result.models}
     return any(a in names and b in names for a, b, *_ in _PAIRS)
 
 
@@ -91,24 +91,23 @@ def agreeing(known: Mapping[str, Kept], test: int | None, notes: list[str]) -> l
     return pairs
 
 
-def compared(said: Mapping[str, Any]) -> tuple[list[Pair], int | None]:
+def compared(said: AgreementFile) -> tuple[list[Pair], int | None]:
     """What `acdc compare` found while the predictions were there: they are too large to be kept with results."""
-    pairs = said.get("comparisons", ())
-    known = {(one["a"]["model"], one["b"]["model"]): one for one in pairs if one["a"]["run"] == one["b"]["run"]}
+    known = {(one.a.model, one.b.model): one for one in said.comparisons if one.a.run == one.b.run}
     pairs = [
         Pair(
             models=(a, b),
             a=a_name,
             b=b_name,
-            top1=found["top1"],
-            ab=found["cross_entropy_ab"],
-            ba=found["cross_entropy_ba"],
-            samples=found["samples"],
+            top1=found.top1,
+            ab=found.cross_entropy_ab,
+            ba=found.cross_entropy_ba,
+            samples=found.samples,
         )
         for a, b, a_name, b_name in _PAIRS
         if (found := known.get((a, b)))
     ]
-    return pairs, next((found["classes"] for found in known.values()), None)
+    return pairs, next((found.classes for found in known.values()), None)
 
 
 def unchecked(sources: Iterable[Source]) -> str:

@@ -4,10 +4,9 @@ Without augmentation on the left and with it on the right; put in their true cla
 dense training and for each sparsity.
 """
 
-import json
 import statistics
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from acdc.report import picture, plot, words
+from acdc.report.read import config_of
 from acdc.report.theme import LIGHT, SMALL, Chart
+from acdc.runs import decode
+from acdc.runs.records import EpochRow
+from acdc.train import reading
 
 PANELS = {"true": "put in their true class", "memorised": "memorised: given their random label"}
 _DENSE, _SPARSE = "#1c2228", ("#a48615", "#c4534e", "#90289c", "#0d06af")
@@ -50,39 +53,29 @@ class Curve:
 
 def read_curves(runs: Iterable[Path]) -> list[Curve]:
     """Of run folders with a memorization in their metrics.jsonl: dense first, then by sparsity; seeds are averaged."""
-    found: dict[tuple[bool, float], dict[int, list[dict[str, Any]]]] = {}  # a baseline may stand in several runs
+    found: dict[tuple[bool, float], dict[int, list[EpochRow]]] = {}  # a baseline may stand in several runs
     for run in runs:
-        recipe = json.loads((run / "config.json").read_text(encoding="utf-8"))["recipe"]
-        rows = [row for row in _rows(run / "metrics.jsonl") if row.get("memorization")]
+        recipe = reading.from_dict(config_of(run).recipe.settings)
+        lines = decode.read_lines(EpochRow, run / "metrics.jsonl")
+        rows = [row for row in lines.checked() if row.memorization] if lines else []
         if not rows:
             raise ValueError(f"{run}: its metrics.jsonl says nothing of memorization; set data.corrupt when training")
-        augmented = bool(recipe["data"]["crop"] or recipe["data"]["flip"])
-        for stage, part in groupby(rows, lambda row: row["run"]):
+        augmented = bool(recipe.data.crop or recipe.data.flip)
+        for stage, part in groupby(rows, lambda row: row.run):
             if stage != "finetune":
-                sparsity = 0.0 if stage == "dense" else recipe["method"]["sparsity"]
-                found.setdefault((augmented, sparsity), {})[recipe["run"]["seeds"][0]] = list(part)
+                sparsity = 0.0 if stage == "dense" else recipe.method.sparsity or 0.0
+                found.setdefault((augmented, sparsity), {})[recipe.run.seeds[0]] = list(part)
     return [_mean(*key, list(found[key].values())) for key in sorted(found)]
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    """Those that are whole: a crash may have cut the last one short."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
-
-
-def _mean(augmented: bool, sparsity: float, seeds: Sequence[Sequence[Mapping[str, Any]]]) -> Curve:
+def _mean(augmented: bool, sparsity: float, seeds: Sequence[Sequence[EpochRow]]) -> Curve:
     """As far as all of them go."""
     epochs = list(zip(*seeds, strict=False))
     memorised, true = (
-        tuple(statistics.mean(row["memorization"][key] for row in rows) for rows in epochs)
+        tuple(statistics.mean((row.memorization or {})[key] for row in rows) for rows in epochs)
         for key in ("memorised", "true")
     )
-    kinds = tuple(rows[0]["kind"] for rows in epochs)
+    kinds = tuple(rows[0].kind for rows in epochs)
     return Curve(sparsity=sparsity, augmented=augmented, kinds=kinds, memorised=memorised, true=true, seeds=len(seeds))
 
 

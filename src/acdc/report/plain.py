@@ -59,24 +59,25 @@ def _run(run: Run) -> dict[str, Any]:
         "complete": run.result is not None,
         "epochs": run.planned,
         "test_images": {"all": run.test_images, "judged": run.images},
-        "warnings": list(run.config.get("warnings", ())),
+        "warnings": list(run.config.warnings),
         "models": [{**asdict(model), "flops_ratio": model.ratio} for model in facts.models(run)],
         "phases": [_phase(phase) for phase in facts.phases(run)],
         "agreement": [asdict(pair) for pair in run.pairs],
         "paper": [dict(zip(("what", "ours", "paper", "std"), row, strict=True)) for row in facts.paper_rows(run)],
         "epoch_seconds": place.epoch_seconds(run),
         "environment": place.environment(run),
-        "recipe": run.config.get("recipe"),
+        "recipe": run.config.recipe.settings,
         "notes": list(run.notes),
     }
 
 
 def _phase(phase: facts.Phase) -> dict[str, Any]:
     told = {key: value for key, value in asdict(phase).items() if key != "end"}
-    end = phase.end or {}
-    sums = {key: sum(end[key].values()) for key in ("dead_filters", "filters", "nonzero", "size") if key in end}
-    layers = {name: 1 - kept / end["size"][name] for name, kept in end.get("nonzero", {}).items()}
-    change = {key: end.get(key) for key in ("mask_change", "regrown", "explored")}
+    if (end := phase.end) is None:
+        return {**told, "mask_change": None, "regrown": None, "explored": None, "layer_sparsity": {}}
+    sums = {key: sum(getattr(end, key).values()) for key in ("dead_filters", "filters", "nonzero", "size")}
+    layers = {name: 1 - kept / end.size[name] for name, kept in end.nonzero.items()}
+    change = {key: getattr(end, key) for key in ("mask_change", "regrown", "explored")}
     return {**told, **sums, **change, "layer_sparsity": layers}
 
 
@@ -91,9 +92,9 @@ def as_csv(report: Report, marker: str) -> str:
     for run in report.runs:
         for model in facts.models(run):
             values = asdict(model)
-            best: Sequence[Any] = (model.best["accuracy"], model.best["epoch"] + 1) if model.best else ("", "")
+            best: Sequence[Any] = (model.best.accuracy, model.best.epoch + 1) if model.best else ("", "")
             cells = ["" if values[name] is None else values[name] for name in _COLUMNS]
-            name = label.get(id(run), run.config.get("recipe", {}).get("name", ""))
+            name = label.get(id(run), run.config.recipe.name or "")
             head = [run.name, name, "" if run.seed is None else run.seed, run.result is not None]
             writer.writerow([*head, *cells, model.ratio, *best, marker])
     return buffer.getvalue()

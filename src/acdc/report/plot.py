@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from acdc.report.facts import Phase
-from acdc.report.read import Record
 from acdc.report.theme import KINDS, LIGHT, SMALL
+from acdc.runs.records import EpochRow
 
 HALF, WIDE, NARROW = 440, 1040, 420  # pixels: half the page, all of it, a phone
 SHORT = {"warm-up": "W", "compressed": "C", "decompressed": "D", "final compressed": "C", "dense": "D"}
@@ -61,9 +61,9 @@ def bare(axes: Axes) -> None:
     axes.spines["bottom"].set_visible(False)
 
 
-def after(rows: Iterable[Record]) -> list[int]:
+def after(rows: Iterable[EpochRow]) -> list[int]:
     """Where a row stands: after its epoch's last step."""
-    return [row["epoch"] + 1 for row in rows]
+    return [row.epoch + 1 for row in rows]
 
 
 def shade(axes: Axes, phases: Sequence[Span]) -> None:
@@ -120,19 +120,19 @@ def spread(wanted: Sequence[float], apart: float, height: float) -> list[float]:
     return placed
 
 
-def by_kind(axes: Axes, rows: Sequence[Record], phases: Sequence[Phase], value: Callable[[Record], float]) -> None:
+def by_kind(axes: Axes, rows: Sequence[EpochRow], phases: Sequence[Phase], value: Callable[[EpochRow], float]) -> None:
     """One line over all phases, in the colour of each; a phase's piece begins where the one before ended."""
     for phase in phases:
-        part = [row for row in rows if phase.first - 1 <= row["epoch"] <= phase.last]
+        part = [row for row in rows if phase.first - 1 <= row.epoch <= phase.last]
         axes.plot(after(part), [value(row) for row in part], color=KINDS[phase.kind], zorder=3)
 
 
-def accuracy_scale(axes: Axes, rows: Iterable[Record], images: int | None) -> Callable[[float], float]:
+def accuracy_scale(axes: Axes, accuracies: Iterable[float], images: int | None) -> Callable[[float], float]:
     """How an accuracy is drawn: in %, or where most are above 90 % over the error's logarithm, if that has two ticks.
 
     The first epochs may leave the axes below: they would press the last ones flat.
     """
-    shares = sorted(row["test_accuracy"] for row in rows)
+    shares = sorted(accuracies)
     low, high = shares[len(shares) // 12], shares[-1]
     floor = 50 / (images or 10_000)  # no error at all, which a logarithm cannot show, as half an image
     bottom, top = max(100 * (1 - low), 4 * floor) * 1.25, max(100 * (1 - high), floor) / 1.35

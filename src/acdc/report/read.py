@@ -1,22 +1,22 @@
 """A run folder, read for a report: whatever is whole counts, and whatever is not is said."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from acdc.measure.dynamics import PhaseEnd
 from acdc.report import pairs
 from acdc.report.comparison import cells
 from acdc.report.comparison.cells import Cell
 from acdc.report.pairs import Pair
+from acdc.runs import decode
+from acdc.runs.records import AgreementFile, EpochRow, RunConfig, RunResult
 from acdc.train import reading
 from acdc.train.predictions import Kept
 from acdc.train.recipe import Recipe
 
-Record = dict[str, Any]
-_ROW = {"run", "epoch", "phase", "kind", "loss", "test_accuracy", "test_loss", "sparsity", "flops", "lr", "seconds"}
-_END = {"run", "index", "phase", "kind", "epoch", "nonzero", "size", "dead_filters", "filters", "flops", "histogram"}
+T = TypeVar("T")
 
 
 class ReportError(ValueError):
@@ -30,11 +30,11 @@ class NotBegunError(ReportError):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
     folder: Path
-    config: Mapping[str, Any]
+    config: RunConfig
     recipe: Recipe | None  # None where a newer or older acdc wrote settings that this one cannot read
-    rows: Sequence[Record]  # of metrics.jsonl
-    ends: Sequence[Record]  # of phases.jsonl
-    result: Mapping[str, Any] | None
+    rows: Sequence[EpochRow]
+    ends: Sequence[PhaseEnd]
+    result: RunResult | None
     pairs: Sequence[Pair]  # how far its models agree
     kept: Mapping[str, Kept]  # predictions of its models, by their files' names
     classes: int | None
@@ -48,24 +48,23 @@ class Run:
 
     @property
     def seed(self) -> int | None:
-        seeds = self.settings("run").get("seeds") or [None]
-        return seeds[0]
+        return next(iter(self.config.recipe.run.seeds), None)
 
     @property
     def test_images(self) -> int | None:
         """All of the test set."""
-        return self.config.get("data", {}).get("test")
+        return self.config.data.test
 
     @property
     def images(self) -> int | None:
         """Those of the test set that accuracies are of: that could be read."""
-        unread = (self.result or {}).get("unreadable_test_images", 0)
-        return self.test_images - unread if self.test_images is not None else None
+        unread = self.result.unreadable_test_images if self.result else 0
+        return max(0, self.test_images - unread) if self.test_images is not None else None
 
     @property
     def main(self) -> str:
         """The stage that the run is about: the method's, or dense training where there is nothing else."""
-        stages = list(dict.fromkeys(row["run"] for row in self.rows))
+        stages = list(dict.fromkeys(row.run for row in self.rows))
         return next((stage for stage in stages if stage not in ("dense", "finetune")), stages[0])
 
     @property
@@ -76,15 +75,11 @@ class Run:
         except ValueError:
             return len(self.stage(self.main))
 
-    def stage(self, name: str) -> list[Record]:
-        return [row for row in self.rows if row["run"] == name]
+    def stage(self, name: str) -> list[EpochRow]:
+        return [row for row in self.rows if row.run == name]
 
-    def phase_ends(self, name: str) -> list[Record]:
-        return [end for end in self.ends if end["run"] == name]
-
-    def settings(self, table: str) -> Mapping[str, Any]:
-        found = self.config.get("recipe", {}).get(table, {})
-        return found if isinstance(found, Mapping) else {}
+    def phase_ends(self, name: str) -> list[PhaseEnd]:
+        return [end for end in self.ends if end.run == name]
 
 
 def expand(paths: Iterable[Path]) -> list[Path]:
@@ -108,10 +103,9 @@ def expand(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def config_of(folder: Path) -> Record:
+def config_of(folder: Path) -> RunConfig:
     """What a run says of itself; without it nothing else can be read."""
-    path = folder / "config.json"
-    if (config := _json(path)) is not None:
+    if (config := decode.read(RunConfig, folder / "config.json")) is not None:
         return config
     if (folder / "metrics.jsonl").is_file():
         raise ReportError(
@@ -123,37 +117,34 @@ def config_of(folder: Path) -> Record:
 def read(folder: Path) -> Run:
     config = config_of(folder)
     notes: list[str] = []
-    rows = _lines(folder / "metrics.jsonl", _ROW, notes)
-    if not rows:
-        raise NotBegunError(f"{folder}: no epoch has ended yet (metrics.jsonl); wait for the first, then report again")
-    rows = list({(row["run"], row["epoch"]): row for row in rows}.values())
-    ends = _lines(folder / "phases.jsonl", _END, notes)
-    if not (folder / "phases.jsonl").is_file():
+    rows = list({(row.run, row.epoch): row for row in _epochs(folder / "metrics.jsonl", notes)}.values())
+    ends = _lines(PhaseEnd, folder / "phases.jsonl", notes)
+    if ends is None:
         notes.append("There is no phases.jsonl: masks, layers and magnitudes are not shown.")
     recipe = _recipe(config, notes)
-    result = _json(folder / "result.json")
+    result = decode.read(RunResult, folder / "result.json")
     if result is None:
         last = rows[-1]
         notes.insert(
             0,
-            f"This run is not complete (no result.json): it stands after epoch {last['epoch'] + 1} of the stage "
-            f"“{last['run']}”, and numbers are of the last epoch that was measured.",
+            f"This run is not complete (no result.json): it stands after epoch {last.epoch + 1} of the stage "
+            f"“{last.run}”, and numbers are of the last epoch that was measured.",
         )
     kept = pairs.kept(folder, notes)
-    found, classes = pairs.agreeing(kept, config.get("data", {}).get("test"), notes), None
+    found, classes = pairs.agreeing(kept, config.data.test, notes), None
     if not (folder / "predictions.safetensors").is_file():
-        found, classes = pairs.compared(_json(folder / "agreement.json") or {})
+        found, classes = pairs.compared(decode.read(AgreementFile, folder / "agreement.json") or AgreementFile())
         if not found and result is not None and pairs.any_among(result):
             notes.append("There is no predictions.safetensors: agreement between the models is not shown.")
     classes = next((one.classes for one in kept.values()), classes)
     if classes is None and ends:
-        classes = list(ends[-1]["filters"].values())[-1]
+        classes = list(ends[-1].filters.values())[-1]
     return Run(
         folder=folder,
         config=config,
         recipe=recipe,
         rows=rows,
-        ends=ends,
+        ends=ends or [],
         result=result,
         pairs=found,
         kept=kept,
@@ -163,45 +154,37 @@ def read(folder: Path) -> Run:
     )
 
 
-def _json(path: Path) -> Record | None:
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise ReportError(f"{path}: it cannot be read ({error}); put the run's own file back") from None
-    if not isinstance(content, dict):
-        raise ReportError(f"{path}: expected a table of settings; put the run's own file back")
-    return content
+def _epochs(path: Path, notes: list[str]) -> list[EpochRow]:
+    """The epochs that have ended, at least one."""
+    found = decode.read_lines(EpochRow, path)
+    if not found or not (found.records or found.checked()):
+        raise NotBegunError(
+            f"{path.parent}: no epoch has ended yet ({path.name}); wait for the first, then report again"
+        )
+    return _told(found, path, notes)
 
 
-def _lines(path: Path, needed: set[str], notes: list[str]) -> list[Record]:
+def _lines(kind: type[T], path: Path, notes: list[str]) -> list[T] | None:
+    found = decode.read_lines(kind, path)
+    return _told(found, path, notes) if found is not None else None
+
+
+def _told(found: decode.Lines[T], path: Path, notes: list[str]) -> list[T]:
     """The lines that are whole. A crash cuts the last one; any other is named as well."""
-    if not path.is_file():
-        return []
-    whole, bad = [], []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            bad.append(number)
-            continue
-        if isinstance(row, dict) and needed <= row.keys():
-            whole.append(row)
-        else:
-            bad.append(number)
+    bad = sorted({**found.cut, **found.wrong})
     if bad:
         named = ", ".join(map(str, bad[:5])) + (" and others" if len(bad) > 5 else "")
-        cut = "is cut short in its last line" if bad == [len(lines)] else "has lines that are not whole"
-        notes.append(f"{path.name} {cut} (line {named}): the {len(whole)} whole lines are shown.")
-    return whole
+        only_last = [*found.cut] == bad == [found.count]
+        cut = "is cut short in its last line" if only_last else "has lines that are not whole"
+        why = "".join(f" Line {number}: {error.problem}." for number, error in [*found.wrong.items()][:1])
+        notes.append(f"{path.name} {cut} (line {named}): the {len(found.records)} whole lines are shown.{why}")
+    return found.records
 
 
-def _recipe(config: Mapping[str, Any], notes: list[str]) -> Recipe | None:
+def _recipe(config: RunConfig, notes: list[str]) -> Recipe | None:
     try:
-        return reading.from_dict(config["recipe"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return reading.from_dict(config.recipe.settings)
+    except ValueError as error:
         why = " ".join(str(error).split()) or type(error).__name__
         notes.append(
             f"This acdc cannot read all settings of the run ({why}): the paper’s values are not shown beside it."

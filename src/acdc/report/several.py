@@ -69,12 +69,12 @@ def check_alike(runs: Sequence[Run]) -> None:
 
 
 def _data(run: Run) -> dict[str, Any]:
-    data, counts = run.settings("data"), run.config.get("data", {})
+    data = run.config.recipe.data
     return {
-        "data.name": data.get("name"),
-        "data.options": dict(data.get("options") or {}),
+        "data.name": data.name,
+        "data.options": dict(data.options or {}),
         "the number of classes": run.classes,
-        "the number of test images": counts.get("test"),
+        "the number of test images": run.test_images,
     }
 
 
@@ -128,14 +128,14 @@ def _settings(run: Run) -> dict[str, Any]:
     What came to be a setting after a run was made has its default there: of the recipe as reading it gives it, of the
     method as building it does.
     """
-    recipe, built = dict(run.config.get("recipe", {})), run.config.get("method")
+    recipe, built = dict(run.config.recipe.settings), run.config.method
     method = None
     if run.recipe:
         recipe, method = run.recipe.to_dict(), run.recipe.build_method()
         recipe["train"]["epochs"] = run.recipe.epochs  # by a schedule's name, too
     if built:
         newer = method.config() if method else {}
-        recipe["method"] = {**newer, **built, "schedule": run.settings("method").get("schedule")}
+        recipe["method"] = {**newer, **built.settings, "schedule": run.config.recipe.method.settings.get("schedule")}
     if run.cell:
         recipe["method"] = {**recipe.get("method", {}), "name": run.cell.variant}
     return _flat(recipe)

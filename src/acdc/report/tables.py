@@ -52,7 +52,7 @@ def models(run: Run) -> Table:
         ]
         for model in facts.models(run)
     ]
-    chosen = {model.best["chosen_on"] for model in facts.models(run) if model.best}
+    chosen = {model.best.chosen_on for model in facts.models(run) if model.best}
     note = (
         "FLOPs are theory: by non-zero weights of convolutions and linear layers, per image; training FLOPs by the "
         f"rule of the method’s card (AC/DC’s: the paper’s), as a fraction of {run.planned} dense epochs. “Paper’s "
@@ -91,8 +91,8 @@ def phases(run: Run) -> Table:
     header += ["changed, of all", "new, of kept", "explored", "dead filters", "time"]
     dense, rows = facts.dense_flops(run), []
     for phase in facts.phases(run):
-        end = phase.end or {}
-        dead = f"{sum(end['dead_filters'].values()):,} of {sum(end['filters'].values()):,}" if end else "–"
+        end = phase.end
+        dead = f"{sum(end.dead_filters.values()):,} of {sum(end.filters.values()):,}" if end else "–"
         rows.append(
             [
                 phase.name,
@@ -102,9 +102,9 @@ def phases(run: Run) -> Table:
                 words.percent(phase.sparsity, 2),
                 words.si(phase.flops),
                 words.times(phase.flops / dense),
-                _or_dash(end.get("mask_change"), lambda value: f"{value:.2f} %"),
-                _or_dash(end.get("regrown"), lambda value: words.percent(value, 2)),
-                _or_dash(end.get("explored"), lambda value: words.percent(value, 1)),
+                _or_dash(end and end.mask_change, lambda value: f"{value:.2f} %"),
+                _or_dash(end and end.regrown, lambda value: words.percent(value, 2)),
+                _or_dash(end and end.explored, lambda value: words.percent(value, 1)),
                 dead,
                 words.duration(phase.seconds),
             ]
@@ -130,7 +130,7 @@ def agreement(pairs: Sequence[Pair]) -> Table | None:
 
 
 def settings(run: Run) -> Table:
-    flat = flatten({key: value for key, value in run.config.get("recipe", {}).items() if key != "paper"})
+    flat = flatten({key: value for key, value in run.config.recipe.settings.items() if key != "paper"})
     return Table("settings", "Settings of the recipe", ["setting", "value"], [[k, v] for k, v in flat.items()], text=2)
 
 
@@ -139,8 +139,8 @@ def environment(run: Run) -> Table:
     seconds = {"sparse": "compressed", "dense": "dense"}
     timed = [f"{words.duration(value)} ({seconds[kind]})" for kind, value in place.epoch_seconds(run).items()]
     rows.append(["measured time of an epoch", ", ".join(timed) + ", median, evaluation included"])
-    if run.result and "seconds" in run.result:
-        rows.append(["whole run", words.duration(run.result["seconds"])])
+    if run.result and run.result.seconds is not None:
+        rows.append(["whole run", words.duration(run.result.seconds)])
     return Table("environment", "Environment", ["", "value"], rows, text=2)
 
 
@@ -162,7 +162,7 @@ def several(groups: Sequence[Group]) -> Table:
     rows = []
     for group in groups:
         main = group.main
-        seconds = [run.result["seconds"] for run in group.runs if run.result and "seconds" in run.result]
+        seconds = [run.result.seconds for run in group.runs if run.result and run.result.seconds is not None]
         rows.append(
             [
                 group.label,
@@ -188,7 +188,7 @@ def seeds(groups: Sequence[Group]) -> Table:
         for run in group.runs:
             found = {model.role: model for model in facts.models(run)}
             cells = [words.fixed(100 * found[role].accuracy, 2) if role in found else "–" for role in facts.NOUNS]
-            state = "complete" if run.result is not None else f"epoch {run.rows[-1]['epoch'] + 1} of {run.planned}"
+            state = "complete" if run.result is not None else f"epoch {run.rows[-1].epoch + 1} of {run.planned}"
             rows.append([group.label, run.name, "–" if run.seed is None else str(run.seed), *cells, state])
     header = ["setting", "run", "seed", "sparse", "dense twin", "fine-tuned", "dense baseline", "state"]
     return Table("seeds", "Every run", header, rows, "Test accuracy in %, last epoch.", text=2, sortable=True)
@@ -208,7 +208,7 @@ def _mean(group: Group, role: str, value: Callable[[Model], float | None], form:
 
 
 def _best(model: Model) -> str:
-    return f"{words.percent(model.best['accuracy'], 2)} (epoch {model.best['epoch'] + 1})" if model.best else "–"
+    return f"{words.percent(model.best.accuracy, 2)} (epoch {model.best.epoch + 1})" if model.best else "–"
 
 
 def _or_dash(value: Any, form: Callable[[Any], str]) -> str:

@@ -8,10 +8,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from acdc.measure import dynamics
+from acdc.measure.dynamics import PhaseEnd
 from acdc.report import facts, plot, words
 from acdc.report.facts import Phase
-from acdc.report.read import Record, Run
+from acdc.report.read import Run
 from acdc.report.theme import LIGHT, SMALL, Chart
+from acdc.runs.records import MethodSettings
 
 _CELL = 16  # pixels that two digits need
 
@@ -20,10 +22,14 @@ def mask_change(run: Run) -> Chart | None:
     """From one compressed mask to the next, as the published code counts and as a share of what is kept."""
     sparse = [phase for phase in facts.phases(run) if phase.kind == "sparse"]
     numbered = [(number, phase, phase.end) for number, phase in enumerate(sparse, 1) if phase.end]
-    moved = [(n, phase, end) for n, phase, end in numbered if end.get("mask_change") is not None]
+    moved = [
+        (n, end.regrown, end.mask_change)
+        for n, _, end in numbered
+        if end.regrown is not None and end.mask_change is not None
+    ]
     if not moved:
         return None
-    first, last, explored = moved[0][2]["regrown"], moved[-1][2]["regrown"], numbered[-1][2].get("explored")
+    first, last, explored = moved[0][1], moved[-1][1], numbered[-1][2].explored
     verb = "settles" if last < first / 2 else "keeps moving"
     title = f"The support {verb}: {words.share(first)} of the kept weights are new at compression {moved[0][0]}"
     title += f", {words.share(last)} at the last" if len(moved) > 1 else ""
@@ -32,23 +38,22 @@ def mask_change(run: Run) -> Chart | None:
         figure = plot.new(plot.HALF, 330)
         top = plot.panel(figure, "change from the mask before (%)", left=36, right=88, top=24, height=154)
         places = [n for n, _, _ in moved]
-        for shift, key, factor, colour in ((-0.19, "regrown", 100, "sparse"), (0.19, "mask_change", 1, "series-5")):
-            values = [factor * end[key] for _, _, end in moved]
+        regrown, changed = [100 * share for _, share, _ in moved], [percent for _, _, percent in moved]
+        for shift, values, colour in ((-0.19, regrown, "sparse"), (0.19, changed, "series-5")):
             drawn = top.bar([place + shift for place in places], values, width=0.36, color=LIGHT[colour])
             if len(places) < 9:  # of the pale bars the whole numbers: two small ones side by side would touch
-                marks = [words.mark(v) if key == "regrown" or v >= 0.95 else "" for v in values]
+                marks = [words.mark(v) if values is regrown or v >= 0.95 else "" for v in values]
                 top.bar_label(drawn, labels=marks, padding=1, fontsize=9, color=LIGHT[colour])
-        highest = 100 * max(end["regrown"] for _, _, end in moved)
-        top.set_ylim(0, max(1.15 * highest, 1))
+        top.set_ylim(0, max(1.15 * max(regrown), 1))
         top.set_xlim(0.5, len(sparse) + 0.5)
         plot.bare(top)
         top.text(1.02, 0.94, "new, of kept", transform=top.transAxes, color=LIGHT["sparse"], fontsize=10, va="center")
         top.text(1.02, 0.83, "changed,", transform=top.transAxes, color=LIGHT["series-5"], fontsize=10, va="center")
         top.text(1.02, 0.74, "of all", transform=top.transAxes, color=LIGHT["series-5"], fontsize=10, va="center")
         low = plot.panel(figure, "kept by any mask so far (% of all weights)", left=36, right=88, top=212, height=66)
-        shares = [(n, 100 * end["explored"]) for n, _, end in numbered if end.get("explored") is not None]
+        shares = [(n, 100 * end.explored) for n, _, end in numbered if end.explored is not None]
         low.plot([n for n, _ in shares], [s for _, s in shares], color=LIGHT["finetuned"], marker="o", markersize=5)
-        low.set_ylim(0, 1.25 * max([s for _, s in shares], default=1))
+        low.set_ylim(0, 1.25 * (max([s for _, s in shares], default=0) or 1))
         low.set_xlim(0.5, len(sparse) + 0.5)
         every = max(1, len(sparse) // 7)
         marks = [(n, f"{n}\n@{phase.first}") for n, phase in enumerate(sparse, 1) if (n - 1) % every == 0]
@@ -59,9 +64,9 @@ def mask_change(run: Run) -> Chart | None:
         return figure
 
     alt = "; ".join(
-        f"compression {n}: {words.share(end['mask_change'] / 100)} of all positions changed, "
-        f"{words.share(end['regrown'])} of the kept weights new"
-        for n, _, end in moved
+        f"compression {n}: {words.share(changed / 100)} of all positions changed, "
+        f"{words.share(regrown)} of the kept weights new"
+        for n, regrown, changed in moved
     )
     alt += f". {words.share(explored)} of the weights were kept by some mask." if explored is not None else "."
     return Chart("mask-change", title, alt, draw)
@@ -73,7 +78,7 @@ def layers(run: Run) -> Chart | None:
     if not any(phase.kind == "sparse" for phase, _ in phases):
         return None
     final = [end for phase, end in phases if phase.kind == "sparse"][-1]
-    names = list(final["size"])
+    names = list(final.size)
     zeros = {name: _zeros(final, name) for name in names}
     least, most = min(names, key=zeros.__getitem__), max(names, key=zeros.__getitem__)
     title = (
@@ -112,7 +117,7 @@ def layers(run: Run) -> Chart | None:
             axes.text(len(phases) + 0.2, row + 0.54, text, va="center", fontsize=8.5, color=LIGHT["ink"])
         if not narrow:
             for row, name in enumerate(names):
-                size = words.si(final["size"][name], digits=2)
+                size = words.si(final.size[name], digits=2)
                 axes.text(len(phases) + 0.08, row + 0.54, size, va="center", fontsize=SMALL, color=LIGHT["muted"])
             axes.text(len(phases) + 0.08, -0.9, "weights", va="center", fontsize=SMALL, color=LIGHT["muted"])
         axes.set_yticks([])
@@ -147,8 +152,8 @@ def _plain(name: str) -> str:
     return name.removesuffix(".weight")
 
 
-def _zeros(end: Record, name: str) -> float:
-    return 1 - end["nonzero"][name] / end["size"][name]
+def _zeros(end: PhaseEnd, name: str) -> float:
+    return 1 - end.nonzero[name] / end.size[name]
 
 
 def magnitudes(run: Run) -> Chart | None:
@@ -160,15 +165,16 @@ def magnitudes(run: Run) -> Chart | None:
     before, after = phases[sparse[-1] - 1].end, phases[sparse[-1]].end
     assert before is not None
     assert after is not None
-    size = sum(before["size"].values())
-    method = run.config.get("method", {})  # as it was built, what the recipe left out included
-    one = str(method.get("pattern", "")).startswith("Unstructured") and method.get("distribution") == "global"
-    target, zeros = method.get("sparsity"), size - sum(before["nonzero"].values())
-    cut = dynamics.threshold(before["histogram"], zeros, target) if one and target else None
-    title = f"Kept weights are the large ones: {words.share(1 - sum(after['histogram']) / size)} are 0"
+    size = sum(before.size.values())
+    method = run.config.method or MethodSettings()  # as it was built, what the recipe left out included
+    one = str(method.settings.get("pattern")).startswith("Unstructured")
+    one = one and method.settings.get("distribution") == "global"
+    target, zeros = method.sparsity, size - sum(before.nonzero.values())
+    cut = dynamics.threshold(before.histogram, zeros, target) if one and target else None
+    title = f"Kept weights are the large ones: {words.share(1 - sum(after.histogram) / size)} are 0"
     if cut and target:
         title = f"The last compression cuts at |w| = {cut:.2g}: {words.share(target)} of the weights lie below"
-    low, high = _span(before["histogram"], after["histogram"], cut)
+    low, high = _span(before.histogram, after.histogram, cut)
 
     def draw(narrow: bool) -> Figure:
         figure = plot.new(plot.HALF, 290)
@@ -177,10 +183,10 @@ def magnitudes(run: Run) -> Chart | None:
         )
         edges = [dynamics.edge(index) for index in range(low, high + 1)]
         for end, colour, filled in ((before, "dense", False), (after, "sparse", True)):
-            values = [100 * count / size for count in end["histogram"][low:high]]
+            values = [100 * count / size for count in end.histogram[low:high]]
             style: dict[str, Any] = {"fill": True, "alpha": 0.75, "linewidth": 0} if filled else {"linewidth": 1.7}
             axes.stairs(values, edges, color=LIGHT[colour], baseline=0 if filled else None, **style)
-        highest = 100 * max(max(end["histogram"][low + 1 : high]) for end in (before, after)) / size
+        highest = 100 * max(max(end.histogram[low + 1 : high]) for end in (before, after)) / size
         axes.set_ylim(0, 1.3 * highest)
         if cut:
             axes.axvline(cut, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)))
@@ -198,7 +204,7 @@ def magnitudes(run: Run) -> Chart | None:
             axes.text(0.01, y, text, transform=axes.transAxes, color=LIGHT[colour], fontsize=10, va="center")
         return figure
 
-    beneath = sum(before["histogram"][:low]) / size
+    beneath = sum(before.histogram[:low]) / size
     alt = (
         "Histogram of the magnitudes of non-zero weights before and after the last compression. "
         f"{words.share(zeros / size)} of the weights were zero before it, {words.share(beneath)} smaller than the axis "

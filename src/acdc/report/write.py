@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from acdc.files import write_bytes
 from acdc.report.comparison import cells
 from acdc.report.read import NotBegunError, ReportError, Run, config_of, expand, read
+from acdc.runs import decode
+from acdc.runs.records import RunConfig
 
 if TYPE_CHECKING:
     from acdc.report.compose import Report
@@ -96,13 +98,8 @@ def _key(paths: Sequence[Path]) -> str:
     """The same for the same runs, wherever they lie and however far they have come."""
     told = []
     for path in paths:
-        try:
-            config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            config = {}
-        known = config if isinstance(config, dict) else {}
-        known = known or cells.read(path)
-        told.append([known.get("recipe"), known.get("started")])
+        known = decode.read(RunConfig, path / "config.json") or cells.read(path)
+        told.append([known.settings.get("recipe"), known.started] if known else [None, None])
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 

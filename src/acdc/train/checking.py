@@ -14,10 +14,12 @@ from acdc.schedule import Schedule
 from acdc.sparsity.distributions import check_distribution, check_sparsity
 from acdc.spelling import did_you_mean
 from acdc.train.mistakes import SettingError, of_knob
+from acdc.train.ranges import LIMITS
 from acdc.train.recipe import Recipe, in_method, read_pattern
 from acdc.train.words import keys_of, no_such, shown
 
 _KNOBS = tuple(inspect.signature(Schedule.alternating).parameters)
+_LONGEST = {"ep": 100_000, "st": 10**12}  # between checkpoints
 _FOLDER_OPTIONS = ("size", "resize", "classes")
 
 
@@ -38,7 +40,7 @@ def check(recipe: Recipe) -> list[SettingError]:
     problems += [one for one in _ranges(recipe) if not (epochs and one.setting == "train.epochs")]
     try:
         every = Duration.parse(recipe.run.checkpoint_every)
-        if every.unit == "%" or not every.value:
+        if every.unit == "%" or not 0 < every.value <= _LONGEST[every.unit]:
             said = f' = "{recipe.run.checkpoint_every}": expected epochs or steps; write "10ep" or "500st"'
             problems.append(SettingError("run.checkpoint_every", said))
     except ValueError as error:
@@ -180,40 +182,32 @@ def _data(recipe: Recipe) -> list[SettingError]:
     return problems + [no_such("data", key, [*settings, *own]) for key in said.options if key not in own]
 
 
+def _limits(recipe: Recipe) -> Iterator[SettingError]:
+    """Numbers out of the range that ranges.py has for them."""
+    for setting, limits in LIMITS.items():
+        table, _, key = setting.partition(".")
+        value = getattr(getattr(recipe, table), key)
+        values = value if isinstance(value, tuple) else () if value is None else (value,)
+        if complaint := next(filter(None, map(limits.complaint, values)), None):
+            yield SettingError(setting, f" = {shown(value)}: expected {complaint}")
+
+
 def _ranges(recipe: Recipe) -> list[SettingError]:
-    o, t, r, d, rate = recipe.optimizer, recipe.train, recipe.run, recipe.data, recipe.rate
-    smoothing = 0 <= t.label_smoothing < 1
-    problems = [
+    """Numbers out of their range, by themselves or by what stands beside them."""
+    o, t, r, rate = recipe.optimizer, recipe.train, recipe.run, recipe.rate
+    problems = [*_limits(recipe)]
+    named = {one.setting for one in problems}
+    problems += [
         SettingError(key, f" = {shown(value)}: expected {allowed}")
         for key, value, fine, allowed in (
-            ("optimizer.lr", o.lr, o.lr > 0, "a number above 0, such as 0.1"),
-            ("optimizer.momentum", o.momentum, 0 <= o.momentum < 1, "from 0 to below 1, such as 0.9"),
             ("optimizer.nesterov", o.nesterov, not o.nesterov or o.momentum > 0, "false where momentum is 0"),
-            ("optimizer.betas", o.betas, all(0 <= b < 1 for b in o.betas), "two numbers from 0 to below 1"),
-            ("optimizer.eps", o.eps, o.eps is None or o.eps > 0, "a number above 0, such as 1e-8"),
-            ("optimizer.weight_decay", o.weight_decay, o.weight_decay >= 0, "0 or more, such as 5e-4"),
-            ("train.epochs", t.epochs, t.epochs is None or t.epochs > 0, "1 or more"),
-            ("train.batch_size", t.batch_size, t.batch_size > 0, "1 or more, such as 128"),
             ("train.accumulate", t.accumulate, 0 < t.accumulate <= max(1, t.batch_size), "from 1 to train.batch_size"),
-            ("train.label_smoothing", t.label_smoothing, smoothing, "from 0 to below 1, such as 0.1"),
-            ("train.clip_norm", t.clip_norm, t.clip_norm is None or t.clip_norm > 0, "a number above 0, such as 1.0"),
-            ("train.ema", t.ema, t.ema is None or 0 < t.ema < 1, "between 0 and 1, such as 0.999"),
-            ("rate.warmup", rate.warmup, rate.warmup >= 0, "epochs, 0 or more"),
-            ("rate.rewarm", rate.rewarm, rate.rewarm >= 0, "epochs, 0 or more"),
-            ("train.distill", t.distill, 0 <= t.distill <= 1, "a share of the loss, from 0 to 1"),
-            ("train.distill_temperature", t.distill_temperature, t.distill_temperature > 0, "a number above 0"),
-            ("rate.final", rate.final, 0 <= rate.final <= 1, "a fraction of lr, from 0 to 1"),
-            ("rate.gamma", rate.gamma, rate.gamma > 0, "a number above 0, such as 0.1"),
             ("rate.milestones", rate.milestones, rate.shape != "step" or bool(rate.milestones), "epochs, such as [60]"),
-            ("data.crop", d.crop, d.crop >= 0, "pixels, 0 or more"),
-            ("data.validation", d.validation, d.validation >= 0, "images, 0 or more"),
-            ("data.corrupt", d.corrupt, d.corrupt >= 0, "images, 0 or more"),
-            ("data.bad_limit", d.bad_limit, d.bad_limit >= 0, "files, 0 or more"),
+            ("rate.milestones", rate.milestones, len(rate.milestones) <= 100, "at most 100 epochs, such as [60]"),
             ("run.seeds", r.seeds, bool(r.seeds) and len({*r.seeds}) == len(r.seeds), "different whole numbers"),
-            ("run.seeds", r.seeds, all(0 <= s < 2**31 for s in r.seeds), "whole numbers from 0 to 2147483647"),
-            ("run.keep", r.keep, r.keep > 0, "checkpoints, 1 or more"),
+            ("run.seeds", r.seeds, len(r.seeds) <= 1000, "at most 1,000 of them"),
         )
-        if not fine
+        if not fine and key not in named
     ]
     if t.distill and recipe.method.name == "dense":
         problems.append(

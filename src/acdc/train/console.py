@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from acdc.runs.records import EpochRow
 from acdc.train import tabulate
 from acdc.train.rows import Live as Moment
-from acdc.train.rows import Row
 from acdc.train.stopping import StopRequest, showing, tell
 
 
@@ -29,14 +29,14 @@ class Planned:
 
 
 _MINUTE = 60.0
-Plan = Mapping[str, Planned]  # by Row.run, in the order they run
+Plan = Mapping[str, Planned]  # by EpochRow.run, in the order they run
 
 
 class Console(Protocol):
     def __enter__(self) -> "Console": ...
     def __exit__(self, *_: object) -> None: ...
     def say(self, text: str) -> None: ...
-    def epoch(self, row: Row) -> None: ...
+    def epoch(self, row: EpochRow) -> None: ...
     def watch(self, moment: Moment) -> None: ...
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
 
@@ -85,7 +85,7 @@ class Silent:
     def say(self, text: str) -> None:
         pass
 
-    def epoch(self, row: Row) -> None:
+    def epoch(self, row: EpochRow) -> None:
         pass
 
     def watch(self, moment: Moment) -> None:
@@ -113,7 +113,7 @@ class PlainConsole:
     def say(self, text: str) -> None:
         tell(text, self._stop)
 
-    def epoch(self, row: Row) -> None:
+    def epoch(self, row: EpochRow) -> None:
         self._clock.tick()
         self._said = time.monotonic()
         planned = self._plan[row.run]
@@ -144,7 +144,7 @@ class LiveConsole:
     def __init__(self, plan: Plan, terminal: Terminal, done: int = 0, stop: StopRequest | None = None) -> None:
         self._plan, self._terminal, self._clock = plan, terminal, Clock(plan, done)
         self._stop = StopRequest() if stop is None else stop
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, EpochRow] = {}
         self._moment: Moment | None = None
         self._live = Live(get_renderable=self._progress, console=terminal, refresh_per_second=4)
 
@@ -160,7 +160,7 @@ class LiveConsole:
         with showing(self._stop):
             self._terminal.print(text, markup=False, highlight=False)
 
-    def epoch(self, row: Row) -> None:
+    def epoch(self, row: EpochRow) -> None:
         self._clock.tick()
         self._rows[row.run] = row
         self._moment = None

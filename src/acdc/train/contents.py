@@ -8,10 +8,10 @@ from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 
+from acdc.runs.records import ModelResult
 from acdc.state import SparsifierState
 from acdc.structure import Plain, check
 from acdc.train.checkpoint import MismatchError
-from acdc.train.experiment import Outcome
 
 
 class Best(TypedDict):
@@ -46,7 +46,7 @@ class Extra(TypedDict):
     """What belongs to the run, not to the stage."""
 
     recipe: dict[str, Plain]
-    outcomes: list[Outcome]
+    outcomes: list[ModelResult]
     seconds: float
     world: int
 

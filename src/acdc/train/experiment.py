@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ import torch
 from acdc import methods
 from acdc.data.labels import save_indices
 from acdc.measure.dynamics import counted
+from acdc.runs.decode import decode, read_object
+from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunResult
 from acdc.sparsity.uses import forward_uses
 from acdc.train import environment, folder, predictions
 from acdc.train.checkpoint import Found, MismatchError
@@ -28,31 +30,12 @@ from acdc.train.loading import Problem
 from acdc.train.loop import Stage
 from acdc.train.recalibrate import recalibrate
 from acdc.train.recipe import Recipe
-from acdc.train.rows import Row
 from acdc.train.setting import Setting
 from acdc.train.skipped import skipped
 from acdc.twin import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 
 _FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 8 MB each
 TITLES = {"dense": "dense baseline", "finetune": "twin, fine-tuned"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A model of the final table."""
-
-    model: str
-    file: str
-    test_accuracy: float
-    test_loss: float
-    sparsity: float  # zeros / prunable weights
-    reported_sparsity: float  # zeros / (prunable weights + norm parameters), as the paper counts
-    flops: int
-    dense_flops: int
-    flops_ratio: float
-    test_images: int | None = None  # that were judged: those that can be read
-    mask_sparsity: float | None = None  # pruned by masks / prunable weights: kept weights may be 0 as well
-    best: dict[str, Any] | None = None  # the best epoch of the final phase, or the twin's, and the images that chose it
 
 
 def plan(recipe: Recipe) -> Plan:
@@ -84,23 +67,25 @@ def run(
     *,
     resume: Found | None = None,
     settings: dict[str, Any],
-) -> list[Outcome]:
+) -> list[ModelResult]:
     """Run every stage that is left, and write the folder `out`."""
     start, by_first = time.perf_counter(), setting.world.by_first
     by_first(lambda: _begin(recipe, problem, setting, out, resume, settings))
     before = resume.state["extra"]["seconds"] if resume else 0.0
-    outcomes = [Outcome(**row) for row in resume.state["extra"]["outcomes"]] if resume else []
+    outcomes = [decode(ModelResult, row) for row in resume.state["extra"]["outcomes"]] if resume else []
     with reproducible(recipe, setting.device):
         for outcome in _stages(recipe, problem, setting, out, console, resume, outcomes, start - before):
             outcomes.append(outcome)
-    rows, seconds = [asdict(outcome) for outcome in outcomes], time.perf_counter() - start + before
-    unread = unreadable(outcomes, problem)
-    told = {"models": rows, "seconds": seconds} | ({"unreadable_test_images": unread} if unread else {})
-    by_first(lambda: folder.write_json(out / "result.json", told))
+    result = RunResult(
+        models=tuple(outcomes),
+        seconds=time.perf_counter() - start + before,
+        unreadable_test_images=unreadable(outcomes, problem),
+    )
+    by_first(lambda: folder.write_json(out / "result.json", asdict(result)))
     return outcomes
 
 
-def unreadable(outcomes: Sequence[Outcome], problem: Problem) -> int:
+def unreadable(outcomes: Sequence[ModelResult], problem: Problem) -> int:
     """Test images that no model could be judged on."""
     judged = [outcome.test_images for outcome in outcomes if outcome.test_images is not None]
     return problem.loaders.test.samples - min(judged) if judged else 0
@@ -113,9 +98,9 @@ def _stages(
     out: Path,
     console: Console,
     resume: Found | None,
-    outcomes: list[Outcome],
+    outcomes: list[ModelResult],
     began: float,
-) -> Iterator[Outcome]:
+) -> Iterator[ModelResult]:
     by_first, result = setting.world.by_first, None
     uses = forward_uses(problem.new_model(recipe).to(setting.device), problem.example(setting.device))
     for index, (name, planned) in enumerate(plan(recipe).items()):
@@ -160,7 +145,7 @@ def _take_up(stage: Stage, resume: Found) -> None:
     stage.saved = resume.path
 
 
-def _tell(row: Row, stage: Stage, setting: Setting, out: Path, console: Console) -> None:
+def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Console) -> None:
     """Of an epoch that has ended: on disk first."""
     folder.append(out / "metrics.jsonl", row)
     if stage.phase_end:
@@ -170,7 +155,7 @@ def _tell(row: Row, stage: Stage, setting: Setting, out: Path, console: Console)
         sink(row)
 
 
-def _of_the_run(stage: Stage, outcomes: list[Outcome], began: float) -> dict[str, Any]:
+def _of_the_run(stage: Stage, outcomes: list[ModelResult], began: float) -> dict[str, Any]:
     """What a checkpoint needs to know beyond its stage."""
     return {
         "recipe": stage.recipe.to_dict(),
@@ -231,7 +216,7 @@ def _measured(
     setting: Setting,
     uses: Mapping[str, float],
     masks: Mapping[str, torch.Tensor],
-) -> tuple[Outcome, torch.Tensor | None]:
+) -> tuple[ModelResult, torch.Tensor | None]:
     """Of the weights as they are saved, in a plain new model; and its logits on the test images, if they are few."""
     model = problem.new_model(stage.recipe).to(setting.device)
     model.load_state_dict(weights)
@@ -241,8 +226,8 @@ def _measured(
     found = counted(model, uses)
     norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
     final = file in ("baseline.safetensors", "sparse.safetensors", "finetuned.safetensors")
-    twin = stage.best_twin if file == "dense.safetensors" else None
-    outcome = Outcome(
+    best = stage.best if final else stage.best_twin if file == "dense.safetensors" else None
+    outcome = ModelResult(
         model=title,
         file=file,
         test_accuracy=score.accuracy,
@@ -254,7 +239,7 @@ def _measured(
         flops_ratio=found.flops / found.dense_flops,
         test_images=score.samples,
         mask_sparsity=sum(int((~mask).sum()) for mask in masks.values()) / found.size if masks else None,
-        best=stage.best if final else twin,
+        best=BestEpoch(**best) if best else None,
     )
     return outcome, torch.cat(logits).cpu() if logits else None
 
@@ -274,7 +259,7 @@ def _begin(
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     where = environment.describe(setting.device)
     if resume:
-        config = folder.read_json(out / "config.json")
+        config = read_object(out / "config.json") or {}
         config["recipe"] = recipe.to_dict()  # what may change, such as data.bad_limit, holds from here on
         config.setdefault("resumed", []).append({"at": now, "from": resume.path.name, **where})
     else:

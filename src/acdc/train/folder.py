@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from acdc.files import write_bytes
+from acdc.measure.dynamics import PhaseEnd
+from acdc.runs.decode import RecordError, read_lines
+from acdc.runs.records import EpochRow
 
 
 def why_not(out: Path) -> str | None:
@@ -78,50 +81,26 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -> int:
     """Drop what a checkpoint after `epochs` epochs of stage number `stage` does not know of: it will run again.
 
     Return the number of epochs dropped. A line that no run of these stages wrote raises a ValueError, before anything
     changes; only the last line may be cut short, by a crash.
     """
-    kept: dict[Path, list[bytes]] = {}
-    dropped = 0
-    for path in (folder / "metrics.jsonl", folder / "phases.jsonl"):
-        if not path.exists():
+    dropped, kept = 0, dict[Path, list[bytes]]()
+    for path, kind in ((folder / "metrics.jsonl", EpochRow), (folder / "phases.jsonl", PhaseEnd)):
+        lines = read_lines(kind, path)
+        if lines is None:
             continue
-        kept[path], lines = [], path.read_bytes().splitlines()
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                if number == len(lines):  # cut short by a crash
-                    continue
-                row = None
-            place = _place(row, stages)
-            if place is None:
-                raise ValueError(
-                    f'{path} line {number}: expected an object with "run" as one of {", ".join(stages)} and "epoch" as '
-                    f"a number from 0, and received {line[:60]!r}; put the run's own file back, or delete the line"
-                )
-            if place < (stage, epochs):
-                kept[path].append(line)
-            elif path.name == "metrics.jsonl":
-                dropped += 1
-    for path, lines in kept.items():
-        write_bytes(path, b"".join(line + b"\n" for line in lines))
+        if other := [row.run for row in lines.checked() if row.run not in stages]:
+            raise RecordError(path, f'run = "{other[0]}": expected one of its stages, {", ".join(stages)}')
+        both = zip(lines.records, lines.texts, strict=True)
+        kept[path] = [text + b"\n" for row, text in both if (stages.index(row.run), row.epoch) < (stage, epochs)]
+        if kind is EpochRow:
+            dropped = len(lines.records) - len(kept[path])
+    for path, texts in kept.items():
+        write_bytes(path, b"".join(texts))
     return dropped
-
-
-def _place(row: Any, stages: Sequence[str]) -> tuple[int, int] | None:
-    """Return a row's stage, by number, and its epoch; None for what is no row of these stages."""
-    if not isinstance(row, dict) or row.get("run") not in stages:
-        return None
-    epoch = row.get("epoch")
-    return (stages.index(row["run"]), epoch) if type(epoch) is int and epoch >= 0 else None
 
 
 def append(path: Path, row: Any) -> None:

@@ -65,6 +65,9 @@ def load(
         return _folder(recipe, device, root, workers, world)
     said, seed = recipe.data, recipe.run.seeds[0]
     images = data.load(said.name, root=root, **said.options)
+    if said.crop > (side := min(images.shape[1:])):
+        size = " x ".join(map(str, images.shape[1:]))
+        raise ValueError(f"data.crop = {said.crop:,}: images of {said.name} are {size}; set it to {side} or less")
     if said.validation:
         with _as_set("validation", "data.validation"):
             images = hold_out(images, said.validation)

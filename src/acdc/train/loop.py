@@ -8,7 +8,7 @@ for epoch                             order, crops and flips are a function of s
         clip, optimizer, average
         checkpoint                    every so often, and when asked to stop, also in an evaluation
     evaluate                          the model of the phase just trained
-    a Row                             written to metrics.jsonl by whoever runs the loop
+    a EpochRow                             written to metrics.jsonl by whoever runs the loop
     checkpoint                        where a phase ends
 """
 
@@ -28,6 +28,7 @@ from acdc.data.images import Batches, full_share
 from acdc.duration import Duration
 from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
 from acdc.methods.base import Base
+from acdc.runs.records import EpochRow
 from acdc.sparsifier import Sparsifier
 from acdc.sparsity.layers import find_prunable
 from acdc.structure import check_optimizer, check_tensors
@@ -37,7 +38,7 @@ from acdc.train.finite import DivergedError, not_finite
 from acdc.train.planning import attach_quietly
 from acdc.train.rates import Rates
 from acdc.train.recipe import Recipe
-from acdc.train.rows import Live, Row
+from acdc.train.rows import Live
 from acdc.train.scaling import Scaler
 from acdc.train.setting import Loaders, Setting
 from acdc.train.skipped import recall, skipped
@@ -108,7 +109,7 @@ class Stage:
     def step(self) -> int:
         return self.epoch * self.loaders.train.steps + self.batch
 
-    def run(self) -> Iterator[Row]:
+    def run(self) -> Iterator[EpochRow]:
         """Train to the end, and give a row after each epoch."""
         self._stop_if_asked()  # while the stage before was measured
         while self.epoch < self.epochs:
@@ -181,7 +182,7 @@ class Stage:
             what = f", with {' and '.join(done)}" if done else ""
             self.setting.say(f"{self.name}: the first step took {seconds:.0f} s{what}; later ones are faster")
 
-    def _row(self, start: float, trained: float) -> Row:
+    def _row(self, start: float, trained: float) -> EpochRow:
         sums = self.setting.world.sum(self.totals.values.double()).tolist()
         self._check_finite()
         self.setting.world.share_buffers(self.model)
@@ -214,7 +215,7 @@ class Stage:
         if not math.isfinite(test.loss):
             raise DivergedError(f"{self.name}: the test loss of epoch {self.epoch + 1} is not finite; {self._last()}")
         now = time.perf_counter()
-        return Row(
+        return EpochRow(
             run=self.name,
             epoch=self.epoch,
             step=(self.epoch + 1) * self.loaders.train.steps,

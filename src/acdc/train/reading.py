@@ -16,9 +16,11 @@ from acdc.train.mistakes import RecipeError, SettingError
 from acdc.train.recipe import PaperRow, Recipe, read_pattern
 from acdc.train.shelf import find
 from acdc.train.shelf import shipped as shipped
-from acdc.train.words import elsewhere, keys_of, no_such, parts_of_a_recipe, shown
+from acdc.train.words import elsewhere, keys_of, no_such, parts_of_a_recipe, short, shown
 
 _FREE = {"model", "data", "method"}  # tables whose other keys are options, checked by what takes them
+_TOO_DEEP = "brackets are nested too deeply"
+_MOST_DEPTH, _MOST_ITEMS, _MOST_LETTERS, _LARGEST = 10, 10_000, 10_000, 2**63
 _NEEDED = {"model.name": "resnet20", "data.name": "cifar10"}
 
 
@@ -27,8 +29,10 @@ def read(name: str, settings: Iterable[str] = ()) -> Recipe:
     path = find(name)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # also of numbers with thousands of digits
         raise RecipeError(str(path), [SettingError("", f"this is not TOML: {error}")]) from None
+    except RecursionError:
+        raise RecipeError(str(path), [SettingError("", f"this is not TOML: {_TOO_DEEP}")]) from None
     except OSError as error:
         raise RecipeError(str(path), [SettingError("", f"it cannot be read: {error.strerror}")]) from None
     return from_tables(path.stem, tables, settings, source=str(name))
@@ -56,16 +60,17 @@ def from_dict(state: Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
     """
     tables: dict[str, Any] = {key: dict(v) if isinstance(v, Mapping) else v for key, v in state.items()}
     for free in _FREE:
-        options = tables[free].pop("options", {})
-        tables[free] |= options
-    return from_tables(tables.pop("name"), {key: _without_none(value) for key, value in tables.items()}, settings)
+        if isinstance(tables.get(free), dict) and isinstance(options := tables[free].pop("options", {}), Mapping):
+            tables[free] |= options
+    name = tables.pop("name", "")
+    return from_tables(str(name), {key: _without_none(value) for key, value in tables.items()}, settings)
 
 
 def parse_value(text: str) -> Any:
     """As in TOML: 0.9, true, [1, 2], "text"; and .9 is a number too. Anything else is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also numbers with thousands of digits, and brackets by the thousand
         return float(text) if re.fullmatch(r"[+-]?(\.\d+|\d+\.)(e[+-]?\d+)?", text, re.IGNORECASE) else text
 
 
@@ -134,13 +139,13 @@ def _recipe(name: str, tables: dict[str, Any], problems: list[SettingError], bad
     allowed = [*parts, "about", "paper"]
     for key, value in tables.items():
         if key not in allowed:
-            shown = f"[{key}]: no such table" if isinstance(value, Mapping) else f"{key}: no such setting"
+            what = f"[{key}]: no such table" if isinstance(value, Mapping) else f"{key}: no such setting"
             instead = meant(elsewhere(key)) or did_you_mean(key, allowed)
-            problems.append(SettingError("", f"{shown}; allowed are {', '.join(allowed)}{instead}"))
+            problems.append(SettingError("", f"{what}; allowed are {', '.join(allowed)}{instead}"))
     built = {key: _build(key, part, tables.get(key, {}), problems, bad) for key, part in parts.items()}
     about, rows = tables.get("about", ""), tables.get("paper", [])
     if not isinstance(about, str):
-        problems.append(SettingError("about", f" = {about!r}: expected text"))
+        problems.append(SettingError("about", f" = {short(about)}: expected text"))
     if not isinstance(rows, list | tuple):
         problems.append(SettingError("paper", ": expected rows, each under a line [[paper]]"))
         rows = []
@@ -151,27 +156,51 @@ def _recipe(name: str, tables: dict[str, Any], problems: list[SettingError], bad
 def _build(table: str, part: type, said: Any, problems: list[SettingError], bad: set[str]) -> Any:
     if not isinstance(said, Mapping):
         written = f"written as [{table}] and lines below it"
-        problems.append(SettingError(table, f" = {said!r}: expected a table of settings, {written}"))
+        problems.append(SettingError(table, f" = {short(said)}: expected a table of settings, {written}"))
         bad.add(f"{table}.")
         said = {}
     hints, known, free = get_type_hints(part), keys_of(part), table in _FREE
     values: dict[str, Any] = {"options": {}} if free else {}
     for key, value in said.items():
-        if key in known:
-            try:
-                values[key] = _convert(value, hints[key])
-            except ValueError as error:
-                problems.append(SettingError(f"{table}.{key}", f" = {shown(value)}: expected {error}"))
-                bad.add(f"{table}.{key}")
-        elif free:
-            values["options"][key] = value
-        else:
+        if key not in known and not free:
             problems.append(no_such(table, key, known))
+            continue
+        try:
+            _check_size(value)
+            if key in known:
+                values[key] = _convert(value, hints[key])
+            else:
+                values["options"][key] = value
+        except ValueError as error:
+            problems.append(SettingError(f"{table}.{key}", f" = {shown(value)}: expected {error}"))
+            bad.add(f"{table}.{key}")
     needed = [f"{table}.{f.name}" for f in fields(part) if f.default is MISSING and f.default_factory is MISSING]
     for key in needed:
         if key.partition(".")[2] not in said and f"{table}." not in bad:
             problems.append(SettingError(key, f' is not set: it must be, for example {key} = "{_NEEDED[key]}"'))
     return part(**values) if all(key.partition(".")[2] in values for key in needed) else None
+
+
+def _check_size(value: Any, depth: int = 0) -> None:
+    """Refuse what no setting is, and what would fail far from here: the error says what was expected."""
+    if depth > _MOST_DEPTH:
+        raise ValueError(f"tables and lists nested at most {_MOST_DEPTH} deep")
+    if isinstance(value, Mapping | list | tuple):
+        if len(value) > _MOST_ITEMS:
+            raise ValueError(f"at most {_MOST_ITEMS:,} values")
+        for item in value.values() if isinstance(value, Mapping) else value:
+            _check_size(item, depth + 1)
+    elif isinstance(value, str):
+        if len(value) > _MOST_LETTERS:
+            raise ValueError(f"at most {_MOST_LETTERS:,} letters")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError("a number")
+    elif isinstance(value, int):
+        if abs(value) >= _LARGEST:
+            raise ValueError("a number of fewer digits")
+    elif value is not None:  # a date or a time of day
+        raise ValueError("a number, text, true or false, a list or a table")
 
 
 def _convert(value: Any, hint: Any) -> Any:

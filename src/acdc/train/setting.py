@@ -8,8 +8,9 @@ import torch
 
 from acdc.data.images import Batches
 from acdc.measure.memorization import Memorization
+from acdc.runs.records import EpochRow
 from acdc.train.distributed import World
-from acdc.train.rows import Live, Row
+from acdc.train.rows import Live
 from acdc.train.step import Execution
 from acdc.train.stopping import Stopped, StopRequest
 
@@ -31,7 +32,7 @@ class Setting:
     stop: StopRequest = field(default_factory=StopRequest)
     watch: Callable[[Live], None] = lambda live: None
     say: Callable[[str], None] = lambda text: None  # a line for whoever watches
-    sinks: Sequence[Callable[[Row], None]] = ()
+    sinks: Sequence[Callable[[EpochRow], None]] = ()
     said_overflow: bool = False  # of fp16, in evaluation: once is enough
 
     def stop_if_asked(self) -> None:

@@ -8,12 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from acdc.runs.decode import read
+from acdc.runs.records import EpochRow, LogNames
 from acdc.train import folder
 from acdc.train.recipe import Recipe
-from acdc.train.rows import Row
 
 log = logging.getLogger("acdc")
-Sink = Callable[[Row], None]
+Sink = Callable[[EpochRow], None]
 _NUMBERS = ("loss", "train_accuracy", "test_accuracy", "test_loss", "validation_accuracy", "ema_accuracy", "sparsity",
             "flops", "lr", "seconds")  # fmt: skip
 
@@ -40,7 +41,7 @@ def opened(wanted: Sequence[str], recipe: Recipe, out: Path) -> Iterator[list[Si
 def _harmless(name: str, sink: Sink) -> Sink:
     """A service that cannot be reached does not end hours of training: metrics.jsonl has the row."""
 
-    def send(row: Row) -> None:
+    def send(row: EpochRow) -> None:
         try:
             sink(row)
         except Exception as error:  # each service has its own
@@ -50,7 +51,7 @@ def _harmless(name: str, sink: Sink) -> Sink:
     return send
 
 
-def numbers(row: Row) -> dict[str, float]:
+def numbers(row: EpochRow) -> dict[str, float]:
     """What can be drawn, by "stage/name"."""
     values = asdict(row)
     plain = {f"{row.run}/{name}": values[name] for name in _NUMBERS if values[name] is not None}
@@ -63,7 +64,7 @@ def _tensorboard(recipe: Recipe, out: Path) -> Iterator[Sink]:
 
     writer = SummaryWriter(str(out / "tensorboard"))
 
-    def write(row: Row) -> None:
+    def write(row: EpochRow) -> None:
         for name, value in numbers(row).items():
             writer.add_scalar(name, value, row.step)
         writer.flush()
@@ -101,7 +102,8 @@ def _trackio(recipe: Recipe, out: Path) -> Iterator[Sink]:
 
 def _kept(out: Path) -> dict[str, str]:
     """What each service calls this run: one that is resumed goes on there, too."""
-    return folder.read_json(out / "logs.json") if (out / "logs.json").is_file() else {}
+    held = read(LogNames, out / "logs.json")
+    return dict(held.names) if held else {}
 
 
 def _keep(out: Path, service: str, name: str) -> None:

@@ -1,5 +1,6 @@
 """Words for mistakes in a recipe: what was meant, what is allowed."""
 
+import reprlib
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
@@ -7,6 +8,11 @@ from typing import Any, get_type_hints
 from acdc.spelling import did_you_mean, fold, meant
 from acdc.train.mistakes import SettingError
 from acdc.train.recipe import Recipe
+
+_LETTERS = 60
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict = 6, 20, 20
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = _LETTERS
 
 
 def no_such(table: str, key: str, known: Iterable[str]) -> SettingError:
@@ -20,9 +26,20 @@ def no_such(table: str, key: str, known: Iterable[str]) -> SettingError:
 
 
 def shown(value: Any) -> str:
+    """As a recipe writes it, cut where it is long."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(list(value) if isinstance(value, tuple) else value)
+    if isinstance(value, str):
+        return f'"{value}"' if len(value) <= _LETTERS else f'"{value[:_LETTERS]}…"'
+    return short(list(value) if isinstance(value, tuple) else value)
+
+
+def short(value: Any) -> str:
+    """As Python writes it, cut where it is long."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python does not write out numbers of more than 4,300 digits
+        return "a number of thousands of digits"
 
 
 def elsewhere(key: str) -> list[str]:

@@ -12,6 +12,7 @@ from acdc.report.comparison.levels import levels
 from acdc.report.comparison.rows import Row, Spread, as_json, leaders, names, rows
 from acdc.report.read import expand, read
 from acdc.report.several import Group, groups
+from acdc.runs.decode import RecordError
 from tests.report.compared import EPOCHS, METHODS, make_comparison
 
 
@@ -156,9 +157,10 @@ def test_leaders_share_the_lead_where_they_are_too_close_to_tell_apart(tmp_path:
 
 def test_a_folder_that_is_no_comparison_has_no_cells(tmp_path: Path) -> None:
     assert cells.of(tmp_path / "run") is None
-    (tmp_path / "comparison.json").write_text('{"cells": {"run": {}}}')
     (tmp_path / "run").mkdir()
-    assert cells.of(tmp_path / "run") is None
+    (tmp_path / "comparison.json").write_text('{"recipe": "digits", "epochs": 12, "cells": {"other": {}}}')
+    with pytest.raises(RecordError, match=r"comparison\.json: cells\.other\.variant is missing"):
+        cells.of(tmp_path / "run")
     assert cells.last_words(tmp_path / "run") == ""
     (tmp_path / "run.log").write_text("begun\nacdc: no room\n\n")
     assert cells.last_words(tmp_path / "run") == "; its log ends: acdc: no room"

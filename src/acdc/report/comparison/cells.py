@@ -1,11 +1,11 @@
 """A run's place in a comparison: what comparison.json, one folder up, says of it."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from acdc import methods
+from acdc.runs import decode
+from acdc.runs.records import Comparison
 
 FILE = "comparison.json"
 
@@ -30,31 +30,22 @@ def title(method: str) -> str:
 
 
 def of(run: Path) -> Cell | None:
-    held = read(run.resolve().parent)
-    said = held.get("cells", {}).get(run.resolve().name)
-    try:
-        return Cell(
-            variant=said["variant"],
-            method=said["method"],
-            epochs=int(held["epochs"]),
-            settings=tuple(said.get("settings", ())),
-        )
-    except (KeyError, TypeError, ValueError):  # no comparison, or not one of this acdc's
+    held, here = read(run.resolve().parent), run.resolve().name
+    if held is None or here not in held.cells:
         return None
+    cell = held.cells[here]
+    return Cell(variant=cell.variant, method=cell.method, epochs=held.epochs, settings=cell.settings)
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """comparison.json of a comparison's folder; nothing where it is none."""
-    try:
-        held = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return held if isinstance(held, dict) else {}
+def read(folder: Path) -> Comparison | None:
+    """comparison.json of a comparison's folder; None where it is none."""
+    return decode.read(Comparison, folder / FILE)
 
 
 def runs(folder: Path) -> list[Path]:
     """The run folders of a comparison, in the order they joined it."""
-    return [folder / name for name in read(folder).get("runs", {}) if (folder / name).is_dir()]
+    held = read(folder)
+    return [folder / name for name in held.runs if (folder / name).is_dir()] if held else []
 
 
 def last_words(run: Path) -> str:

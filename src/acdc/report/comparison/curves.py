@@ -9,9 +9,9 @@ from acdc.report import plot, words
 from acdc.report.comparison.grid import grid
 from acdc.report.comparison.levels import Level, dense, levels, styles
 from acdc.report.overlay import curve
-from acdc.report.read import Record
 from acdc.report.several import Group
 from acdc.report.theme import Chart
+from acdc.runs.records import EpochRow
 
 _LETTER = 6.0
 
@@ -46,23 +46,23 @@ def loss(groups: Sequence[Group]) -> Chart:
     return _chart("losses", title, groups, _loss, "training loss (nats per image)")
 
 
-def _accuracy(row: Record) -> float:
-    return row["test_accuracy"]
+def _accuracy(row: EpochRow) -> float:
+    return row.test_accuracy
 
 
-def _loss(row: Record) -> float:
-    return row["loss"]
+def _loss(row: EpochRow) -> float:
+    return row.loss
 
 
 def _ends(group: Group) -> list[float]:
     return [_accuracy(run.stage(run.main)[-1]) for run in group.runs]
 
 
-def _last(group: Group, value: Callable[[Record], float]) -> float:
+def _last(group: Group, value: Callable[[EpochRow], float]) -> float:
     return statistics.fmean(value(run.stage(run.main)[-1]) for run in group.runs)
 
 
-def _chart(name: str, title: str, groups: Sequence[Group], value: Callable[[Record], float], label: str) -> Chart:
+def _chart(name: str, title: str, groups: Sequence[Group], value: Callable[[EpochRow], float], label: str) -> Chart:
     shown, looks = levels(groups), styles(groups)
     lines = {group.number: curve(group, value) for group in groups}
     rows = [row for group in groups for run in group.runs for row in run.stage(run.main)]
@@ -84,7 +84,7 @@ def _chart(name: str, title: str, groups: Sequence[Group], value: Callable[[Reco
         for level, axes in zip(shown, panels, strict=True):
             scale: Callable[[float], float] = float
             if value is _accuracy:
-                scale = plot.accuracy_scale(axes, rows, images)
+                scale = plot.accuracy_scale(axes, map(_accuracy, rows), images)
             ends = []
             for group in level.groups:
                 x, mean, _, _ = lines[group.number]

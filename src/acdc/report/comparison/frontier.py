@@ -48,7 +48,7 @@ def _scale(axes: Axes, rows: Sequence[Row], images: int | None) -> Callable[[flo
     means = sorted(row.accuracy.mean for row in rows)
     low = min(row.accuracy.mean - row.accuracy.std for row in rows)
     high = min(1.0, max(row.accuracy.mean + row.accuracy.std for row in rows))
-    return plot.accuracy_scale(axes, [{"test_accuracy": v} for v in (low, means[len(means) // 2], high)], images)
+    return plot.accuracy_scale(axes, (low, means[len(means) // 2], high), images)
 
 
 def _panel(

@@ -103,7 +103,7 @@ def _times(spread: Spread) -> str:
 
 
 def _time(group: Group) -> str:
-    seconds = [run.result["seconds"] for run in group.runs if run.result and "seconds" in run.result]
+    seconds = [run.result.seconds for run in group.runs if run.result and run.result.seconds is not None]
     return words.duration(statistics.fmean(seconds)) if seconds else "–"
 
 

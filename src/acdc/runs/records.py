@@ -1,0 +1,218 @@
+"""The files of a run and of a comparison as types: what is written is what is read.
+
+metrics.jsonl      EpochRow, one to a line
+phases.jsonl       PhaseEnd, one to a line (acdc.measure.dynamics)
+config.json        RunConfig
+result.json        RunResult
+logs.json          LogNames
+agreement.json     AgreementFile, which `acdc compare --json` writes
+comparison.json    Comparison, of `acdc compare-methods`
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from acdc.limits import AtLeastOne, Count, Epoch, Positive, Share
+from acdc.runs.decode import whole
+from acdc.schedule import Kind
+
+# metrics.jsonl
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRow:
+    """One epoch of one stage of a run. Epochs count from 0; `step` is the number of steps run."""
+
+    run: str
+    epoch: Epoch
+    step: Count
+    phase: str
+    kind: Kind
+    loss: float  # training loss and accuracy: over the epoch's batches, each as it was when trained on
+    train_accuracy: Share
+    test_accuracy: Share  # after the epoch's last step, as all that follows
+    test_loss: float
+    sparsity: Share  # zeros / prunable weights
+    flops: Count  # inference, per sample, by non-zero weights
+    lr: Positive
+    seconds: Positive  # of the whole epoch
+    eval_seconds: Positive
+    validation_accuracy: Share | None = None
+    ema_accuracy: Share | None = None
+    memorization: dict[str, Share] | None = None  # shares of the images with random labels; see measure/memorization
+    skipped_images: Count = 0
+
+    def __post_init__(self) -> None:
+        if self.memorization is not None and not {"memorised", "true"} <= self.memorization.keys():
+            raise ValueError("memorization: expected the shares memorised and true")
+
+
+# result.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestEpoch:
+    """The best epoch of the final phase, or the twin's, and the images that chose it."""
+
+    epoch: Epoch
+    accuracy: Share
+    chosen_on: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelResult:
+    """A model of the final table."""
+
+    model: str
+    file: str
+    test_accuracy: Share
+    test_loss: float
+    sparsity: Share  # zeros / prunable weights
+    reported_sparsity: Share | None = None  # zeros / (prunable weights + norm parameters), as the paper counts
+    flops: Count
+    dense_flops: AtLeastOne
+    flops_ratio: Positive
+    test_images: Count | None = None  # that were judged: those that can be read
+    mask_sparsity: Share | None = None  # pruned by masks / prunable weights: kept weights may be 0 as well
+    best: BestEpoch | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """The final table of a run."""
+
+    models: tuple[ModelResult, ...]
+    seconds: Positive | None = None
+    unreadable_test_images: Count = 0
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ValueError("models = []: expected at least one model")
+
+
+# config.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCounts:
+    """The images of a run. `files` is a checksum of their names, where they are read from folders."""
+
+    train: Count | None = None
+    test: Count | None = None
+    validation: Count | None = None
+    files: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSettings:
+    """A method as it was built."""
+
+    name: str | None = None
+    sparsity: Share | None = None
+    settings: Mapping[str, Any] = whole()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedSettings:
+    """The model or the data set of a recipe."""
+
+    name: str | None = None
+    options: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    seeds: tuple[Count, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeSettings:
+    """A recipe as config.json holds it, of this version or another: what is read of it without building it."""
+
+    name: str | None = None
+    model: NamedSettings = field(default_factory=NamedSettings)
+    data: NamedSettings = field(default_factory=NamedSettings)
+    method: MethodSettings = field(default_factory=MethodSettings)
+    run: RunSettings = field(default_factory=RunSettings)
+    settings: Mapping[str, Any] = whole()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What was run, and on what. `settings` is all of the file, also what only people read."""
+
+    recipe: RecipeSettings
+    method: MethodSettings | None = None
+    data: DataCounts = field(default_factory=DataCounts)
+    root: str | None = None
+    started: str | None = None
+    commit: str | None = None
+    warnings: tuple[str, ...] = ()
+    execution: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    hardware: Mapping[str, Any] = field(default_factory=dict)
+    platform: str | None = None
+    processes: AtLeastOne | None = None
+    resumed: tuple[Mapping[str, Any], ...] = ()
+    settings: Mapping[str, Any] = whole()
+
+
+# logs.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogNames:
+    """What each service that logs a run calls it."""
+
+    names: Mapping[str, str] = whole()
+
+
+# agreement.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelName:
+    run: str
+    model: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreementRow:
+    """How far two models agree on the test images; see measure/agreement."""
+
+    a: ModelName
+    b: ModelName
+    samples: AtLeastOne
+    classes: AtLeastOne
+    top1: Share
+    cross_entropy_ab: float
+    cross_entropy_ba: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreementFile:
+    comparisons: tuple[AgreementRow, ...] = ()
+
+
+# comparison.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRecord:
+    """A run's place in a comparison: one method, or a variant of it, at one sparsity, for one seed."""
+
+    variant: str  # the method's own name where it is none
+    method: str
+    settings: tuple[str, ...] = ()  # of the variant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    recipe: str
+    epochs: AtLeastOne  # of the dense training that costs are set against
+    started: str | None = None
+    commands: tuple[str, ...] = ()
+    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # their recipes by their folders' names
+    cells: Mapping[str, CellRecord] = field(default_factory=dict)
+    settings: Mapping[str, Any] = whole()
