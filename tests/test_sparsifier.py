@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import acdc
+from acdc import methods
 from acdc.sparsifier import attached_to
 from tests.conformance.harness import OPTIMIZERS, STEPS_PER_EPOCH, TOTAL, Net, Run, assert_same_bits, batch
 
@@ -786,6 +787,16 @@ def test_garbage_inside_a_state_dict_is_refused_by_its_part(key, value, message)
     with pytest.raises(ValueError, match=re.escape(message)):
         s.load_state_dict(state)
     s.load_state_dict(s.state_dict())
+
+
+@pytest.mark.parametrize("wrong", [torch.ones(2), torch.ones(32, 16, dtype=torch.int64), "x"])
+@pytest.mark.parametrize(("method", "key"), [("rigl", "gradients"), ("snfs", "momentum")])
+def test_garbage_in_what_a_method_remembers_is_refused(method, key, wrong):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    s = acdc.attach(model, optimizer, methods.find(method)(sparsity=0.9, epochs=4, every="1st"), steps_per_epoch=2)
+    with pytest.raises(ValueError, match=rf"sparsifier\.memory\.{key}\.fc\.weight: expected"):
+        s.load_state_dict({**s.state_dict(), "memory": {key: {"fc.weight": wrong}}})
 
 
 @pytest.mark.parametrize("knob", ["revive", "reset", "embeddings", "pattern", "criterion"])

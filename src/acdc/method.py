@@ -31,6 +31,7 @@ class Method(Protocol):
     name: ClassVar[str]
     straight_through: ClassVar[bool]  # whether the dense weights take the gradient at the view as it is: no pull_back
     on_host: ClassVar[tuple[str, ...]]  # what of sparsifier.memory stays on the CPU, wherever the model is
+    by_layer: ClassVar[tuple[str, ...]]  # what of it holds a number for each weight, by layer
 
     @property
     def schedule(self) -> Schedule: ...

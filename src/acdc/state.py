@@ -62,6 +62,9 @@ def check_fit(state: Mapping[str, Any], sparsifier: "Sparsifier") -> None:
     check_tensors(state["masks"], packed, "sparsifier.masks", some=not state["masks"])
     if state.get("shadow") is not None:
         check_tensors(state["shadow"], weights, "sparsifier.shadow")
+    memory = state.get("memory") or {}
+    for key in sparsifier.method.by_layer:
+        check_tensors(memory.get(key, {}), weights, f"sparsifier.memory.{key}", some=True)
     model = sparsifier.model.state_dict()
     if (twin := state["twin"]) is not None:
         check_tensors(twin["model"], model, "sparsifier.twin.model")

@@ -42,6 +42,7 @@ class Base:
     name: ClassVar[str]
     straight_through: ClassVar[bool] = True  # False where a method pulls gradients back to dense weights behind a view
     on_host: ClassVar[tuple[str, ...]] = ()  # what it remembers on the CPU, wherever the model is
+    by_layer: ClassVar[tuple[str, ...]] = ()  # what it remembers as a number for each weight, by layer
     needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
     alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
     averages: ClassVar[bool] = True  # whether the average of compressed weights, masked, is compressed as well

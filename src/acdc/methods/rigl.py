@@ -34,6 +34,7 @@ class RigL(SparseThroughout):
     end: float = 0.75
 
     name: ClassVar[str] = "rigl"
+    by_layer: ClassVar[tuple[str, ...]] = ("gradients",)
 
     def fraction_at(self, step: int, last: int) -> float:
         """ζ: the share of kept weights replaced at an update."""

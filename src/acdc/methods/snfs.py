@@ -41,6 +41,7 @@ class SNFS(SparseThroughout):
     beta: float = 0.9
 
     name: ClassVar[str] = "snfs"
+    by_layer: ClassVar[tuple[str, ...]] = ("momentum",)
 
     def __post_init__(self) -> None:
         fraction("beta", self.beta, "0.9", "the gradients' running mean")

@@ -50,6 +50,7 @@ class SparseVD(Learned):
     seed: int = 0
 
     name: ClassVar[str] = "sparse_vd"
+    by_layer: ClassVar[tuple[str, ...]] = ("log_variance", "first", "second", "log_alpha")
     straight_through: ClassVar[bool] = False
     decided_by: ClassVar[str] = "samples, rate, rise and threshold"
 

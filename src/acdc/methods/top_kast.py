@@ -47,6 +47,7 @@ class TopKAST(Base):
     explore: float = 1.0
 
     name: ClassVar[str] = "top_kast"
+    by_layer: ClassVar[tuple[str, ...]] = ("share",)
     straight_through: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
