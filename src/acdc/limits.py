@@ -44,7 +44,7 @@ class Limits:
 
 Count = Annotated[int, Limits(least=0)]
 AtLeastOne = Annotated[int, Limits(least=1)]
-Positive = Annotated[float, Limits(least=0)]
+NonNegative = Annotated[float, Limits(least=0)]
 Share = Annotated[float, Limits(least=0, most=1)]
 Percent = Annotated[float, Limits(least=0, most=100)]
 Epoch = Annotated[int, Limits(least=0, most=10_000_000)]

@@ -5,7 +5,6 @@ the line, the key, what stands there and what is expected. Keys that a class doe
 wrote them.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -15,11 +14,11 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from acdc.limits import Limits
+from acdc.runs.strict_json import parse, shown
 
 T = TypeVar("T")
 _MOST_BYTES = 256 * 2**20  # of one file; metrics of a hundred thousand epochs take 50 MB
 _MOST_DEPTH = 20  # of settings that are kept as they are
-_MOST_DIGITS = 19  # of a whole number: those of 64 bits
 _MOST_LETTERS = 10_000
 _LARGEST = 1e100  # sums and squares of such numbers are finite
 _NOUNS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -68,11 +67,11 @@ def read_object(path: Path) -> dict[str, Any] | None:
     if content is None:
         return None
     try:
-        value = _parse(content)
+        value = parse(content)
     except ValueError as error:
         raise RecordError(path, f"it cannot be read ({error})") from None
     if not isinstance(value, dict):
-        raise RecordError(path, f"it holds {_shown(value)}: expected a table of settings, in {{ }}")
+        raise RecordError(path, f"it holds {shown(value)}: expected a table of settings, in {{ }}")
     return value
 
 
@@ -106,7 +105,7 @@ def read_lines(kind: type[T], path: Path) -> Lines[T] | None:
     found = Lines[T]([], [], {}, {}, len(lines))
     for number, line in enumerate(lines, 1):
         try:
-            value = _parse(line)
+            value = parse(line)
             if not isinstance(value, dict):
                 raise ValueError("no object")
         except ValueError as error:
@@ -131,37 +130,6 @@ def _bytes(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise RecordError(path, f"it cannot be read ({error.strerror})") from None
-
-
-# JSON
-
-
-def _parse(content: bytes) -> Any:
-    """Stricter than json.loads: no NaN, no key twice, no number of thousands of digits."""
-    try:
-        text = content.decode("utf-8")
-        return json.loads(text, parse_constant=_no_number, parse_int=_whole_number, object_pairs_hook=_unique)
-    except RecursionError:
-        raise ValueError("brackets are nested too deeply") from None
-
-
-def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is not a number")
-
-
-def _whole_number(text: str) -> int:
-    if len(text.lstrip("-")) > _MOST_DIGITS:
-        raise ValueError(f"a number has {len(text):,} digits")
-    return int(text)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"{_shown(twice)} stands there twice")
-    return found
 
 
 # Values
@@ -209,7 +177,7 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
         return None if value is None else _convert(kind, value, key)
     if origin is Literal:
         if not isinstance(value, str) or value not in inner:
-            raise _mismatch(key, value, f"one of {', '.join(map(_shown, inner))}")
+            raise _mismatch(key, value, f"one of {', '.join(map(shown, inner))}")
         return value
     if origin in (tuple, list):
         if not isinstance(value, list):
@@ -272,12 +240,4 @@ def _inside(key: str, name: str) -> str:
 
 
 def _mismatch(key: str, value: Any, expected: str) -> ValueError:
-    return ValueError(f"{key} = {_shown(value)}: expected {expected}" if key else f"expected {expected}")
-
-
-def _shown(value: Any) -> str:
-    """As JSON writes it, cut where it is long."""
-    if isinstance(value, Mapping | list):
-        return "{…}" if isinstance(value, Mapping) else "[…]"
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return ValueError(f"{key} = {shown(value)}: expected {expected}" if key else f"expected {expected}")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from acdc.limits import AtLeastOne, Count, Epoch, Positive, Share
+from acdc.limits import AtLeastOne, Count, Epoch, NonNegative, Share
 from acdc.runs.decode import whole
 from acdc.schedule import Kind
 
@@ -35,9 +35,9 @@ class EpochRow:
     test_loss: float
     sparsity: Share  # zeros / prunable weights
     flops: Count  # inference, per sample, by non-zero weights
-    lr: Positive
-    seconds: Positive  # of the whole epoch
-    eval_seconds: Positive
+    lr: NonNegative
+    seconds: NonNegative  # of the whole epoch
+    eval_seconds: NonNegative
     validation_accuracy: Share | None = None
     ema_accuracy: Share | None = None
     memorization: dict[str, Share] | None = None  # shares of the images with random labels; see measure/memorization
@@ -72,7 +72,7 @@ class ModelResult:
     reported_sparsity: Share | None = None  # zeros / (prunable weights + norm parameters), as the paper counts
     flops: Count
     dense_flops: AtLeastOne
-    flops_ratio: Positive
+    flops_ratio: NonNegative
     test_images: Count | None = None  # that were judged: those that can be read
     mask_sparsity: Share | None = None  # pruned by masks / prunable weights: kept weights may be 0 as well
     best: BestEpoch | None = None
@@ -83,7 +83,7 @@ class RunResult:
     """The final table of a run."""
 
     models: tuple[ModelResult, ...]
-    seconds: Positive | None = None
+    seconds: NonNegative | None = None
     unreadable_test_images: Count = 0
 
     def __post_init__(self) -> None:

@@ -19,8 +19,8 @@ import torch
 from acdc import methods
 from acdc.data.labels import save_indices
 from acdc.measure.dynamics import counted
-from acdc.runs.decode import decode, read_object
-from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunResult
+from acdc.runs.decode import decode, require
+from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunConfig, RunResult
 from acdc.sparsity.uses import forward_uses
 from acdc.train import environment, folder, predictions
 from acdc.train.checkpoint import Found, MismatchError
@@ -259,7 +259,7 @@ def _begin(
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     where = environment.describe(setting.device)
     if resume:
-        config = read_object(out / "config.json") or {}
+        config = dict(require(RunConfig, out / "config.json").settings)
         config["recipe"] = recipe.to_dict()  # what may change, such as data.bad_limit, holds from here on
         config.setdefault("resumed", []).append({"at": now, "from": resume.path.name, **where})
     else:
