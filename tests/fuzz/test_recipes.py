@@ -82,7 +82,7 @@ def test_files(tmp_path: Path, capsys, mutations: Callable[..., range]) -> None:
 def test_settings(capsys, mutations: Callable[..., range]) -> None:
     taken = 0
     for seed in mutations(short=12, long=2_000):
-        dice = random.Random(f"setting {seed}")
+        dice = random.Random(f"set {seed}")
         chosen = [f"{dice.choice(SETTINGS)}={dice.choice(VALUES)}" for _ in range(dice.choice((1, 1, 2)))]
         taken += both("digits", chosen, capsys)
     assert taken, "some values are allowed"

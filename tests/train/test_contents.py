@@ -42,7 +42,7 @@ WRONG: dict[str, Callable[[State], Any]] = {
     "state.rng[0].python: expected 3 items, received 2": lambda state: state["rng"][0].update(python=(3, (1,))),
     "state.extra: world is missing": lambda state: state["extra"].pop("world"),
     "state.extra.recipe.lr: expected plain data": lambda state: state["extra"]["recipe"].update(lr=torch.ones(2)),
-    "state.extra.outcomes[0]: dense_flops, file, flops and 6 more are missing": (
+    "state.extra.outcomes[0]: dense_flops, file, flops and 5 more are missing": (
         lambda state: state["extra"]["outcomes"].append({})
     ),
     "state.sparsifier.history[0].step: expected int": lambda state: state["sparsifier"]["history"][0].update(step="x"),
