@@ -92,6 +92,8 @@ def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -
         lines = read_lines(kind, path)
         if lines is None:
             continue
+        if cut := [error for number, error in lines.cut.items() if number < lines.count]:
+            raise cut[0]
         if other := [row.run for row in lines.checked() if row.run not in stages]:
             raise RecordError(path, f'run = "{other[0]}": expected one of its stages, {", ".join(stages)}')
         both = zip(lines.records, lines.texts, strict=True)
