@@ -69,7 +69,8 @@ browser-test: $(STAMP)
 	$(PY) -m pytest tests/report/browser
 
 drills: $(STAMP)
-	$(PY) tests/drills.py --kills 12 --epochs 20
+	$(PY) tests/drills.py --kills 6 --epochs 12
+	$(PY) -m pytest tests/fuzz --long
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
