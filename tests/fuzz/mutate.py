@@ -26,7 +26,7 @@ def damaged_value(value: Any, dice: random.Random) -> Any:
             del holder[key]
         elif kind < 0.85:
             holder[key] = dice.choice(NASTY)
-        elif isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
+        elif isinstance(holder[key], int | float) and abs(holder[key]) < 1e300:
             holder[key] = holder[key] * dice.choice((-1, 0, 0.5, 2, 1000, 10**9)) + dice.choice((0, 1, -1))
         else:
             holder[key] = [holder[key]] if kind < 0.93 else str(holder[key])

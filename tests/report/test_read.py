@@ -9,11 +9,12 @@ from safetensors.torch import save_file
 
 from acdc.report import tables
 from acdc.report.read import ReportError, expand, read
+from acdc.report.write import make
 from acdc.runs.decode import RecordError
 from acdc.train import predictions
 from acdc.train.predictions import Made
 from acdc.twin import write_safetensors
-from tests.report.runs import change_config, make_run, read_lines
+from tests.report.runs import change_config, make_run, read_lines, write_lines
 
 
 def test_a_complete_run_has_nothing_to_say(run: Path) -> None:
@@ -59,6 +60,15 @@ def test_an_epoch_written_twice_counts_once(run: Path) -> None:
     found = read(run)
     assert len(found.rows) == len(rows)
     assert found.rows[-1].test_accuracy == 0.5
+
+
+def test_epochs_are_shown_in_their_order(run: Path, tmp_path: Path) -> None:
+    """Also where a file was put together from parts: a phase cannot end before it begins."""
+    rows = read_lines(run / "metrics.jsonl")
+    write_lines(run / "metrics.jsonl", rows[:12] + rows[12:][::-1])
+    found = read(run)
+    assert [(row.run, row.epoch) for row in found.stage("acdc")] == [("acdc", epoch) for epoch in range(12)]
+    assert make([run], tmp_path / "report.html")[1] == []
 
 
 def test_what_is_missing_is_said(run: Path) -> None:

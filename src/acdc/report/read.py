@@ -117,7 +117,7 @@ def config_of(folder: Path) -> RunConfig:
 def read(folder: Path) -> Run:
     config = config_of(folder)
     notes: list[str] = []
-    rows = list({(row.run, row.epoch): row for row in _epochs(folder / "metrics.jsonl", notes)}.values())
+    rows = _in_order(_epochs(folder / "metrics.jsonl", notes))
     ends = _lines(PhaseEnd, folder / "phases.jsonl", notes)
     if ends is None:
         notes.append("There is no phases.jsonl: masks, layers and magnitudes are not shown.")
@@ -162,6 +162,13 @@ def _epochs(path: Path, notes: list[str]) -> list[EpochRow]:
             f"{path.parent}: no epoch has ended yet ({path.name}); wait for the first, then report again"
         )
     return _told(found, path, notes)
+
+
+def _in_order(rows: Sequence[EpochRow]) -> list[EpochRow]:
+    """Each epoch once, as it was written last; stages as they began, and the epochs of each in their order."""
+    stages = list(dict.fromkeys(row.run for row in rows))
+    once = {(stages.index(row.run), row.epoch): row for row in rows}
+    return [once[key] for key in sorted(once)]
 
 
 def _lines(kind: type[T], path: Path, notes: list[str]) -> list[T] | None:
