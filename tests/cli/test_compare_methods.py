@@ -72,7 +72,12 @@ def test_variants_run_beside_methods_with_settings_of_their_own(tmp_path: Path, 
     """And one that fails is named, while the rest is in the table and on the page."""
     in_process.patch(monkeypatch)
     out = tmp_path / "c"
-    said = ["--variant", "gradual=acdc:gradual=true,train.distill=0.5", "--variant", "lost=static:optimizer.lr=1e30"]
+    said = [
+        "--variant",
+        "gradual=acdc:gradual=true,train.distill=0.5",
+        "--variant",
+        "lost=static:optimizer.lr=1000,optimizer.weight_decay=10",
+    ]
     said += ["--variant", "pairs=acdc:pattern=2:4", "--sparsities", "0.8,0.9"]
     assert compare(out, "--methods", "static", *said) == 1
     names = {path.parent.name for path in out.glob("*/config.json")}
