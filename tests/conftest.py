@@ -55,6 +55,13 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "feature(name): the column of docs/compatibility.md this test fills")
 
 
+def pytest_collection_modifyitems(items):
+    """Refuse ids that differ from process to process: xdist's workers must collect the same tests."""
+    unstable = [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]+", item.nodeid)]
+    if unstable:
+        raise pytest.UsageError(f"{unstable[0]}: a test's id must not hold an address; give the parameter an id")
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     report = (yield).get_result()
