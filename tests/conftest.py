@@ -20,6 +20,8 @@ if "ACDC_TESTS_PROBED_BF16" not in os.environ:
 
 import torch
 
+from tests import processes
+
 # One thread a process: the suite runs in several, and two pools of spinning threads on one core stall each other.
 torch.set_num_threads(1)
 
@@ -42,6 +44,12 @@ def _runs_dropped_between_phases_are_collected():
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is not None and dynamo._stance.stance != "default":
         gc.collect()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_outlives_the_tests():
+    yield
+    processes.stop()
 
 
 def pytest_addoption(parser):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from acdc.cli import common, compare_methods, main, pool, variants
 from acdc.cli.cells import by_method, plan
 from acdc.cli.errors import Problems
 from acdc.train.recipe import Recipe
+from tests import processes
 from tests.cli import in_process
 from tests.waiting import HANG
 
@@ -39,11 +41,17 @@ def held_back(name: str, until: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "ACDC_TEST_GATE": f"{name}={until}"}
 
 
+def without_a_report(command: list[str], **options: Any) -> processes.Process:
+    """A run of a comparison, which has a page of its own."""
+    return processes.Process([*command, "--no-report"], **options)
+
+
 def facts(out: Path) -> dict[str, dict]:
     return {one["method"]: one for one in json.loads((out / "result.json").read_text())["methods"]}
 
 
-def test_methods_seeds_and_dense_training_in_one_table(tmp_path: Path, capsys) -> None:
+def test_methods_seeds_and_dense_training_in_one_table(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(pool.subprocess, "Popen", without_a_report)
     out = tmp_path / "c"
     assert compare(out, "--methods", "gmp,rigl,dense,gmp", "--seeds", "0,1", "--set", "rigl.every=3st") == 0
     found = facts(out)

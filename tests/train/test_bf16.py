@@ -84,7 +84,9 @@ def test_doctor_says_it(crashing: None, capsys) -> None:
 
 def test_a_run_trained_in_bf16_is_evaluated_in_fp32(crashing: None, tmp_path: Path, capsys, monkeypatch) -> None:
     out, settings = tmp_path / "run", ["--set", "run.baseline=false", "--set", "run.finetune=false"]
-    assert main(["train", "digits", "--epochs", "4", "--device", "cpu", "--out", str(out), *settings]) == 0
+    assert (
+        main(["train", "--no-report", "digits", "--epochs", "4", "--device", "cpu", "--out", str(out), *settings]) == 0
+    )
     config = out / "config.json"
     config.write_text(config.read_text().replace('"precision": "fp32"', '"precision": "bf16"'))
     assert main(["eval", str(out), "--device", "cpu"]) == 0
