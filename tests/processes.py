@@ -16,13 +16,12 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, CompletedProcess, TimeoutExpired
+from subprocess import DEVNULL, PIPE, CompletedProcess, Popen, TimeoutExpired  # Popen: tests replace subprocess.Popen
 from typing import IO, Any
 
 from tests.process_server import Request
@@ -130,7 +129,7 @@ class Server:
     def __init__(self, preloaded: Sequence[str] = _PRELOADED) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = Popen(
                 [sys.executable, "-m", "tests.process_server", str(theirs.fileno()), *preloaded],
                 cwd=Path(__file__).parents[1],
                 env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,8 +17,8 @@ from acdc.cli import common, compare_methods, main, pool, variants
 from acdc.cli.cells import by_method, plan
 from acdc.cli.errors import Problems
 from acdc.train.recipe import Recipe
-from tests import processes
 from tests.cli import in_process
+from tests.processes import PIPE, Process
 from tests.waiting import HANG
 
 SMALL = ["digits", "--epochs", "4", "--device", "cpu", "--set", "train.batch_size=256"]
@@ -41,9 +40,9 @@ def held_back(name: str, until: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "ACDC_TEST_GATE": f"{name}={until}"}
 
 
-def without_a_report(command: list[str], **options: Any) -> processes.Process:
+def without_a_report(command: list[str], **options: Any) -> Process:
     """A run of a comparison, which has a page of its own."""
-    return processes.Process([*command, "--no-report"], **options)
+    return Process([*command, "--no-report"], **options)
 
 
 def facts(out: Path) -> dict[str, dict]:
@@ -230,14 +229,7 @@ def test_what_is_wrong_with_the_run_whose_cost_all_get_is_said_with_the_rest(tmp
 def test_ctrl_c_before_a_run_trains_speaks_of_no_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "c"
     command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "gmp,acdc", "--out", str(out)]
-    process = subprocess.Popen(
-        command,
-        env=held_back("gmp-90-seed0", until=tmp_path / "never"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
-    )
+    process = Process(command, env=held_back("gmp-90-seed0", until=tmp_path / "never"), stdout=PIPE, stderr=PIPE)
     with process:
         assert process.stdout is not None
         assert "2 runs, 1 at a time" in process.stdout.readline()
@@ -258,13 +250,7 @@ def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_pat
     command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense"]
     command += ["--set", "run.checkpoint_every=1ep", "--variant", "new=dense:run.checkpoint_every=2000ep"]
     command += ["--epochs", "2000", "--jobs", "2", "--out", str(out)]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = Process(command, stdout=PIPE, stderr=PIPE)
     with process:
         assert process.stderr is not None
         while not all((out / f"{name}-seed0" / "metrics.jsonl").exists() for name in ("dense", "new")):
@@ -294,7 +280,7 @@ def test_runs_stop_with_a_checkpoint_where_nobody_reads_what_becomes_of_them(tmp
     command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense"]
     command += ["--variant", "long=dense:train.epochs=2000", "--jobs", "2", "--out", str(out)]
     both = held_back("dense-seed0", until=out / "long-seed0" / "metrics.jsonl")  # both train when the first is done
-    process = subprocess.Popen(command, env=both, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = Process(command, env=both, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     assert "2 runs, 2 at a time" in process.stdout.readline()
     process.stdout.close()
