@@ -29,7 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
         for seed in options.seeds:
             begin(f"seed {seed}")
             out = Path(folder) / f"seed-{seed}"
-            command = [sys.executable, "-m", "acdc", "train", "--device", "cpu", "--seed", str(seed), "--out", str(out)]
+            command = [sys.executable, "-m", "acdc", "train", "--no-report", "--device", "cpu"]
+            command += ["--seed", str(seed), "--out", str(out)]
             if options.epochs:
                 command += ["--epochs", str(options.epochs)]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

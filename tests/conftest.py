@@ -1,9 +1,7 @@
 """Set-up shared by all tests; records which (optimizer, feature) pairs pass, for docs/compatibility.md."""
 
-import gc
 import os
 import re
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -19,6 +17,9 @@ if "ACDC_TESTS_PROBED_BF16" not in os.environ:
         os.environ.update([bf16.REMEDY])
 
 import torch
+
+from acdc.trigger import _eager_forward
+from tests import processes
 
 # One thread a process: the suite runs in several, and two pools of spinning threads on one core stall each other.
 torch.set_num_threads(1)
@@ -36,12 +37,21 @@ step.
 
 
 @pytest.fixture(autouse=True)
-def _runs_dropped_between_phases_are_collected():
-    """A sparsifier dropped while a compression is due holds compiled code back until it is garbage-collected."""
+def _no_test_holds_compiled_code_back_in_the_next():
+    """Release what a sparsifier holds that a test dropped while a compression was due.
+
+    It lies in a cycle with its model's hooks, so it would only let go when the garbage is collected: a second, each
+    time, in a process that has imported torch.
+    """
     yield
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is not None and dynamo._stance.stance != "default":
-        gc.collect()
+    for token in list(_eager_forward._holders):
+        _eager_forward.release(token)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_outlives_the_tests():
+    yield
+    processes.stop()
 
 
 def pytest_addoption(parser):

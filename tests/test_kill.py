@@ -2,19 +2,21 @@
 
 import random
 import signal
-import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import torch
+
+from tests import processes
 
 SCRIPT = Path(__file__).with_name("kill_script.py")
 
 
-def train(folder: Path, kill_at: int = -1) -> subprocess.CompletedProcess[str]:
+def train(folder: Path, kill_at: int = -1) -> CompletedProcess[str]:
     """Until it ends, or until it kills itself after a step."""
     folder.mkdir(exist_ok=True)
-    return subprocess.run([sys.executable, SCRIPT, folder, str(kill_at)], capture_output=True, text=True, check=False)
+    return processes.run([sys.executable, SCRIPT, folder, str(kill_at)])
 
 
 def test_killed_twice_and_resumed(tmp_path):

@@ -1,7 +1,6 @@
 """Each benchmark runs at its smallest size and writes what the tables read. Nothing here looks at the clock."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +9,11 @@ import pytest
 import torch
 
 from benchmarks import digits, jpeg, memory, overhead, readme, rivals, select, tables
+from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
+RUN = subprocess.run
 SMALL = rivals.round_size(0)
 COMMON = {"run", "device", "device_name", "cpu", "cores", "torch", "python", "acdc", "commit", "benchmark", "method"}
 
@@ -21,12 +22,20 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_select_writes_a_line_for_each_method(tmp_path):
-    file = tmp_path / "select.jsonl"
-    command = [sys.executable, "-m", "benchmarks.select", "--sizes", "100K", "--rounds", "2", "--results", str(file)]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # as in conftest.py
-    done = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True)
+def forked(command, **options):
+    """In place of subprocess.run, for the processes of a benchmark; git is started as ever."""
+    if command[0] != sys.executable:
+        return RUN(command, **options)
+    assert options.keys() <= {"cwd", "check", "stdout", "capture_output", "text"}
+    done = processes.run(command, cwd=options.get("cwd"))
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_select_writes_a_line_for_each_method(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory.subprocess, "run", forked)
+    file = tmp_path / "select.jsonl"
+    assert select.main(["--sizes", "100K", "--rounds", "2", "--results", str(file)]) == 0
 
     rows = {row["method"]: row for row in lines(file)}
     assert set(rows) == set(rivals.METHODS)
@@ -83,7 +92,8 @@ def test_jpeg_writes_a_line_for_each_loader_and_step(tmp_path):
         assert row["n"] == len(row["seconds"]) == 1
 
 
-def test_digits_collects_the_tables_of_its_seeds(tmp_path):
+def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
+    monkeypatch.setattr(digits.subprocess, "run", forked)
     file = tmp_path / "digits.jsonl"
     assert digits.main(["--seeds", "0", "1", "--epochs", "4", "--results", str(file)]) == 0
     rows = lines(file)

@@ -15,7 +15,7 @@ RUN = ["run.baseline=false", "run.finetune=false", "run.recalibrate=true"]
 def test_each_way_of_taking_statistics_is_its_own(tmp_path: Path) -> None:
     run, file = tmp_path / "run", tmp_path / "results" / "recalibration.jsonl"
     settings = [part for setting in (*WRN, *RUN) for part in ("--set", setting)]
-    assert main(["train", "--epochs", "4", "--device", "cpu", "--out", str(run), *settings]) == 0
+    assert main(["train", "--no-report", "--epochs", "4", "--device", "cpu", "--out", str(run), *settings]) == 0
     assert recalibration.main([str(run), "--device", "cpu", "--commit", "abc123", "--results", str(file)]) == 0
 
     rows = [json.loads(line) for line in file.read_text().splitlines()]
@@ -36,7 +36,7 @@ def test_each_way_of_taking_statistics_is_its_own(tmp_path: Path) -> None:
 
 def test_a_folder_without_models_is_refused(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert main(["train", "--epochs", "4", "--device", "cpu", "--out", str(run)]) == 0
+    assert main(["train", "--no-report", "--epochs", "4", "--device", "cpu", "--out", str(run)]) == 0
     for path in run.glob("*.safetensors"):
         path.unlink()
     with pytest.raises(FileNotFoundError, match=r"holds none of sparse\.safetensors"):

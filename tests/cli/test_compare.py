@@ -22,7 +22,7 @@ from tests.train.problems import JPEGS, jpegs
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "made"
-    assert main(["train", "--epochs", "4", "--device", "cpu", "--out", str(out)]) == 0
+    assert main(["train", "--no-report", "--epochs", "4", "--device", "cpu", "--out", str(out)]) == 0
     return out
 
 
@@ -249,7 +249,7 @@ def trained_on_jpegs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pa
     (images / "val" / "cat" / "1.jpg").write_bytes(b"")
     sets = [part for setting in JPEGS for part in ("--set", setting)]
     place = ["--data", str(images), "--device", "cpu", "--workers", "0", "--out", str(run)]
-    assert main(["train", "imagenet-mobilenet", "--epochs", "4", *place, *sets]) == 0
+    assert main(["train", "--no-report", "imagenet-mobilenet", "--epochs", "4", *place, *sets]) == 0
     return run, images
 
 

@@ -6,10 +6,10 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +18,7 @@ from acdc.cli.cells import by_method, plan
 from acdc.cli.errors import Problems
 from acdc.train.recipe import Recipe
 from tests.cli import in_process
+from tests.processes import PIPE, Process
 from tests.waiting import HANG
 
 SMALL = ["digits", "--epochs", "4", "--device", "cpu", "--set", "train.batch_size=256"]
@@ -39,11 +40,17 @@ def held_back(name: str, until: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "ACDC_TEST_GATE": f"{name}={until}"}
 
 
+def without_a_report(command: list[str], **options: Any) -> Process:
+    """A run of a comparison, which has a page of its own."""
+    return Process([*command, "--no-report"], **options)
+
+
 def facts(out: Path) -> dict[str, dict]:
     return {one["method"]: one for one in json.loads((out / "result.json").read_text())["methods"]}
 
 
-def test_methods_seeds_and_dense_training_in_one_table(tmp_path: Path, capsys) -> None:
+def test_methods_seeds_and_dense_training_in_one_table(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(pool.subprocess, "Popen", without_a_report)
     out = tmp_path / "c"
     assert compare(out, "--methods", "gmp,rigl,dense,gmp", "--seeds", "0,1", "--set", "rigl.every=3st") == 0
     found = facts(out)
@@ -227,14 +234,7 @@ def test_what_is_wrong_with_the_run_whose_cost_all_get_is_said_with_the_rest(tmp
 def test_ctrl_c_before_a_run_trains_speaks_of_no_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "c"
     command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "gmp,acdc", "--out", str(out)]
-    process = subprocess.Popen(
-        command,
-        env=held_back("gmp-90-seed0", until=tmp_path / "never"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
-    )
+    process = Process(command, env=held_back("gmp-90-seed0", until=tmp_path / "never"), stdout=PIPE, stderr=PIPE)
     with process:
         assert process.stdout is not None
         assert "2 runs, 1 at a time" in process.stdout.readline()
@@ -255,13 +255,7 @@ def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_pat
     command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense"]
     command += ["--set", "run.checkpoint_every=1ep", "--variant", "new=dense:run.checkpoint_every=2000ep"]
     command += ["--epochs", "2000", "--jobs", "2", "--out", str(out)]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = Process(command, stdout=PIPE, stderr=PIPE)
     with process:
         assert process.stderr is not None
         while not all((out / f"{name}-seed0" / "metrics.jsonl").exists() for name in ("dense", "new")):
@@ -291,7 +285,7 @@ def test_runs_stop_with_a_checkpoint_where_nobody_reads_what_becomes_of_them(tmp
     command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense"]
     command += ["--variant", "long=dense:train.epochs=2000", "--jobs", "2", "--out", str(out)]
     both = held_back("dense-seed0", until=out / "long-seed0" / "metrics.jsonl")  # both train when the first is done
-    process = subprocess.Popen(command, env=both, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = Process(command, env=both, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     assert "2 runs, 2 at a time" in process.stdout.readline()
     process.stdout.close()

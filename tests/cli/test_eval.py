@@ -14,7 +14,7 @@ from tests.train.problems import JPEGS, jpegs
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "made"
-    assert main(["train", "--epochs", "4", "--device", "cpu", "--out", str(out)]) == 0
+    assert main(["train", "--no-report", "--epochs", "4", "--device", "cpu", "--out", str(out)]) == 0
     return out
 
 

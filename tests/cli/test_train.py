@@ -34,6 +34,8 @@ from acdc.train.distributed import World
 from acdc.train.evaluation import evaluate
 from acdc.train.setting import Setting
 from acdc.train.step import Execution
+from tests import processes
+from tests.processes import Process
 from tests.train.problems import JPEGS, jpegs
 from tests.waiting import HANG
 
@@ -193,7 +195,7 @@ def test_torch_s_threads_are_as_before(run: Path) -> None:
 
 def test_two_of_four_leaves_the_first_layer_dense_and_says_so(tmp_path: Path, capsys) -> None:
     out = tmp_path / "run"
-    assert main(["train", "--epochs", "4", "--set", "method.pattern=2:4", "--out", str(out)]) == 0
+    assert main(["train", "--no-report", "--epochs", "4", "--set", "method.pattern=2:4", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "left dense: conv1.weight (1 input channels do not divide by 4)" in said
     masks = load_file(out / "masks.safetensors")
@@ -208,7 +210,12 @@ def test_masks_are_exact_where_weights_they_keep_are_zero_as_well(tmp_path: Path
     out = tmp_path / "run"
     said = ["method.name=set", "method.every=1st", "run.baseline=false", "run.finetune=false"]
     sets = [part for setting in said for part in ("--set", setting)]
-    assert main(["train", "--epochs", "4", "--sparsity", "0.98", *sets, "--device", "cpu", "--out", str(out)]) == 0
+    assert (
+        main(
+            ["train", "--no-report", "--epochs", "4", "--sparsity", "0.98", *sets, "--device", "cpu", "--out", str(out)]
+        )
+        == 0
+    )
     (row,) = read(out, "result.json")["models"]
     masks = load_file(out / "masks.safetensors")
     size = sum(mask.numel() for mask in masks.values())
@@ -221,7 +228,9 @@ def test_masks_are_exact_where_weights_they_keep_are_zero_as_well(tmp_path: Path
 def test_a_method_that_found_no_sparsity_says_what_decides_it(tmp_path: Path, capsys) -> None:
     said = ["method.name=str", "method.schedule=", "method.sparsity=", "run.baseline=false", "run.finetune=false"]
     sets = [part for setting in said for part in ("--set", setting)]
-    assert main(["train", "--epochs", "4", *sets, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
+    assert (
+        main(["train", "--no-report", "--epochs", "4", *sets, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
+    )
     (row,) = read(tmp_path / "run", "result.json")["models"]
     assert row["sparsity"] == 0, "else there is nothing to test here"
     assert "STR, sparse: no weight is 0 yet; STR finds its sparsity by start and decay" in capsys.readouterr().out
@@ -422,7 +431,7 @@ def test_abbreviated_options_are_unknown(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_diverging_run_says_so_and_keeps_its_metrics(tmp_path: Path, capsys) -> None:
     out = tmp_path / "run"
     growing = ["--set", "train.batch_size=100", "--lr", "1000", "--set", "optimizer.weight_decay=10"]
-    assert main(["train", "--epochs", "4", *growing, "--device", "cpu", "--out", str(out)]) == 1
+    assert main(["train", "--no-report", "--epochs", "4", *growing, "--device", "cpu", "--out", str(out)]) == 1
     said = capsys.readouterr().err
     assert re.search(r"dense: the loss of step \d+ \(epoch 1\) is not finite.*there is no checkpoint yet", said)
     assert "begin anew with a lower --lr, such as --lr 0.1" in said
@@ -442,7 +451,7 @@ def start(out: Path, *arguments: str, epochs: int = 2000) -> subprocess.Popen[st
     )
 
 
-def wait_for(process: subprocess.Popen[str], file: Path, lines: int) -> None:
+def wait_for(process: subprocess.Popen[str] | Process, file: Path, lines: int) -> None:
     while not (file.exists() and file.read_text().count("\n") >= lines):
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
@@ -489,21 +498,25 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_to_all_processes_leaves_the_workers_to_the_run(number: int, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "start"),
+    [(signal.SIGINT, 130, Process), (signal.SIGTERM, 143, Process), (signal.SIGHUP, 129, subprocess.Popen)],
+)
+def test_a_signal_to_all_processes_leaves_the_workers_to_the_run(
+    number: int, code: int, start: type[Process], tmp_path: Path
+) -> None:
     """As Ctrl-C and schedulers send it, while the run waits for a batch that one of them reads."""
     out, script = tmp_path / "run", tmp_path / "script.py"
     script.write_text(WAITS_FOR_A_BATCH)
     settings = [part for text in JPEGS for part in ("--set", text)]
     folders = ["--data", str(jpegs(tmp_path / "images")), "--workers", "1", "--out", str(out)]
-    process = subprocess.Popen(
+    process = start(
         [sys.executable, script, "train", "imagenet-mobilenet", "--device", "cpu", *folders, *settings],
         env=environment() | {"GATE": str(tmp_path)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         wait_for(process, out / "metrics.jsonl", 1)
@@ -542,11 +555,11 @@ def test_a_worker_that_dies_ends_the_run_in_words_and_it_goes_on(tmp_path: Path,
     settings = [part for text in (*JPEGS, "method.schedule=", "train.epochs=4") for part in ("--set", text)]
     folders = ["--device", "cpu", "--data", images, "--workers", "1", "--out", str(out)]
     typed = [sys.executable, script, "train", "imagenet-mobilenet", *folders, *settings]
-    done = subprocess.run(typed, env=environment(), capture_output=True, text=True, check=False, timeout=HANG)
+    done = processes.run(typed, env=environment(), timeout=HANG)
     assert done.returncode == 1
     assert re.match("acdc: workers=1: a worker process ended.*set fewer workers", done.stderr), done.stderr
     assert done.stderr.endswith(f"go on with: acdc train --resume {out}\n")
-    assert main(["train", "--resume", str(out), "--device", "cpu", "--workers", "0"]) == 0
+    assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu", "--workers", "0"]) == 0
     assert (out / "result.json").is_file()
 
 
@@ -557,11 +570,14 @@ def test_a_run_stopped_twice_ends_with_the_same_bytes(run: Path, number: signal.
     resume = ["--resume", str(out)]
     for after, arguments in ((1, first), (5, resume)):
         stop = [sys.executable, "-m", "tests.stops", number.name, str(after), "self", "train", "--device", "cpu"]
-        done = subprocess.run([*stop, *arguments], env=environment(), capture_output=True, text=True, check=False)
+        if number == signal.SIGKILL and arguments is first:
+            done = subprocess.run([*stop, *arguments], env=environment(), capture_output=True, text=True, check=False)
+        else:
+            done = processes.run([*stop, *arguments], env=environment())
         assert done.returncode == {signal.SIGTERM: 143, signal.SIGKILL: -9}[number], done.stderr
         assert len(metrics(out)) == after
-    last = [sys.executable, "-m", "acdc", "train", "--device", "cpu", *resume]
-    done = subprocess.run(last, env=environment(), capture_output=True, text=True, check=False)
+    last = [sys.executable, "-m", "acdc", "train", "--no-report", "--device", "cpu", *resume]
+    done = processes.run(last, env=environment())
     assert done.returncode == 0, done.stderr
     assert "going on from: " in done.stdout
     for name in (*MODELS, "masks"):
@@ -586,7 +602,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
     monkeypatch.setattr(torch, "save", fail)
     every = ["--set", "run.checkpoint_every=6st", "--set", "run.keep=3"]
-    assert main(["train", "--epochs", "4", "--device", "cpu", "--out", str(out), *every]) == 1
+    assert main(["train", "--no-report", "--epochs", "4", "--device", "cpu", "--out", str(out), *every]) == 1
     monkeypatch.undo()
     return out
 
@@ -597,7 +613,7 @@ def test_a_full_disk_stops_the_run_and_the_checkpoint_before_survives(stopped: P
     assert f"acdc train --resume {stopped}" in said
     assert not list(stopped.rglob("*.tmp"))
     keep = ["--set", "run.keep=1", "--set", "run.checkpoint_every=1ep"]
-    assert main(["train", "--resume", str(stopped), "--device", "cpu", *keep]) == 0
+    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu", *keep]) == 0
     assert (stopped / "result.json").exists()
     assert len(list((stopped / "checkpoints").iterdir())) == 1
 
@@ -605,14 +621,14 @@ def test_a_full_disk_stops_the_run_and_the_checkpoint_before_survives(stopped: P
 def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_again(stopped: Path, capsys) -> None:
     shutil.rmtree(stopped / "checkpoints")
     capsys.readouterr()
-    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
+    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
     assert "warning: no checkpoint is there to go on from: 5 epochs are trained again" in capsys.readouterr().out
 
 
 def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) -> None:
     newest = max((stopped / "checkpoints").iterdir())
     newest.write_bytes(newest.read_bytes()[:1000])
-    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
+    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
     said = capsys.readouterr().out
     assert f"passed over: {newest}: damaged" in said
     assert "its name ends in .damaged now" in said
@@ -685,7 +701,7 @@ def test_a_checkpoint_older_than_a_setting_has_its_default(stopped: Path, capsys
     assert "is of another recipe (rate.rewarm was 0.0 there and is 1.0 here)" in capsys.readouterr().err
     del config["recipe"]["rate"]["rewarm"]
     (stopped / "config.json").write_text(json.dumps(config))
-    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
+    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
     assert "going on from" in capsys.readouterr().out
 
 
@@ -693,10 +709,10 @@ def test_a_first_checkpoint_that_failed_starts_over(tmp_path: Path, monkeypatch,
     """Also one that was killed while it was written."""
     out = tmp_path / "run"
     monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
-    assert main(["train", "--epochs", "4", "--device", "cpu", "--out", str(out)]) == 1
+    assert main(["train", "--no-report", "--epochs", "4", "--device", "cpu", "--out", str(out)]) == 1
     monkeypatch.undo()
     (out / "checkpoints" / ".0-dense-00000022.pt.tmp").write_bytes(b"half")
-    assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
+    assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu"]) == 0
     assert [row["epoch"] for row in metrics(out)][:4] == [0, 1, 2, 3]
     assert not list(out.rglob("*.tmp"))
 
@@ -715,9 +731,14 @@ def test_a_system_that_opens_no_folders_and_tells_no_cores(tmp_path: Path, monke
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     out, settings = tmp_path / "run", ["--set", "run.baseline=false", "--set", "run.finetune=false"]
-    assert main(["train", "--epochs", "4", "--seeds", "0,1", "--device", "cpu", "--out", str(out), *settings]) == 0
+    assert (
+        main(
+            ["train", "--no-report", "--epochs", "4", "--seeds", "0,1", "--device", "cpu", "--out", str(out), *settings]
+        )
+        == 0
+    )
     (out / "result.json").unlink()
-    assert main(["train", "--resume", str(out), "--device", "cpu", "--jobs", "2"]) == 0
+    assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu", "--jobs", "2"]) == 0
     recipe, root = reading.read("imagenet-mobilenet", JPEGS), jpegs(tmp_path / "images")
     assert loading.load(recipe, torch.device("cpu"), root=root, world=World()).loaders.train.workers == 3
 
@@ -776,11 +797,11 @@ def test_piped_to_nobody(tmp_path: Path) -> None:
     out, (reader, writer) = tmp_path / "run", os.pipe()
     os.close(reader)
     run = [sys.executable, "-m", "acdc", "train", "--epochs", "4", "--device", "cpu", "--out", str(out)]
-    done = subprocess.run(run, env=environment(), stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    done = processes.run(run, env=environment(), stdout=writer)
     os.close(writer)
     assert done.returncode == 141
     assert re.fullmatch(r"acdc: stopped as nobody reads .*, with a checkpoint; go on with: .*\n", done.stderr)
-    assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
+    assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu"]) == 0
     assert (out / "result.json").exists()
 
 
@@ -791,12 +812,12 @@ def test_the_data_s_place_is_remembered(seeds: str, tmp_path: Path, monkeypatch,
     out = tmp_path / "run"
     monkeypatch.chdir(tmp_path)
     typed = ["--epochs", "4", "--device", "cpu", "--seeds", seeds, "--data", ".", "--out", str(out)]
-    assert main(["train", *typed, "--set", "run.baseline=false", "--set", "run.finetune=false"]) == 0
+    assert main(["train", "--no-report", *typed, "--set", "run.baseline=false", "--set", "run.finetune=false"]) == 0
     (out / "result.json").unlink()
     monkeypatch.chdir("/")
     load = loading.load
     monkeypatch.setattr(loading, "load", lambda *a, **k: seen.append(k["root"]) or load(*a, **k))
-    assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
+    assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu"]) == 0
     assert seen == [str(tmp_path)]
 
 
@@ -804,7 +825,7 @@ def test_no_whole_checkpoint_is_an_error_that_loses_nothing(stopped: Path, capsy
     for path in (stopped / "checkpoints").iterdir():
         path.write_bytes(b"")
     before = contents(stopped)
-    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
+    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 1
     assert "holds no whole checkpoint to go on from" in capsys.readouterr().err
     assert contents(stopped) == before
 
@@ -815,12 +836,12 @@ def test_a_recipe_is_planned_once(tmp_path: Path, capsys, monkeypatch: pytest.Mo
     monkeypatch.setattr(planning, "fit", lambda recipe, **facts: planned.append(recipe) or fit(recipe, **facts))
     out, said = tmp_path / "run", "rate.warmup = 9: the run of 4 epochs is all warm-up"
     short = ["--epochs", "4", "--set", "run.baseline=false", "--set", "run.finetune=false", "--set", "rate.warmup=9"]
-    assert main(["train", *short, "--device", "cpu", "--out", str(out)]) == 0
+    assert main(["train", "--no-report", *short, "--device", "cpu", "--out", str(out)]) == 0
     assert len(planned) == 1
     assert capsys.readouterr().out.count(f"warning: {said}") == 1
     assert read(out, "config.json")["warnings"] == [said]
     (out / "result.json").unlink()
-    assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
+    assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu"]) == 0
     assert len(planned) == 2
     assert capsys.readouterr().out.count(f"warning: {said}") == 1
 
@@ -828,7 +849,9 @@ def test_a_recipe_is_planned_once(tmp_path: Path, capsys, monkeypatch: pytest.Mo
 def test_what_a_method_cautions_of_is_said_as_the_run_begins_and_once(tmp_path: Path, capsys, caplog) -> None:
     short = ["--epochs", "4", "--set", "run.baseline=false", "--set", "run.finetune=false"]
     fisher = 'method.criterion={name="woodfisher", steps=23, block=2}'
-    assert main(["train", *short, "--set", fisher, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
+    assert (
+        main(["train", "--no-report", *short, "--set", fisher, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
+    )
     out, said = capsys.readouterr().out, "criterion.steps=23: WoodFisher sees fewer gradients than that"
     assert out.count(f"warning: method.{said} before 1 of 2 compressions, 22 before") == 1
     assert out.index(said) < out.index("epoch   1/4")
@@ -849,6 +872,8 @@ def test_several_seeds_get_a_folder_each_and_a_mean(tmp_path: Path, capsys) -> N
     out = tmp_path / "run"
     small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]
     assert main(["train", "--epochs", "4", "--seeds", "3,4", "--out", str(out), *small]) == 0
+    reports = [out / "report.html", *(out / f"seed-{seed}" / "report.html" for seed in (3, 4))]
+    assert all(report.is_file() for report in reports)
     result = read(out, "result.json")
     assert [model["model"] for model in result["models"]] == ["AC/DC, sparse", "AC/DC, dense twin"]
     values = result["models"][0]["values"]
@@ -857,9 +882,14 @@ def test_several_seeds_get_a_folder_each_and_a_mean(tmp_path: Path, capsys) -> N
     assert "mean ± standard deviation over seeds 3, 4" in capsys.readouterr().out
     (out / "result.json").unlink()
     (out / "seed-4" / "result.json").unlink()
-    assert main(["train", "--resume", str(out), "--jobs", "2", "--device", "cpu"]) == 0
+    for report in reports:
+        report.unlink()
+    assert main(["train", "--no-report", "--resume", str(out), "--jobs", "2", "--device", "cpu"]) == 0
     assert read(out, "result.json") == result
-    assert "seed 4: done" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "seed 4: done" in said
+    assert "report:" not in said
+    assert not any(report.exists() for report in reports), "neither here nor by the process of a seed"
 
 
 def test_a_stop_while_models_are_measured_does_not_wait_for_the_end(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -871,11 +901,11 @@ def test_a_stop_while_models_are_measured_does_not_wait_for_the_end(tmp_path: Pa
 
     monkeypatch.setattr(experiment, "_measured", signalled)
     small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]
-    assert main(["train", "--epochs", "4", "--out", str(out), *small]) == 143
+    assert main(["train", "--no-report", "--epochs", "4", "--out", str(out), *small]) == 143
     assert not (out / "result.json").exists()
     assert f"with a checkpoint; go on with: acdc train --resume {out}" in capsys.readouterr().err
     monkeypatch.undo()
-    assert main(["train", "--resume", str(out), "--device", "cpu"]) == 0
+    assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu"]) == 0
     assert len(metrics(out)) == 4
     assert (out / "result.json").is_file()
 
@@ -891,7 +921,7 @@ def test_a_stop_as_one_seed_ends_keeps_the_next_from_beginning(tmp_path: Path, m
 
     monkeypatch.setattr(experiment, "_measured", signalled)
     small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]
-    assert main(["train", "--epochs", "4", "--seeds", "3,4", "--out", str(out), *small]) == 143
+    assert main(["train", "--no-report", "--epochs", "4", "--seeds", "3,4", "--out", str(out), *small]) == 143
     assert (out / "seed-3" / "result.json").is_file()
     assert not (out / "seed-4" / "metrics.jsonl").exists()
     assert capsys.readouterr().err.endswith(
@@ -911,7 +941,7 @@ def test_a_second_ctrl_c_before_a_seed_trains_says_what_there_is(tmp_path: Path,
 
     monkeypatch.setattr(train, "_begun", interrupted)
     small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]
-    assert main(["train", "--epochs", "4", "--seeds", "3,4", "--out", str(out), *small]) == 130
+    assert main(["train", "--no-report", "--epochs", "4", "--seeds", "3,4", "--out", str(out), *small]) == 130
     said = "of 2 runs 1 done and 0 more with a checkpoint"
     assert capsys.readouterr().err == f"acdc: stopped at once; {said}; go on with: acdc train --resume {out}\n"
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
@@ -27,6 +26,7 @@ from tests.conformance.harness import (
     assert_same_bits,
     batch,
 )
+from tests.distributed.ranks import call_on_two_ranks
 
 # The knobs each method is tried with: six epochs of four steps at 80 %, unless it needs others.
 COMMON: dict[str, Any] = {"sparsity": SPARSITY, "epochs": EPOCHS}
@@ -242,7 +242,7 @@ def _train_rank(rank: int, folder: str) -> None:
 
 def test_ranks_agree(tmp_path):
     """RigL on two processes with different data: the gradients it grows by are those both have averaged."""
-    mp.start_processes(_train_rank, (str(tmp_path),), nprocs=2, start_method="spawn")
+    call_on_two_ranks(_train_rank, str(tmp_path))
     one, two = (torch.load(Path(tmp_path) / f"{rank}.pt", weights_only=True) for rank in range(2))
     for part in ("first", "masks", "sparse"):
         assert_same_bits(one[part], two[part])

@@ -2,12 +2,15 @@
 
 import copy
 import io
+from dataclasses import dataclass
+from functools import cache
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+import acdc
 from tests.conformance.harness import (
     DEVICE,
     OPTIMIZERS,
@@ -19,6 +22,7 @@ from tests.conformance.harness import (
     batch,
 )
 
+STOPS = (2, 4, 6, 8, 12, 14, 20, 22)  # inside dense and sparse phases and exactly between them
 FIRST_MOMENTS = ("momentum_buffer", "exp_avg")
 
 pytestmark = pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -28,6 +32,29 @@ def density(model: nn.Module) -> float:
     """Of the matrices; 0.2 if masked. Pruning leaves some units dead, so not all weights come back in a step."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     return sum(int(p.count_nonzero()) for p in matrices) / sum(p.numel() for p in matrices)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """How a run ended that nothing disturbed, and a checkpoint of each stop on its way."""
+
+    bits: dict[str, Tensor]
+    result: acdc.Result
+    history: list
+    checkpoints: dict[int, bytes]
+
+
+@cache
+def whole(optimizer: str) -> Whole:
+    """Trained once in each process: to read, not to change."""
+    run, checkpoints = Run.make(OPTIMIZERS[optimizer]), {}
+    for step in run.steps():
+        if step in STOPS:
+            file = io.BytesIO()
+            torch.save(run.checkpoint(), file)
+            checkpoints[step] = file.getvalue()
+        run.train_step(step)
+    return Whole(run.bits(), run.sparsifier.finish(), run.sparsifier.history, checkpoints)
 
 
 @pytest.mark.feature("plain loop")
@@ -114,10 +141,7 @@ def test_accumulation(optimizer):
 
 @pytest.mark.feature("closure")
 def test_closure_gives_the_same_bits(optimizer):
-    plain, closed = Run.make(OPTIMIZERS[optimizer]), Run.make(OPTIMIZERS[optimizer])
-    for step in plain.steps():
-        plain.train_step(step)
-
+    closed = Run.make(OPTIMIZERS[optimizer])
     for step in closed.steps():
 
         def closure(step=step):
@@ -127,7 +151,7 @@ def test_closure_gives_the_same_bits(optimizer):
             return loss
 
         closed.optimizer.step(closure)
-    assert_same_bits(plain.bits(), closed.bits())
+    assert_same_bits(whole(optimizer).bits, closed.bits())
 
 
 @pytest.mark.feature("AMP overflow")
@@ -169,36 +193,23 @@ def test_compiled_gives_the_same_bits(optimizer, compile_first):
         frames.append(graph)
         return graph.forward
 
-    eager = Run.make(OPTIMIZERS[optimizer])
     compiled = Run.make(
         OPTIMIZERS[optimizer],
         wrap=lambda m: torch.compile(m, fullgraph=True, backend=backend),
         wrap_first=compile_first,
     )
-    for step in eager.steps():
-        eager.train_step(step)
     for step in compiled.steps():
         compiled.train_step(step)
-    assert_same_bits(eager.bits(), compiled.bits())
+    assert_same_bits(whole(optimizer).bits, compiled.bits())
     assert len(frames) == 1, "phases change without compiling again"
 
 
 @pytest.mark.feature("resume, same bits")
-@pytest.mark.parametrize("stop", [2, 4, 6, 8, 12, 14, 20, 22])
+@pytest.mark.parametrize("stop", STOPS)
 def test_resume_gives_the_same_bits(optimizer, stop):
     """Stopped inside dense and sparse phases and exactly between them; saved through torch.save and weights_only."""
-    straight = Run.make(OPTIMIZERS[optimizer])
-    for step in straight.steps():
-        straight.train_step(step)
-
-    stopped = Run.make(OPTIMIZERS[optimizer])
-    for step in stopped.steps(last=stop):
-        stopped.train_step(step)
-    file = io.BytesIO()
-    torch.save(stopped.checkpoint(), file)
-    file.seek(0)
-    saved = torch.load(file, weights_only=True)
-
+    straight = whole(optimizer)
+    saved = torch.load(io.BytesIO(straight.checkpoints[stop]), weights_only=True)
     resumed = Run.make(OPTIMIZERS[optimizer])
     resumed.sparsifier.load_state_dict(saved["sparsifier"])
     resumed.model.load_state_dict(saved["model"])
@@ -206,26 +217,24 @@ def test_resume_gives_the_same_bits(optimizer, stop):
     assert resumed.sparsifier.step == stop
     for step in resumed.steps(first=stop):
         resumed.train_step(step)
-    assert_same_bits(straight.bits(), resumed.bits())
-    one, two = straight.sparsifier.finish(), resumed.sparsifier.finish()
+    assert_same_bits(straight.bits, resumed.bits())
+    one, two = straight.result, resumed.sparsifier.finish()
     assert_same_bits(one.masks, two.masks)
     assert_same_bits(one.dense, two.dense)
     assert one.dense_step == two.dense_step
-    assert straight.sparsifier.history == resumed.sparsifier.history
+    assert straight.history == resumed.sparsifier.history
 
 
 @pytest.mark.feature("EMA of weights")
 def test_ema(optimizer):
     """An average follows along and does not disturb; masks make it as sparse as the model."""
-    alone, followed = Run.make(OPTIMIZERS[optimizer]), Run.make(OPTIMIZERS[optimizer])
-    for step in alone.steps():
-        alone.train_step(step)
+    followed = Run.make(OPTIMIZERS[optimizer])
     ema = AveragedModel(followed.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     for step in followed.steps():
         followed.train_step(step)
         ema.update_parameters(followed.model)
         ema(batch(step)[0])  # in training mode: a copy must not trigger the original's phases
-    assert_same_bits(alone.bits(), followed.bits())
+    assert_same_bits(whole(optimizer).bits, followed.bits())
     averaged = dict(ema.module.named_parameters())
     masks = followed.sparsifier.masks
     assert any(averaged[name][~mask].any() for name, mask in masks.items()), "dense phases linger in the average"
@@ -238,9 +247,7 @@ def test_ema(optimizer):
 @pytest.mark.feature("deepcopy, pickle")
 def test_copies_are_plain(optimizer):
     """Copies taken at any moment carry no hook that acts: they train on freely and leave the original alone."""
-    alone, copied = Run.make(OPTIMIZERS[optimizer]), Run.make(OPTIMIZERS[optimizer])
-    for step in alone.steps():
-        alone.train_step(step)
+    copied = Run.make(OPTIMIZERS[optimizer])
     for step in copied.steps():
         if step % 2 == 0:
             file = io.BytesIO()
@@ -253,7 +260,7 @@ def test_copies_are_plain(optimizer):
                 assert twin.state_dict().keys() == copied.model.state_dict().keys()
                 assert density(twin) > 0.4, "nothing masks the copy"
         copied.train_step(step)
-    assert_same_bits(alone.bits(), copied.bits())
+    assert_same_bits(whole(optimizer).bits, copied.bits())
 
 
 @pytest.mark.feature("changing param groups")

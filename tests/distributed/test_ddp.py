@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
 
 import acdc
 from tests.conformance.harness import SPARSITY
+from tests.distributed.ranks import call_on_two_ranks
 
 STEPS, SPE = 12, 2
 
@@ -49,7 +49,7 @@ def worker(rank: int, folder: str, wrapper: bool, compiled: bool) -> None:
 
 def run_two(wrapper: bool, compiled: bool = False) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(worker, (folder, wrapper, compiled), nprocs=2, start_method="spawn")
+        call_on_two_ranks(worker, folder, wrapper, compiled)
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from acdc.train import loop, watch
 from acdc.train.distributed import World
 from acdc.train.loop import Stage
+from tests.distributed.ranks import call_on_two_ranks
 from tests.train.problems import stage
 from tests.waiting import HANG
 
@@ -51,7 +51,7 @@ def worker(rank: int, folder: Path) -> None:
 
 
 def test_one_rank_ends_all_with_the_same_words(tmp_path: Path) -> None:
-    mp.start_processes(worker, (tmp_path,), nprocs=2, start_method="spawn")
+    call_on_two_ranks(worker, tmp_path)
     for poison in (loss, weights):
         good = tmp_path / poison.__name__ / "checkpoints" / "0-acdc-00000005.pt"
         for rank in range(2):

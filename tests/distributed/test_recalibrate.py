@@ -5,13 +5,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from acdc.models.norm import SplitBatchNorm2d
 from acdc.train.distributed import World
 from acdc.train.recalibrate import recalibrate
 from acdc.train.setting import Setting
+from tests.distributed.ranks import call_on_two_ranks
 from tests.train.problems import EAGER
 
 SHARES = ([4, 4, 3], [4, 4])  # images in each batch that a rank sees: the last is too small for two
@@ -47,7 +47,7 @@ def worker(rank: int, folder: Path) -> None:
 
 
 def test_two_processes_average_over_all_shares(tmp_path: Path) -> None:
-    mp.start_processes(worker, (tmp_path,), nprocs=2, start_method="spawn")
+    call_on_two_ranks(worker, tmp_path)
     alone = recalibrated(World(), 0, 1)
     assert alone["1.num_batches_tracked"] == 5
     for rank in range(2):

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from acdc.cli.train import _newest
 from acdc.train import checkpoint
 from acdc.train.checkpoint import CheckpointError
 from acdc.train.distributed import World
 from acdc.train.loop import Stage
+from tests.distributed.ranks import call_on_two_ranks
 from tests.train.problems import outcome, stage
 from tests.waiting import HANG
 
@@ -69,7 +69,7 @@ def look(checkpoints: Path, world: World) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
-    mp.start_processes(worker, (folder,), nprocs=2, start_method="spawn")
+    call_on_two_ranks(worker, folder)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 

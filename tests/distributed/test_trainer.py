@@ -1,19 +1,25 @@
-"""acdc train under torchrun: two processes with gloo give the masks and losses of one with the same batch."""
+"""acdc train in two processes: with gloo they give the masks and losses of one with the same batch.
+
+One test starts them by torchrun. The others start them without it, so that no rank is ended by anything but itself.
+"""
 
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from acdc.data.image_folder import ImageFolder
+from tests import processes
+from tests.distributed.ranks import two_ranks
 from tests.train.problems import JPEGS, jpegs
-from tests.waiting import HANG
 
 SETTINGS = [
     "data.name=synthetic", "data.classes=4", "data.train=70", "data.test=41", "train.epochs=6", "train.batch_size=16",
@@ -22,21 +28,19 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-def command(out: Path, *settings: str, processes: int = 1) -> list[str]:
-    start = [sys.executable, "-m"]
-    if processes > 1:
-        start += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+ACDC = [sys.executable, "-m", "acdc"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+
+
+def arguments(out: Path, *settings: str) -> list[str]:
     sets = [part for setting in (*SETTINGS, *settings) for part in ("--set", setting)]
-    return [*start, "acdc", "train", "digits", "--device", "cpu", "--out", str(out), *sets]
+    return ["train", "digits", "--no-report", "--device", "cpu", "--out", str(out), *sets]
 
 
-def train(out: Path, *settings: str, processes: int = 1, lines: int = 7) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command(out, *settings, processes=processes), env=environment, capture_output=True, text=True, check=False
-    )
+def train(out: Path, *settings: str, start: Callable[..., CompletedProcess[str]] = two_ranks) -> None:
+    done = start([*ACDC, *arguments(out, *settings)])
     assert done.returncode == 0, done.stderr
-    assert sum(" loss " in line for line in done.stdout.splitlines()) == lines, "rank 0 alone reports"
+    assert sum(" loss " in line for line in done.stdout.splitlines()) == 7, "rank 0 alone reports"
 
 
 def rows(out: Path) -> list[dict]:
@@ -49,8 +53,8 @@ def test_two_processes_are_one_with_the_same_batch(tmp_path: Path) -> None:
     Sums come in another order, and rounding grows from step to step: faster, the higher the learning rate.
     """
     one, two, gently = tmp_path / "one", tmp_path / "two", "optimizer.lr=0.01"
-    train(one, gently, "model.bn_splits=2")
-    train(two, gently, processes=2)
+    train(one, gently, "model.bn_splits=2", start=processes.run)
+    train(two, gently)
     masks = load_file(one / "masks.safetensors")
     other = load_file(two / "masks.safetensors")
     assert all(torch.equal(masks[name], other[name]) for name in masks)
@@ -64,17 +68,15 @@ def test_two_processes_are_one_with_the_same_batch(tmp_path: Path) -> None:
 
 
 def test_a_signal_to_torchrun_stops_both_with_a_checkpoint_and_the_run_goes_on(tmp_path: Path) -> None:
-    whole, parts, longer = tmp_path / "whole", tmp_path / "parts", "train.epochs=16"
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(whole)
+    line = [*TORCHRUN, "tests.stops", "SIGTERM", "1", "parent", *arguments(parts)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    train(whole, longer, processes=2, lines=18)
-    line = command(parts, longer, processes=2)
-    line[line.index("acdc") : line.index("train")] = ["tests.stops", "SIGTERM", "1", "parent"]
     stopped = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     errors = stopped.stderr
     assert "stopped by SIGTERM, with a checkpoint; go on with: torchrun --nproc-per-node 2 -m acdc train" in errors
     assert not (parts / "result.json").exists()
-    resume = [*command(parts, processes=2)[:8], "train", "--resume", str(parts), "--device", "cpu"]
-    done = subprocess.run(resume, env=environment, capture_output=True, text=True, check=False)
+    done = two_ranks([*ACDC, "train", "--no-report", "--resume", str(parts), "--device", "cpu"])
     assert done.returncode == 0, done.stderr
     for name in ("sparse", "dense", "finetuned", "masks"):
         one, two = load_file(whole / f"{name}.safetensors"), load_file(parts / f"{name}.safetensors")
@@ -101,42 +103,31 @@ sys.exit(main(sys.argv[1:]))
 def test_a_rank_that_is_late_goes_the_same_way(tmp_path: Path) -> None:
     """Rank 0 has written files by the time the other looks: what is there is asked once for all."""
     (tmp_path / "late.py").write_text(LATE)
-    line = command(tmp_path / "out", processes=2)
-    module = line.index("-m", line.index("--nproc-per-node"))
-    line[module : module + 2] = [str(tmp_path / "late.py")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=HANG)
+    done = two_ranks([sys.executable, tmp_path / "late.py", *arguments(tmp_path / "out")])
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "result.json").is_file()
 
 
 def test_what_rank_0_cannot_do_is_known_to_all_and_said_once(tmp_path: Path) -> None:
     (tmp_path / "runs").touch()  # where the folder would be made, by rank 0 alone
-    base = command(tmp_path / "out", processes=2)
-    without = [part for part in base if part not in ("--out", str(tmp_path / "out"))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(without, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    without = [part for part in arguments(tmp_path / "out") if part not in ("--out", str(tmp_path / "out"))]
+    done = two_ranks([*ACDC, *without], cwd=tmp_path)
     assert done.returncode != 0
     assert done.stderr.count("acdc: --out runs: File exists; type another folder") == 1
-    assert "acdc/cli" not in done.stderr, "the only traceback is torchrun's own"
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("extra", [["--set", "optimizer.lr=-1"], ["--nothing"]])
 def test_a_mistake_is_named_once(tmp_path: Path, extra: list[str]) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    line = [*command(tmp_path / "out", processes=2), *extra]
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    done = two_ranks([*ACDC, *arguments(tmp_path / "out"), *extra])
     assert done.returncode != 0
     assert len(re.findall("optimizer.lr = -1|unrecognized arguments", done.stderr)) == 1
 
 
-def on_jpegs(images: Path, out: Path, limit: int, processes: int = 2) -> subprocess.CompletedProcess[str]:
+def on_jpegs(images: Path, out: Path, limit: int) -> CompletedProcess[str]:
     sets = [part for one in ("train.epochs=4", *JPEGS, f"data.bad_limit={limit}") for part in ("--set", one)]
-    start = command(out, processes=processes)[: -2 * len(SETTINGS)]
-    start[start.index("digits")] = "imagenet-mobilenet"
-    line = [*start, "--data", str(images), "--workers", "0", *sets]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(line, env=environment, capture_output=True, text=True, check=False, timeout=HANG)
+    place = ["--device", "cpu", "--data", str(images), "--workers", "0", "--out", str(out)]
+    return two_ranks([*ACDC, "train", "imagenet-mobilenet", "--no-report", *place, *sets])
 
 
 def shares(images: Path) -> list[list[Path]]:
@@ -169,7 +160,7 @@ def test_a_rank_that_can_read_nothing_ends_all(tmp_path: Path) -> None:
     done = on_jpegs(images, tmp_path / "out", 1)
     assert done.returncode != 0
     assert done.stderr.count("acdc: data.bad_limit=1: ") == 1, done.stderr
-    assert "acdc/train" not in done.stderr, "the only traceback is torchrun's own"
+    assert "Traceback" not in done.stderr
 
 
 def test_test_images_that_cannot_be_read_count_over_all_ranks(tmp_path: Path) -> None:

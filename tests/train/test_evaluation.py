@@ -22,7 +22,7 @@ COMPILED = Execution(True, False, ())
 
 
 @pytest.fixture(autouse=True)
-def small_batches(monkeypatch: pytest.MonkeyPatch):
+def small_batches(monkeypatch: pytest.MonkeyPatch, without_inductor: None):
     """16 images of 8 x 8 at a time: the 40 test images have a last batch of another size. On a GPU, no TF32."""
     monkeypatch.setattr("acdc.train.loading._EVALUATION_BATCH", 1)
     with reproducible(problems.recipe(), torch.device(DEVICE)):

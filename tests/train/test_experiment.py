@@ -34,7 +34,7 @@ def test_the_best_twin_is_fine_tuned_as_planned_and_said_to_be_chosen(
 
     monkeypatch.setattr(loop, "evaluate", judged)
     sets = [part for setting in (*SETTINGS, *extra) for part in ("--set", setting)]
-    assert main(["train", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), *sets]) == 0
+    assert main(["train", "--no-report", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), *sets]) == 0
     out = capsys.readouterr().out
     planned = experiment.plan(read("digits", [*SETTINGS, *extra]))["finetune"]
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -56,7 +56,7 @@ def test_a_checkpoint_knows_the_time_up_to_it(tmp_path: Path) -> None:
     """Also within an epoch: a run that goes on from there adds its own."""
     often = ("run.checkpoint_every=1st", "run.keep=100", "run.finetune=false", "method.twin=last")
     sets = [part for setting in (*SETTINGS, *often) for part in ("--set", setting)]
-    assert main(["train", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), *sets]) == 0
+    assert main(["train", "--no-report", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), *sets]) == 0
     states = [checkpoint.load(path) for path in sorted((tmp_path / "run" / "checkpoints").iterdir())]
     seconds = [state["extra"]["seconds"] for state in states]
     assert {state["batch"] for state in states} == {0, 1}

@@ -55,7 +55,7 @@ def tree(tmp_path: Path) -> Path:
 def train(tree: Path, out: Path, *settings: str) -> int:
     sets = [part for setting in ("train.epochs=4", *JPEGS, *settings) for part in ("--set", setting)]
     place = ["--data", str(tree), "--device", "cpu", "--workers", "0", "--out", str(out)]
-    return main(["train", "imagenet-mobilenet", *place, *sets])
+    return main(["train", "--no-report", "imagenet-mobilenet", *place, *sets])
 
 
 def test_a_tree_of_jpegs_trains_and_a_bad_one_is_skipped_by_name(tree: Path, tmp_path: Path, caplog) -> None:

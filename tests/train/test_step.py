@@ -89,7 +89,7 @@ def test_totals_remember_the_first_loss_that_is_not_finite() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_same_run_as_eagerly_within_rounding(mode: str, tmp_path) -> None:
+def test_the_same_run_as_eagerly_within_rounding(mode: str, tmp_path, without_inductor) -> None:
     """Through a dense and two compressed phases, the smaller batch at each epoch's end included."""
     settings = ("train.batch_size=16", "data.train=70")
     with experiment.reproducible(recipe(*settings), torch.device(DEVICE)):  # on a GPU a stream that can be captured
@@ -103,7 +103,7 @@ def test_the_same_run_as_eagerly_within_rounding(mode: str, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["eager", *MODES])
-def test_one_seed_gives_the_same_bits_again_and_another_does_not(mode: str, tmp_path) -> None:
+def test_one_seed_gives_the_same_bits_again_and_another_does_not(mode: str, tmp_path, without_inductor) -> None:
     def rows(name: str, seed: int) -> list[tuple]:
         settings = ("train.deterministic=true", f"run.seeds=[{seed}]")
         with experiment.reproducible(recipe(*settings), torch.device(DEVICE)):

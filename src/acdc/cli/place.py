@@ -25,6 +25,7 @@ class Place:
     world: World
     log: tuple[str, ...]
     settings: tuple[str, ...] = ()  # that runs which have begun go on with; see differences.FREE
+    report: bool = True  # draw report.html as a run ends
 
     @property
     def whole_root(self) -> str | None:

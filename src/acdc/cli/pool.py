@@ -142,5 +142,7 @@ def _command(place: "Place", job: Job) -> list[str]:
         command += ["--data", place.root]
     if place.workers is not None:
         command += ["--workers", str(place.workers)]
+    if not place.report:
+        command.append("--no-report")
     command += [part for text in (*place.settings, *job.settings) for part in ("--set", text)]
     return command + [part for name in place.log for part in ("--log", name)]

@@ -40,7 +40,8 @@ def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: One) ->
         code = _in_turn(jobs_of, recipe, place, one, hint)
     if not code and first:
         _summarise(out, seeds)
-        print(common.report_of(out))
+        if place.report:
+            print(common.report_of(out))
     return code
 
 

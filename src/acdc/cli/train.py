@@ -43,6 +43,12 @@ def add_to(verbs: Any) -> None:
     parser.add_argument(
         "--log", action="append", default=[], choices=sinks.names(), help="also send metrics there; repeatable"
     )
+    parser.add_argument(
+        "--no-report",
+        dest="report",
+        action="store_false",
+        help="do not draw report.html as the run ends (acdc report RUN draws it later)",
+    )
     parser.set_defaults(verb=run)
 
 
@@ -70,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
             world=world,
             log=tuple(args.log),
             settings=tuple(differences.free(common.settings(args))[0]),
+            report=args.report,
         )
         if args.resume is not None:
             recipe, out, root = _recipe_of(args)
@@ -121,7 +128,7 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: Stop
             said |= {"root": place.whole_root, "warnings": list(ready.warnings)}
             outcomes = experiment.run(recipe, problem, setting, out, console, resume=found, settings=said)
             telling.show(console, recipe, outcomes, problem, out)
-            if world.first:
+            if world.first and place.report:
                 console.say(common.report_of(out))
     except (
         stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, IntegrityError, BadImagesError,

@@ -1,0 +1,58 @@
+"""Two ranks of one program or function, which end by themselves: no torchrun ends one when the other has failed."""
+
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from subprocess import PIPE, CompletedProcess
+from typing import Any
+
+from torch.distributed import TCPStore
+
+from tests.processes import Process
+from tests.waiting import HANG
+
+
+def two_ranks(command: Sequence[str | Path], cwd: Path | None = None) -> CompletedProcess[str]:
+    """Start it with what torchrun would tell it; the result holds what both wrote, and the worse of their codes."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # port 0: the system chooses a free one
+    together = {
+        **os.environ,
+        **{"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)},
+        **{"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"},  # rank 0 is to open no store
+    }
+    return _run([command] * 2, [{**together, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"], cwd)
+
+
+def call_on_two_ranks(function: Callable[..., None], *arguments: Any) -> None:
+    """Call it in two processes, with the rank in front of what else it takes."""
+    with tempfile.NamedTemporaryFile() as file:
+        pickle.dump((function, arguments), file)
+        file.flush()
+        commands = [[sys.executable, "-m", "tests.distributed.ranks", file.name, rank] for rank in "01"]
+        done = _run(commands, [os.environ] * 2)
+    assert done.returncode == 0, done.stderr
+
+
+def _run(
+    commands: Sequence[Sequence[str | Path]], environments: Sequence[Mapping[str, str]], cwd: Path | None = None
+) -> CompletedProcess[str]:
+    ranks = [
+        Process(command, env=environment, cwd=cwd, stdout=PIPE, stderr=PIPE)
+        for command, environment in zip(commands, environments, strict=True)
+    ]
+    try:
+        texts = [rank.communicate(timeout=HANG) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    code = max((rank.wait() for rank in ranks), key=abs)
+    return CompletedProcess(ranks[0].args, code, *map("".join, zip(*texts, strict=True)))
+
+
+if __name__ == "__main__":
+    name, rank = sys.argv[1:]
+    called, given = pickle.loads(Path(name).read_bytes())
+    called(int(rank), *given)
