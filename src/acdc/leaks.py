@@ -17,9 +17,7 @@ from acdc.host import state_like
 from acdc.sparsity.layers import Weight
 
 _EVERY = 512  # steps between two looks in a long phase; a power of 8
-_DENSE = (
-    0.25  # share of pruned weights: models of dense phases had 0.54 and more, of other compressed phases up to 0.03
-)
+_DENSE = 0.25  # share of pruned weights that move: 0.54 and more in models of dense phases, 0.03 in others at most
 
 
 class LeakCheck:
