@@ -69,20 +69,20 @@ def both(recipe: str, settings: list[str], capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.filterwarnings("default")
 def test_files(tmp_path: Path, capsys, mutations: Callable[..., range]) -> None:
-    path, taken = tmp_path / "mine.toml", 0
+    path = tmp_path / "mine.toml"
+    path.write_bytes(shipped()["digits"].read_bytes())
+    assert both(str(path), [], capsys), "without damage it is taken"
     for seed in mutations(short=8, long=2_000):
         dice = random.Random(f"recipe {seed}")
         text = damaged(dice) if dice.random() < 0.7 else damaged_bytes(shipped()["digits"].read_bytes(), dice)
         path.write_bytes(text)
-        taken += both(str(path), [], capsys)
-    assert taken, "some damage is harmless"
+        both(str(path), [], capsys)
 
 
 @pytest.mark.filterwarnings("default")
 def test_settings(capsys, mutations: Callable[..., range]) -> None:
-    taken = 0
+    assert both("digits", ["train.epochs=8"], capsys), "a value that is allowed is taken"
     for seed in mutations(short=12, long=2_000):
         dice = random.Random(f"set {seed}")
         chosen = [f"{dice.choice(SETTINGS)}={dice.choice(VALUES)}" for _ in range(dice.choice((1, 1, 2)))]
-        taken += both("digits", chosen, capsys)
-    assert taken, "some values are allowed"
+        both("digits", chosen, capsys)

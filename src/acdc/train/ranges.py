@@ -8,12 +8,13 @@ from acdc.limits import Limits
 _EPOCHS = Limits(least=0, cap=100_000, text="epochs, 0 or more")
 _IMAGES = Limits(least=0, cap=1_000_000_000, text="images, 0 or more")
 
+# More than float32 holds fails inside an optimizer; a rate below that which is too high diverges, and a run says so.
 LIMITS = {
     "data.crop": Limits(least=0, cap=1024, text="pixels, 0 or more"),
     "data.validation": _IMAGES,
     "data.corrupt": _IMAGES,
     "data.bad_limit": Limits(least=0, cap=1_000_000_000, text="files, 0 or more"),
-    "optimizer.lr": Limits(above=0, cap=1000, text="a number above 0, such as 0.1"),
+    "optimizer.lr": Limits(above=0, cap=1e36, text="a number above 0, such as 0.1"),
     "optimizer.momentum": Limits(least=0, below=1, text="from 0 to below 1, such as 0.9"),
     "optimizer.betas": Limits(least=0, below=1, text="two numbers from 0 to below 1"),
     "optimizer.eps": Limits(above=0, cap=1000, text="a number above 0, such as 1e-8"),
