@@ -8,7 +8,7 @@ import torch
 
 from acdc.cli.errors import UsageError
 from acdc.cli.facts import STAND_IN, Facts
-from acdc.train import experiment, loading, planning, step
+from acdc.train import environment, experiment, loading, planning, step
 from acdc.train.distributed import World
 from acdc.train.mistakes import SettingError
 from acdc.train.recipe import Recipe
@@ -90,4 +90,12 @@ def fit(
             problems.append(str(error))
     if problems:
         raise UsageError(problems)
-    return found.idle + found.warnings
+    return found.idle + found.warnings + _too_many_threads(recipe, device)
+
+
+def _too_many_threads(recipe: Recipe, device: torch.device | None) -> list[str]:
+    threads, cores = recipe.train.threads, environment.cores()
+    if device is None or device.type != "cpu" or threads <= cores:
+        return []
+    advice = f"set {cores} or less, or 0 for torch's own choice"
+    return [f"train.threads = {threads:,}: this machine has {cores} cores, and more threads slow each other; {advice}"]
