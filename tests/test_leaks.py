@@ -109,7 +109,7 @@ def test_all_of_a_dense_checkpoint_with_the_sparsifier_of_a_compressed_phase() -
 @pytest.mark.parametrize(
     ("optimizer", "cause"),
     [
-        ("SGD", r"100% of all pruned weights are not 0: the model holds a checkpoint of a dense phase"),
+        ("SGD", r"100% of all pruned weights are not 0\. Most likely the model holds a checkpoint of a dense phase"),
         ("SGD foreach", r"The optimizer's state .* or the model's weights were"),  # weight decay goes into momentum
     ],
 )
@@ -166,13 +166,13 @@ def test_it_looks_after_the_first_step_and_then_ever_more_rarely() -> None:
     looks = []
     for step in range(1, 3100):
         try:
-            check.after_step(masks, step)
+            check.after_step(masks, step, last=False)
         except RuntimeError:
             looks.append(step)
     assert looks == [1, 8, 64, *range(512, 3100, 512)]
     check.restart()
     with pytest.raises(RuntimeError):
-        check.after_step(masks, 3101)
+        check.after_step(masks, 3101, last=False)
 
 
 def test_a_capture_of_a_cuda_graph_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,11 +180,11 @@ def test_a_capture_of_a_cuda_graph_is_not_waited_for(monkeypatch: pytest.MonkeyP
     _, check, _ = linear()
     on_gpu = {"weight": SimpleNamespace(is_cuda=True)}  # nothing else of it may be asked for
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    check.after_step(on_gpu, 0)  # type: ignore[arg-type]
+    check.after_step(on_gpu, 0, last=False)  # type: ignore[arg-type]
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     check.restart()
     with pytest.raises(TypeError, match="SimpleNamespace"):
-        check.after_step(on_gpu, 1)  # type: ignore[arg-type]
+        check.after_step(on_gpu, 1, last=False)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -201,3 +201,19 @@ def test_only_what_is_pruned_and_not_zero_leaks(dtype: torch.dtype, layout: torc
     assert leaks({"zeroed": zeroed, "whole": weight, "empty": empty, "one": one}, masks) == ["whole", "one"]
     assert leaks({"empty": empty}, masks) == []
     assert leaks({}, masks) == []
+
+
+def test_a_leak_within_a_phase_is_noticed_at_its_last_step() -> None:
+    run = train(Run.make(SGD), 0, FIRST + 1)
+    last = 2 * STEPS_PER_EPOCH - 1
+    for step in range(FIRST + 1, last):
+        step_with_changed_gradients(run, step, through_data)
+    with pytest.raises(RuntimeError, match=rf"^step {last}: pruned weights of .* moved\. Their gradients are not 0"):
+        step_with_changed_gradients(run, last, through_data)
+
+
+def test_finish_tells_gradients_from_a_dense_checkpoint() -> None:
+    run = train(Run.make(SGD), 0, TOTAL - 1)
+    step_with_changed_gradients(run, TOTAL - 1, through_data)
+    with pytest.raises(RuntimeError, match=r"^finish\(\): pruned weights of .* are not 0\. Their gradients are not 0"):
+        run.sparsifier.finish()

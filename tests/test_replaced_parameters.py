@@ -135,3 +135,23 @@ def test_tied_weights_are_looked_for_under_the_name_they_are_pruned_by() -> None
     model[0].weight = nn.Parameter(torch.ones(4, 4))
     with pytest.raises(RuntimeError, match=r"model no longer holds 0\.weight"):
         sparsifier.finish()
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 4)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.c(self.b(self.a(x).relu()).relu())
+
+
+def test_a_tied_weight_is_looked_for_under_all_its_names() -> None:
+    model = Tied()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.8, epochs=4), steps_per_epoch=1)
+    model.b.weight = nn.Parameter(model.b.weight.detach().clone())
+    optimizer.add_param_group({"params": [model.b.weight]})
+    with pytest.raises(RuntimeError, match=r"state_dict\(\): the model no longer holds b.weight as when"):
+        sparsifier.state_dict()

@@ -45,3 +45,9 @@ def test_sparse_adam_is_refused_by_name() -> None:
     model = Net()
     with pytest.raises(ValueError, match=r"^optimizer=SparseAdam: .* write torch\.optim\.Adam\("):
         attach(model, torch.optim.SparseAdam(list(model.parameters())))
+
+
+def test_lbfgs_is_refused() -> None:
+    model = Net()
+    with pytest.raises(ValueError, match=r"^optimizer=LBFGS: .*; write torch.optim.SGD or Adam"):
+        attach(model, torch.optim.LBFGS(model.parameters()))

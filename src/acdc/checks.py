@@ -67,6 +67,11 @@ def check_optimizer_keeps_pruned(optimizer: Optimizer, layers: Layers) -> None:
             f"optimizer={name}: it takes gradients of sparse layout only, and the masked gradients of prunable weights "
             "are dense tensors; write torch.optim.Adam(model.parameters(), ...), and nn.Embedding(..., sparse=False)"
         )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(
+            f"optimizer={name}: it steps by past gradients of all weights together, which no longer fit once masks "
+            "change; write torch.optim.SGD or Adam(model.parameters(), ...)"
+        )
     prunable = {id(weight.param): weight.name for weight in layers.weights}
     for index, group in enumerate(optimizer.param_groups):
         names = [prunable[id(param)] for param in group["params"] if id(param) in prunable]
@@ -135,13 +140,12 @@ def empty_layers(kept: Mapping[str, int]) -> str | None:
     )
 
 
-def thin_layers(kept: Mapping[str, int], layers: Layers, budgets: Sequence[Budget]) -> str | None:
-    """Return a warning about layers that a budget shared with others leaves nearly empty.
+def thin_layers(kept: Mapping[str, int], layers: Layers, budgets: Sequence[Budget]) -> dict[str, float]:
+    """Return the density of layers that a budget shared with others leaves nearly empty.
 
-    A large layer takes more than its share of the zeros, and at 90 % one of 98 % is common. A layer is nearly empty if
-    it keeps less than 1 % of its weights, and less than a fifth of the share that all layers of the budget keep: above
-    99 % zeros for targets up to 95 %, above 99.8 % for a target of 99 %. Budgets of a single layer are what was asked
-    for.
+    Such a layer keeps less than 1 % of its weights, and less than half of the share that all layers of the budget keep:
+    above 99 % zeros for targets up to 98 %, above 99.5 % for a target of 99 %. Budgets of a single layer are what was
+    asked for.
     """
     sizes = {weight.name: weight.param.numel() for weight in layers.weights}
     thin: dict[str, float] = {}
@@ -149,12 +153,15 @@ def thin_layers(kept: Mapping[str, int], layers: Layers, budgets: Sequence[Budge
         if len(budget.names) > 1 and all(name in kept for name in budget.names):
             share = sum(kept[name] for name in budget.names) / sum(sizes[name] for name in budget.names)
             densities = {name: kept[name] / sizes[name] for name in budget.names if kept[name]}
-            thin |= {name: density for name, density in densities.items() if density < min(0.01, share / 5)}
-    if not thin:
-        return None
+            thin |= {name: density for name, density in densities.items() if density < min(0.01, share / 2)}
+    return thin
+
+
+def nearly_empty(thin: Mapping[str, float], layers: int) -> str:
+    """Return a warning about thin layers, of so many in all."""
     named = few([f"{name} ({1 - density:.2%} zeros)" for name, density in thin.items()])
     return (
-        f"{len(thin)} of {len(kept)} layers are nearly empty: {named}. One threshold for all layers takes most from "
+        f"{len(thin)} of {layers} layers are nearly empty: {named}. One threshold for all layers takes most from "
         'those with small weights, and the few that are left may not carry the signal. Set distribution="erk" or '
         f'"uniform", leave a layer dense with exclude=[{next(iter(thin))!r}], or lower the sparsity'
     )
@@ -167,6 +174,6 @@ def few(names: Sequence[str]) -> str:
 
 def _short(value: Any) -> str:
     """A schedule by its total and number of phases, anything else as it is."""
-    if isinstance(value, Mapping) and {"phases", "total"} == set(value):
+    if isinstance(value, Mapping) and {"phases", "total"} == set(value) and isinstance(value["phases"], Sequence):
         return f"<{len(value['phases'])} phases, {value['total']}>"
     return repr(value)

@@ -21,7 +21,7 @@ _DENSE = 0.25  # share of pruned weights that move: 0.54 and more in models of d
 
 
 class LeakCheck:
-    """Looks at pruned weights after the steps 1, 8, 64 and 512 of a phase, and then after every 512th."""
+    """Looks at pruned weights after steps 1, 8, 64 and 512 of a phase, then every 512th, and after the last."""
 
     def __init__(self, weights: Mapping[str, Weight], optimizer: Optimizer) -> None:
         self._weights, self._optimizer = weights, optimizer
@@ -31,16 +31,23 @@ class LeakCheck:
         """Look after the next step: weights, state or masks are new."""
         self._steps = 0
 
-    def after_step(self, masks: Mapping[str, Tensor], step: int) -> None:
+    def after_step(self, masks: Mapping[str, Tensor], step: int, *, last: bool) -> None:
         """Refuse to go on once step `step` has moved pruned weights. A CUDA graph's capture cannot wait for a look."""
         self._steps += 1
-        if not _is_look(self._steps) or _is_capturing(masks):
+        if not (last or _is_look(self._steps)) or _is_capturing(masks):
             return
         params = {name: weight.param for name, weight in self._weights.items()}
         names = leaks(params, masks)
         # On a GPU 0 · ∞ leaves NaN in the gradient of a pruned weight: such a run has diverged, and shows it elsewhere.
         if names and all(bool(params[name].isfinite().all()) for name in names):
             raise RuntimeError(f"step {step}: pruned weights of {few(names)} moved. {self._cause(names, masks)}")
+
+    def check_finished(self, masks: Mapping[str, Tensor]) -> None:
+        """Refuse a finished model with pruned weights that are not 0. Where a view prunes without masks, there are
+        none."""
+        names = leaks({name: self._weights[name].param for name in masks}, masks)
+        if names:
+            raise RuntimeError(f"finish(): pruned weights of {few(names)} are not 0. {self._cause(names, masks)}")
 
     def _cause(self, names: list[str], masks: Mapping[str, Tensor]) -> str:
         params = {name: self._weights[name].param for name in names}
@@ -59,13 +66,6 @@ class LeakCheck:
                 "itself"
             )
         return _writer(self._weights, masks)
-
-
-def check_sparse(weights: Mapping[str, Weight], masks: Mapping[str, Tensor]) -> None:
-    """Refuse a finished model with pruned weights that are not 0. Where a view prunes without masks, there are none."""
-    names = leaks({name: weights[name].param for name in masks}, masks)
-    if names:
-        raise RuntimeError(f"finish(): pruned weights of {few(names)} are not 0. {_writer(weights, masks)}")
 
 
 def leaks(tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> list[str]:
@@ -96,8 +96,9 @@ def _writer(weights: Mapping[str, Weight], masks: Mapping[str, Tensor]) -> str:
     share = sum(moved.values()) / max(1, sum(total.values()))
     if share >= _DENSE and all(moved[name] for name in moved if total[name]):
         return (
-            f"{share:.0%} of all pruned weights are not 0: the model holds a checkpoint of a dense phase, or an "
-            "average that reaches back into one. Load the checkpoint of the last compressed step; with Hugging Face's "
+            f"{share:.0%} of all pruned weights are not 0. Most likely the model holds a checkpoint of a dense phase, "
+            "or an average that reaches back into one; or your own code writes weights (noise, a new start). Load "
+            "the checkpoint of the last compressed step; with Hugging Face's "
             "Trainer set load_best_model_at_end=False, or choose the best among epochs of the final compressed phase. "
             "Only if it is an average, call sparsifier.apply_masks(model) and evaluate it again: masks applied to a "
             "dense checkpoint give a model that was never trained to be sparse"

@@ -20,7 +20,10 @@ class Ownership:
     """The prunable weights as parameters of one model and one optimizer."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, weights: Sequence[Weight]) -> None:
-        self._model, self._optimizer, self._weights = model, optimizer, weights
+        self._model, self._optimizer = model, optimizer
+        ids = {id(weight.param) for weight in weights}
+        named = model.named_parameters(remove_duplicate=False)  # tied weights under all their names
+        self._params = {name: param for name, param in named if id(param) in ids}
         self._turn = 0
         self._walk()
 
@@ -31,8 +34,8 @@ class Ownership:
             for index, group in enumerate(self._optimizer.param_groups)
             for position, param in enumerate(group["params"])
         }
-        self._paths = [_path(self._model, weight) for weight in self._weights]
-        self._places = [places[id(weight.param)] for weight in self._weights]
+        self._paths = [_path(self._model, name, param) for name, param in self._params.items()]
+        self._places = [(param, *places[id(param)]) for param in self._params.values()]
 
     def in_model(self) -> bool:
         """Return whether the model holds every weight now, under its name."""
@@ -40,11 +43,11 @@ class Ownership:
 
     def check_next(self, action: str) -> None:
         """Look at one weight, the next at each call, and at all of them if it is not where it was."""
-        self._turn = turn = (self._turn + 1) % len(self._weights)
-        index, position = self._places[turn]
+        self._turn = turn = (self._turn + 1) % len(self._paths)
+        param, index, position = self._places[turn]
         groups = self._optimizer.param_groups
         params = groups[index]["params"] if index < len(groups) else ()
-        held = position < len(params) and params[position] is self._weights[turn].param
+        held = position < len(params) and params[position] is param
         if not held or any(mapping.get(key) is not value for mapping, key, value in self._paths[turn]):
             self.check(action)
             self._walk()  # the same parameters, elsewhere
@@ -53,7 +56,7 @@ class Ownership:
         """Refuse an action on weights that the model or the optimizer has lost."""
         self.check_model(action)
         held = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
-        lost = [weight.name for weight in self._weights if id(weight.param) not in held]
+        lost = [name for name, param in self._params.items() if id(param) not in held]
         if lost:
             raise RuntimeError(
                 f"{action}: the optimizer no longer holds {few(lost)}, which it held when the sparsifier was "
@@ -65,7 +68,7 @@ class Ownership:
     def check_model(self, action: str) -> None:
         """Refuse an action on weights that the model has lost."""
         now = dict(self._model.named_parameters(remove_duplicate=False))
-        lost = [weight.name for weight in self._weights if now.get(weight.name) is not weight.param]
+        lost = [name for name, param in self._params.items() if now.get(name) is not param]
         if not lost:
             return
         raise RuntimeError(
@@ -77,11 +80,11 @@ class Ownership:
         )
 
 
-def _path(model: nn.Module, weight: Weight) -> list[tuple[dict, str, object]]:
+def _path(model: nn.Module, name: str, param: nn.Parameter) -> list[tuple[dict, str, object]]:
     """Return the entries that lead from the model to a weight: one for each module on the way, and the parameter's."""
-    *modules, local = weight.name.split(".")
+    *modules, local = name.split(".")
     entries: list[tuple[dict, str, object]] = []
     for key in modules:
         entries.append((model._modules, key, model._modules[key]))
         model = model._modules[key]  # pyright: ignore[reportAssignmentType]
-    return [*entries, (model._parameters, local, weight.param)]
+    return [*entries, (model._parameters, local, param)]

@@ -25,10 +25,11 @@ from acdc.checks import (
     check_optimizer_keeps_pruned,
     check_types,
     empty_layers,
+    nearly_empty,
     thin_layers,
 )
 from acdc.host import forget, has_closure, loss_scale, plain_model, plain_optimizer, step_was_skipped
-from acdc.leaks import LeakCheck, check_sparse
+from acdc.leaks import LeakCheck
 from acdc.method import Method
 from acdc.ownership import Ownership
 from acdc.pruning import Pruning
@@ -381,7 +382,7 @@ class Sparsifier:
         if ends_dense:
             self.keep_twin()
         else:
-            check_sparse(self._weights, self._pruning.masks)
+            self._leak_check.check_finished(self._pruning.masks)
             self._count_kept()  # a method may have raised the sparsity since the phase began
         sparse, masks = (self.kept_sparse if ends_dense else None) or self._sparse_now()
         return Result(
@@ -524,8 +525,8 @@ class Sparsifier:
         kept = {name: working.count_kept(mask) for name, mask in self.masks.items()}
         if warning := empty_layers(kept):
             self._say_once(warning)
-        if warning := thin_layers(kept, self.layers, self.budgets):
-            self._say_once(warning, topic="thin layers")  # their numbers differ from phase to phase
+        if thin := thin_layers(kept, self.layers, self.budgets):
+            self._say_once(nearly_empty(thin, len(kept)), topic=f"thin: {', '.join(thin)}")  # whatever their numbers
         return kept
 
     # Hooks
@@ -605,7 +606,7 @@ class Sparsifier:
         self._step += 1
         self._watch_for_next_phase()
         if self._pruning.masked and self._pruning.keeps_zeros:  # else they were zeroed just now
-            self._leak_check.after_step(self._pruning.masks, self._step - 1)
+            self._leak_check.after_step(self._pruning.masks, self._step - 1, last=self._due == "phase")
 
     def _refuse_if_detached(self, verb: str) -> None:
         if not self._attached:

@@ -8,6 +8,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddic
 from torch import Tensor
 from torch.optim import Optimizer
 
+_SWITCHES = ("params", "lr", "foreach", "fused", "capturable")  # of a param group: set by schedules, or by the device
+
 
 class Plain:
     """In the place of a type: numbers, texts, None, and lists, tuples and dicts of them."""
@@ -87,8 +89,12 @@ def check_optimizer(state: Any, optimizer: Optimizer, name: str, kinds: Mapping[
         raise ValueError(f"{name}.param_groups: they hold other parameters than the model's")
     for index, (group, own) in enumerate(zip(groups, ours, strict=True)):
         for key, value in own.items():
-            if key not in group and (kinds is None or value is None or isinstance(value, bool)):
+            if key not in group and (kinds is None or not value):
                 continue  # an option of a newer torch, which fills it in; or of a scheduler, in a user's loop
+            if kinds is not None and key not in _SWITCHES and key in group and group[key] != value:
+                raise ValueError(
+                    f"{name}.param_groups[{index}].{key}: expected {value!r}, received {_kind(group[key])}"
+                )
             if key not in group or not _alike(group[key], value):
                 received = _kind(group[key]) if key in group else "nothing"
                 raise ValueError(f"{name}.param_groups[{index}].{key}: expected {_kind(value)}, received {received}")

@@ -189,3 +189,16 @@ def test_a_parameter_beside_layers_is_to_be_named_in_full() -> None:
 def test_parameters_named_as_weight_norm_names_its_own_are_not_taken_for_them() -> None:
     """w_g and w_v without a w that is computed from them: a gate and a value."""
     assert not find_prunable(model()).computed
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (nn.Linear, r"include=\[Linear\]: .*write include=\[lambda name, module: isinstance\(module, Linear\)\]"),
+        (lambda name: True, r"include=\[<lambda>\]: expected a function of two arguments"),
+    ],
+    ids=["class", "one argument"],
+)
+def test_a_rule_that_cannot_be_asked_says_what_to_write(rule: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        find_prunable(nn.Sequential(nn.Linear(4, 4)), include=[rule])  # type: ignore[list-item]

@@ -109,3 +109,11 @@ def test_the_suite_sets_the_remedy_before_torch_is_imported() -> None:
         environment.pop(name, None)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "AVX512_CORE_BF16"), done.stderr
+
+
+def test_a_run_that_has_begun_keeps_its_precision(crashing: None) -> None:
+    said = unsupported("bf16", CPU, begun=True)
+    assert said is not None
+    assert said.endswith(
+        "a run goes on in its own precision: type ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the command"
+    )

@@ -47,10 +47,20 @@ WRONG: dict[str, Callable[[State], Any]] = {
     ),
     "state.sparsifier.history[0].step: expected int": lambda state: state["sparsifier"]["history"][0].update(step="x"),
     "state.best: expected dict or None, received 1": lambda state: state.update(best=1),
+    "state.seconds: expected a finite number, received nan": lambda state: state.update(seconds=float("nan")),
 }
 UNFIT: dict[str, Callable[[State], Any]] = {
     "epoch: expected 0 to 4, received 5": lambda state: state.update(epoch=5),
     "batch: expected 0 to 5, received -1": lambda state: state.update(batch=-1),
+    "sparsifier.step: expected 15, as epoch and batch say": lambda state: state.update(epoch=3),
+    "model.fc.bias: expected finite numbers": lambda state: state["model"]["fc.bias"].fill_(float("nan")),
+    "optimizer.param_groups[0].momentum: expected 0.9, received 0.1": (
+        lambda state: state["optimizer"]["param_groups"][0].update(momentum=0.1)
+    ),
+    "optimizer.param_groups[0].nesterov: expected True, received nothing": (
+        lambda state: state["optimizer"]["param_groups"][0].pop("nesterov")
+    ),
+    "optimizer.state: expected that of": lambda state: state["optimizer"]["state"].pop(0),
     "sparsifier: expected one in this stage": lambda state: state.update(sparsifier=None),
     "ema: expected one in this stage": lambda state: state.update(ema=None),
     "model: fc.bias is missing": lambda state: state["model"].pop("fc.bias"),

@@ -33,16 +33,16 @@ class Place:
         return str(Path(self.root).resolve()) if self.root else None
 
 
-def load(recipe: Recipe, place: Place) -> loading.Problem:
-    """The data to train on."""
-    if wrong := not_here(recipe, place.device):
+def load(recipe: Recipe, place: Place, *, begun: bool = False) -> loading.Problem:
+    """The data to train on, of a new run or one that has begun."""
+    if wrong := not_here(recipe, place.device, begun=begun):
         raise UsageError(wrong)
     return load_data(recipe, place.device, root=place.root, workers=place.workers, world=place.world)
 
 
-def not_here(recipe: Recipe, device: torch.device) -> list[str]:
+def not_here(recipe: Recipe, device: torch.device, *, begun: bool = False) -> list[str]:
     """What this device cannot do."""
-    why = step.unsupported(recipe.train.precision, device)
+    why = step.unsupported(recipe.train.precision, device, begun=begun)
     return [f'train.precision = "{recipe.train.precision}": {why}'] if why else []
 
 

@@ -169,7 +169,7 @@ def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path, str | None]:
 
 def _begun(recipe: Recipe, place: Place) -> Ready:
     """Of a run that has a folder already."""
-    problem = load(recipe, place)
+    problem = load(recipe, place, begun=True)
     try:
         return Ready(problem, fit(recipe, Facts.of(problem), place.device, place.world.size, began=True))
     except UsageError:

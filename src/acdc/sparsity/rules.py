@@ -1,5 +1,6 @@
 """Rules that choose weights by the names of parameters and modules, and what is said of a rule that chooses nothing."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -18,11 +19,31 @@ def check_rules(argument: str, rules: Any) -> None:
     if isinstance(rules, str) or callable(rules):
         raise TypeError(f"{argument}={rules!r}: expected a list of rules; write {argument}=[{rules!r}]")
     for rule in rules:
+        if isinstance(rule, type):
+            raise TypeError(
+                f"{argument}=[{rule.__name__}]: expected names or functions, and this is a class; write "
+                f"{argument}=[lambda name, module: isinstance(module, {rule.__name__})]"
+            )
         if isinstance(rule, nn.Module) or not (isinstance(rule, str) or callable(rule)):
             raise TypeError(
                 f"{argument}=[{type(rule).__name__}]: expected names such as 'fc' or 'layer4.*', or functions of "
                 "(weight name, module); name the module as model.named_modules() does"
             )
+        if callable(rule) and not _takes_two(rule):
+            raise TypeError(
+                f"{argument}=[{getattr(rule, '__name__', 'function')}]: expected a function of two arguments; write "
+                f"{argument}=[lambda name, module: ...]"
+            )
+
+
+def _takes_two(rule: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(rule).bind("name", None)
+    except TypeError:
+        return False
+    except ValueError:  # of a function written in C, which does not tell
+        return True
+    return True
 
 
 def matches(rule: Rule, weight: Weight) -> bool:

@@ -38,10 +38,12 @@ def remedy_works() -> bool:
     return _failure(dict([REMEDY])) is None
 
 
-def advice() -> str:
-    """What happened and what to type, for a CPU whose bf16 kernels crash."""
+def advice(*, begun: bool = False) -> str:
+    """What happened and what to type, for a CPU whose bf16 kernels crash. A run that has begun keeps its precision."""
     name, value = REMEDY
     happened = f"torch's bf16 kernels crash on this CPU ({crash_on_cpu()}; it may advertise AMX and not have it)"
+    if begun:
+        return f"{happened}; a run goes on in its own precision: type {name}={value} before the command"
     if not remedy_works():
         return f"{happened}; use fp32: type --set train.precision=fp32"
     return f"{happened}; type {name}={value} before the command, or --set train.precision=fp32"

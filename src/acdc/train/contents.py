@@ -3,6 +3,7 @@
 Whether it fits the stage that it is loaded into is for Stage.load_state_dict to say.
 """
 
+import math
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -77,6 +78,9 @@ def check_contents(path: Path, state: Any) -> None:
     """Raise a MismatchError that names the file and the first part that is missing or of another type."""
     try:
         check(state, Contents, "state")
+        for name, seconds in (("seconds", state["seconds"]), ("extra.seconds", state["extra"]["seconds"])):
+            if not math.isfinite(seconds):
+                raise ValueError(f"state.{name}: expected a finite number, received {seconds}")
         for key in ("rng", "totals"):
             if len(state[key]) != state["extra"]["world"]:
                 raise ValueError(f"state.{key}: expected {state['extra']['world']} ranks, received {len(state[key])}")

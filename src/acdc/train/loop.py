@@ -422,9 +422,20 @@ class Stage:
         for part, own in (("sparsifier", self.sparsifier), ("scaler", self.scaler), ("ema", self.ema)):
             if (state[part] is None) != (own is None):
                 raise ValueError(f"{part}: expected {'none' if own is None else 'one'} in this stage")
+        step = state["epoch"] * steps + state["batch"]
+        if self.sparsifier and state["sparsifier"]["step"] != step:
+            raise ValueError(f"sparsifier.step: expected {step}, as epoch and batch say, received another")
         check_tensors(state["model"], weights, "model")
+        for name, tensor in state["model"].items():
+            if not tensor.isfinite().all():
+                raise ValueError(f"model.{name}: expected finite numbers")
         kinds = optim.kept_of_a_parameter(self.recipe.optimizer, self.setting.device, self.recipe.train.precision)
         check_optimizer(state["optimizer"], self.optimizer, "optimizer", kinds)
+        if kinds and step and self.scaler is None:  # whose first steps may all be skipped
+            trained = sum(param.requires_grad for param in self.model.parameters())
+            kept = sum(map(bool, state["optimizer"]["state"].values()))
+            if kept != trained:
+                raise ValueError(f"optimizer.state: expected that of {trained} parameters, received {kept}")
         if state["sparsifier"] is not None and (twin := state["sparsifier"]["twin"]) is not None:
             check_optimizer(twin["optimizer"], self.optimizer, "sparsifier.twin.optimizer", kinds)
         if self.ema is not None:

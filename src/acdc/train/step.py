@@ -78,13 +78,13 @@ def compiler() -> str | None:
     return next((path for name in ("c++", "g++", "clang++", "cc", "gcc") if (path := shutil.which(name))), None)
 
 
-def unsupported(precision: str, device: torch.device) -> str | None:
+def unsupported(precision: str, device: torch.device, *, begun: bool = False) -> str | None:
     """Why this device cannot compute in this precision, and what to type instead; None if it can."""
     if device.type != "cpu":
         return None
     if precision == "fp16":
         return 'it needs a GPU; on a CPU type --set train.precision=bf16, or "fp32"'
-    return bf16.advice() if precision == "bf16" and bf16.crash_on_cpu() else None
+    return bf16.advice(begun=begun) if precision == "bf16" and bf16.crash_on_cpu() else None
 
 
 def computable(recipe: Recipe, device: torch.device) -> Recipe:
