@@ -31,8 +31,8 @@ test: $(STAMP)
 
 # No venv: constraints.txt pins torch for development, and a machine with a GPU has its own build of it.
 PYTHON := python3
-GPU    := tests/conformance tests/train/test_gpu.py tests/train/test_step.py tests/train/test_loop.py \
-          tests/train/test_evaluation.py tests/train/test_optim.py
+GPU    := tests/conformance tests/train/test_gpu.py tests/train/test_step.py tests/train/test_stage.py \
+          tests/train/test_evaluate.py tests/train/test_optim.py
 
 test-gpu:
 	PYTHONPATH=src ACDC_TEST_DEVICE=cuda $(PYTHON) -m pytest $(GPU)

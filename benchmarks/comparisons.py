@@ -23,7 +23,7 @@ from acdc.report.comparison import cells, rows
 from acdc.report.read import ReportError, read
 from acdc.runs import records
 from acdc.runs.decode import require
-from acdc.train.folder import write_json
+from acdc.runs.folder import write_json
 from benchmarks import keeping
 from benchmarks.console import print_table, run, say
 from benchmarks.record import RESULTS

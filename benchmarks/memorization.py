@@ -19,12 +19,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from acdc.cli import common, pool
+from acdc.cli import common
 from acdc.cli.train import Place
+from acdc.recipes import load
 from acdc.report.panels import draw_panels, read_curves
+from acdc.runs import folder
 from acdc.runs.decode import require
 from acdc.runs.records import RunResult
-from acdc.train import folder, reading
+from acdc.train import pool
 from acdc.train.distributed import World
 from benchmarks import keeping, memorized
 from benchmarks.console import print_table, run, say
@@ -75,8 +77,8 @@ def why_not(one: Path) -> str | None:
     """Why a run cannot be kept, or None: it is there, it is complete, and it is the paper's experiment."""
     if not (one / "result.json").is_file():
         return f"{one}: no result.json; only complete runs are kept"
-    trained = reading.from_dict(keeping.settings_of(one)["recipe"]).to_dict()
-    meant = reading.read(RECIPE, settings_of(None)[one.name])
+    trained = load.from_dict(keeping.settings_of(one)["recipe"]).to_dict()
+    meant = load.read(RECIPE, settings_of(None)[one.name])
     for table in ("model", "data", "optimizer", "rate", "method", "train"):
         for key, wanted in meant.to_dict()[table].items():
             if key not in HOW and (found := trained[table][key]) != wanted:
@@ -131,7 +133,7 @@ def train(options: argparse.Namespace) -> int:
     runs = {name: [*options.set, *said] for name, said in settings_of(options.epochs).items()}
     jobs = [pool.Job(name, options.out / name) for name in runs]
     for job in jobs:
-        pool.prepare(reading.read(RECIPE, runs[job.name]), job.folder)
+        pool.prepare(load.read(RECIPE, runs[job.name]), job.folder)
     code = pool.run_all(jobs, place, pool.read_jobs(options.jobs), "the same command").code
     if code:
         return code

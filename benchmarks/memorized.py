@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from acdc.train import reading
+from acdc.recipes import load
 from benchmarks import keeping
 from benchmarks.record import read
 
@@ -41,7 +41,7 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
 
 def collect(runs: Sequence[Path], commit: str | None) -> Kept:
     """What the table needs of complete runs, and what ran them."""
-    recipes = [reading.from_dict(keeping.settings_of(run)["recipe"]) for run in runs]
+    recipes = [load.from_dict(keeping.settings_of(run)["recipe"]) for run in runs]
     return {
         "model": recipes[0].model.name,
         "data": recipes[0].data.name,

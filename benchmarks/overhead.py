@@ -25,7 +25,7 @@ from torch.nn import functional
 from torch.nn.utils import prune
 
 import acdc
-from acdc.sparsifier import attached_to
+from acdc.core.sparsifier import attached_to
 from benchmarks import nets
 from benchmarks.console import print_table, progress, run, say
 from benchmarks.record import RESULTS, Row, append, environment

@@ -19,8 +19,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.cli import weights
-from acdc.train.evaluation import evaluate
+from acdc.train import weights
+from acdc.train.evaluate import evaluate
 from acdc.train.experiment import reproducible
 from acdc.train.recalibrate import norms_of, recalibrate
 from acdc.train.setting import Setting

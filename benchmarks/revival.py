@@ -13,7 +13,8 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 import acdc
-from acdc.train import loading, optim, reading
+from acdc.recipes import load
+from acdc.train import loading, optim
 from acdc.train.distributed import World
 from acdc.train.rates import Rates
 from benchmarks.console import print_table, run
@@ -23,7 +24,7 @@ Table = tuple[str, list[str], list[list[str]], str]
 
 def measure(settings: list[str]) -> Table:
     """Train the digits recipe in a plain loop and look at gradients where a dense phase begins."""
-    recipe, device = reading.read("digits", settings), torch.device("cpu")
+    recipe, device = load.read("digits", settings), torch.device("cpu")
     problem = loading.load(recipe, device, world=World())
     model, train, method = problem.new_model(recipe), problem.loaders.train, recipe.build_method()
     assert method is not None, "the recipe's is AC/DC"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
 
-from acdc.sparsity.select import top_k
+from acdc.sparsity.topk import top_k
 
 Weights = Mapping[str, Tensor]
 Masks = dict[str, Tensor]

@@ -13,13 +13,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from acdc.measure.flops import training_flops
+from acdc.flops.training import training_flops
+from acdc.recipes import load
+from acdc.recipes.paper import row_for
+from acdc.recipes.schema import PaperRow, Recipe
 from acdc.runs.decode import read_lines, require
+from acdc.runs.folder import write_json
 from acdc.runs.records import EpochRow, RunConfig, RunResult
-from acdc.train import reading
-from acdc.train.folder import write_json
-from acdc.train.paper import row_for
-from acdc.train.recipe import PaperRow, Recipe
 from benchmarks.console import run, say
 from benchmarks.keeping import FILES, log_of, settings_of
 from benchmarks.record import RESULTS
@@ -35,7 +35,7 @@ def keep(source: Path, results: Path = RESULTS, commit: str | None = None) -> Pa
     """
     if not (source / "result.json").is_file():
         raise FileNotFoundError(f"{source} has no result.json: only complete runs are kept")
-    recipe = reading.from_dict(settings_of(source)["recipe"])
+    recipe = load.from_dict(settings_of(source)["recipe"])
     target = results / "runs" / name_of(recipe)
     target.mkdir(parents=True)
     for name in (*FILES, "agreement.json"):
@@ -69,7 +69,7 @@ def _read(folder: Path) -> Kept:
     models = {Path(model.file).stem: asdict(model) for model in result.models}
     dense = result.models[0].dense_flops
     stage = [row for row in _rows(folder) if row.run != "finetune"]
-    recipe = reading.from_dict(config.recipe.settings)
+    recipe = load.from_dict(config.recipe.settings)
     method = recipe.build_method()
     cost = training_flops(
         ((row.kind, row.flops) for row in stage), dense, sparse=method.sparse_flops if method else None

@@ -24,7 +24,8 @@ import torch
 
 import acdc
 from acdc import models
-from acdc.train import experiment, optim, reading
+from acdc.recipes import load
+from acdc.train import experiment, optim
 from acdc.train.scaling import Scaler
 from acdc.train.step import Execution, Step, Totals, autocast, without_kernel_search
 from benchmarks.console import print_table, progress, run, say
@@ -45,7 +46,7 @@ def measure(
     name: str, limit: str, device: torch.device, steps: int, batch: int | None = None, compiled: bool = False
 ) -> dict[str, Any]:
     """Run in a process that has not used cuDNN before."""
-    recipe = reading.read(name)
+    recipe = load.read(name)
     classes, side = SHAPES[name]
     batch = batch or recipe.train.batch_size
     torch.zeros(1, device=device)

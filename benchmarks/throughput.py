@@ -20,13 +20,14 @@ from pathlib import Path
 
 import torch
 
+from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import nonzeros
+from acdc.recipes import load
 from acdc.runs.records import EpochRow
-from acdc.sparsity.uses import forward_uses
-from acdc.train import experiment, loading, reading
+from acdc.train import experiment, loading
 from acdc.train.distributed import World
-from acdc.train.loop import Stage
 from acdc.train.setting import Setting
+from acdc.train.stage import Stage
 from acdc.train.step import choose
 from benchmarks.console import print_table, progress, run, say
 from benchmarks.record import RESULTS, append, environment
@@ -43,7 +44,7 @@ def measure(name: str, device: torch.device, images: int, compiled: str, changes
         "data.name=synthetic", f"data.classes={CLASSES[name]}", f"data.train={images}", f"data.test={images // 5}",
         f"method.schedule={PHASES}", f'train.compile="{compiled}"', "run.checkpoint_every=1000ep",
     ]  # fmt: skip
-    recipe = reading.read(name, settings)
+    recipe = load.read(name, settings)
     problem = loading.load(recipe, device, world=World())
     steps = 100_000 if compiled == "auto" else 1  # as in a run of the recipe's own length
     execution = choose(recipe.train, device, steps=steps, world=1)

@@ -18,7 +18,7 @@ if "ACDC_TESTS_PROBED_BF16" not in os.environ:
 
 import torch
 
-from acdc.trigger import _eager_forward
+from acdc.core.hooks import _eager_forward
 from tests import processes
 
 # One thread a process: the suite runs in several, and two pools of spinning threads on one core stall each other.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from acdc.cli import main
-from acdc.train import folder
+from acdc.runs import folder
 from tests.waiting import HANG
 
 

@@ -8,8 +8,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from acdc import integrity
+from acdc.core.result import write_safetensors
 from acdc.integrity import IntegrityError, UnsealedError
-from acdc.twin import write_safetensors
 
 TENSORS = {"a.weight": torch.arange(6.0).reshape(2, 3), "mask": torch.tensor([True, False]), "acdc": torch.ones(1)}
 

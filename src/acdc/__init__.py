@@ -9,12 +9,12 @@ import typing
 from acdc._version import __version__
 
 if typing.TYPE_CHECKING:
+    from acdc.core.result import Result, finetune_dense
+    from acdc.core.sparsifier import Sparsifier, attach
     from acdc.methods.acdc import ACDC
     from acdc.schedule import Duration, Phase, Schedule
-    from acdc.sparsifier import Sparsifier, attach
     from acdc.sparsity.layers import find_prunable
     from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
-    from acdc.twin import Result, finetune_dense
 
 __all__ = [
     "ACDC",
@@ -39,17 +39,29 @@ _PLACES = {
     "Duration": "schedule",
     "Phase": "schedule",
     "Schedule": "schedule",
-    "Sparsifier": "sparsifier",
-    "attach": "sparsifier",
+    "Sparsifier": "core.sparsifier",
+    "attach": "core.sparsifier",
     "find_prunable": "sparsity.layers",
     "NM": "sparsity.patterns",
     "Block": "sparsity.patterns",
     "Channel": "sparsity.patterns",
     "Unstructured": "sparsity.patterns",
-    "Result": "twin",
-    "finetune_dense": "twin",
+    "Result": "core.result",
+    "finetune_dense": "core.result",
 }
-_PARTS = ("criteria", "data", "measure", "methods", "models", "schedule", "sparsifier", "sparsity", "train", "twin")
+_PARTS = (
+    "core",
+    "criteria",
+    "data",
+    "flops",
+    "measure",
+    "methods",
+    "models",
+    "recipes",
+    "schedule",
+    "sparsity",
+    "train",
+)
 
 
 def __getattr__(name: str) -> typing.Any:

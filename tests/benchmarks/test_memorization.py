@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from acdc.train import reading
+from acdc.recipes import load
 from benchmarks import keeping, memorization, memorized, readme, tables
 from tests.report.runs import row
 
@@ -37,7 +37,7 @@ def rows(recipe: Any, seed: int) -> list[dict[str, Any]]:
 def make(out: Path, seed: int = 0) -> Path:
     """A folder as the ten runs leave it, less what is large."""
     for name, said in memorization.settings_of(None).items():
-        recipe = reading.read(memorization.RECIPE, [f"run.seeds=[{seed}]", "train.precision=bf16", *said])
+        recipe = load.read(memorization.RECIPE, [f"run.seeds=[{seed}]", "train.precision=bf16", *said])
         run = out / name
         run.mkdir(parents=True)
         config = {
@@ -178,7 +178,7 @@ def test_the_table_has_both_phases_ends(results: Path) -> None:
 def test_the_paper_s_words_are_those_of_the_recipe() -> None:
     notes = {
         (bool(row.set["data.crop"]), row.set["method.sparsity"]): row.note
-        for row in reading.read(memorization.RECIPE).paper
+        for row in load.read(memorization.RECIPE).paper
     }
     for (augmented, sparsity), words in memorized.PAPER.items():
         said = notes[augmented, sparsity or 0.5]  # what it says of the baseline stands beside 50 %

@@ -7,7 +7,8 @@ from typing import TextIO
 
 import pytest
 
-from acdc.cli import main, pool
+from acdc.cli import main
+from acdc.train import pool
 
 
 class InProcess:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from acdc import models
-from acdc.cli import main, timing
-from acdc.train import reading
+from acdc.cli import main
+from acdc.recipes import load
+from acdc.train import timing
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +29,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
-@pytest.mark.parametrize("name", reading.shipped())
+@pytest.mark.parametrize("name", load.shipped())
 def test_every_recipe(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    out, recipe = checked(capsys, name), reading.read(name)
+    out, recipe = checked(capsys, name), load.read(name)
     assert out.startswith(f"{name}: {recipe.about}\n")
     assert ("warning: data not found" in out) == (recipe.data.name != "digits")
     assert ("as published; not found here" in out) == (recipe.data.name != "digits")
@@ -239,7 +240,7 @@ def test_steps_are_timed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def test_a_slow_step_is_measured_on_a_smaller_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_ENOUGH", 0.05)
     monkeypatch.setattr(timing, "_SLOW", 1e-6)
-    recipe = reading.read("digits", ["train.precision=fp16"])
+    recipe = load.read("digits", ["train.precision=fp16"])
     model = models.build("digits_net", classes=10, in_channels=1, seed=0)
     found = timing.measure(recipe, model, (1, 8, 8), 10, torch.device("cpu"))
     assert (found.batch, found.precision, found.memory) == (4, "fp32", None)
@@ -251,7 +252,7 @@ def test_threads_are_left_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_ENOUGH", 0.01)
     before = torch.get_num_threads()
     model = models.build("digits_net", classes=10, in_channels=1, seed=0)
-    found = timing.measure(reading.read("digits", ["train.threads=2"]), model, (1, 8, 8), 10, torch.device("cpu"))
+    found = timing.measure(load.read("digits", ["train.threads=2"]), model, (1, 8, 8), 10, torch.device("cpu"))
     assert (found.threads, torch.get_num_threads()) == (2, before)
 
 

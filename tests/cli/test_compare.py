@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from acdc.cli import compare, main
-from acdc.cli.errors import UsageError
+from acdc.core.result import write_safetensors
+from acdc.errors import UsageError
 from acdc.measure.agreement import agreement
-from acdc.train import predictions
-from acdc.train.predictions import Made
-from acdc.twin import write_safetensors
+from acdc.runs import predictions
+from acdc.runs.predictions import Made
 from tests.train.problems import JPEGS, jpegs
 
 

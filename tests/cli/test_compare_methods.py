@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from acdc.cli import common, compare_methods, main, pool, variants
-from acdc.cli.cells import by_method, plan
-from acdc.cli.errors import Problems
-from acdc.train.recipe import Recipe
+from acdc.cli import common, compare_methods, main
+from acdc.errors import Problems
+from acdc.recipes.schema import Recipe
+from acdc.train import pool, variants
+from acdc.train.cells import by_method, plan
 from tests.cli import in_process
 from tests.processes import PIPE, Process
 from tests.waiting import HANG

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from acdc.cli import main
-from acdc.train import reading
+from acdc.recipes import load
 
 
-@pytest.mark.parametrize("name", reading.shipped())
+@pytest.mark.parametrize("name", load.shipped())
 def test_a_copy_is_the_same_bytes_and_trains_the_same(name: str, tmp_path: Path) -> None:
     assert main(["cp", name, str(tmp_path / "copy.toml")]) == 0
-    assert (tmp_path / "copy.toml").read_bytes() == reading.shipped()[name].read_bytes()
-    copied, recipe = reading.read(str(tmp_path / "copy.toml")).to_dict(), reading.read(name).to_dict()
+    assert (tmp_path / "copy.toml").read_bytes() == load.shipped()[name].read_bytes()
+    copied, recipe = load.read(str(tmp_path / "copy.toml")).to_dict(), load.read(name).to_dict()
     assert copied.pop("name") == "copy"
     recipe.pop("name")
     assert copied == recipe
@@ -50,7 +50,7 @@ def test_without_links_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(os, "link", refuse)
     assert main(["cp", "digits", str(tmp_path)]) == 0
-    assert (tmp_path / "digits.toml").read_bytes() == reading.shipped()["digits"].read_bytes()
+    assert (tmp_path / "digits.toml").read_bytes() == load.shipped()["digits"].read_bytes()
     assert main(["cp", "digits", str(tmp_path)]) == 2
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from acdc.cli import differences
-from acdc.train import reading
+from acdc.recipes import load
+from acdc.runs import differences
 
 
 def recipe(*settings: str) -> dict[str, Any]:
     """As a file has it."""
-    return json.loads(json.dumps(reading.read("digits", settings).to_dict()))
+    return json.loads(json.dumps(load.read("digits", settings).to_dict()))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 
 from acdc import criteria, data, methods, models
 from acdc.cli import main
+from acdc.recipes import load
 from acdc.schedule import Schedule
-from acdc.train import reading
 
 
 def listed(capsys: pytest.CaptureFixture[str], *what: str) -> dict[str, str]:
@@ -20,12 +20,12 @@ def listed(capsys: pytest.CaptureFixture[str], *what: str) -> dict[str, str]:
 
 def test_recipes_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     rows = listed(capsys)
-    assert set(rows) == set(reading.shipped())
+    assert set(rows) == set(load.shipped())
     assert rows["cifar100-wrn28-10"].split()[1:4] == ["wrn28_10", "cifar100", "200"]
     assert "AC/DC-20" in rows["cifar100-wrn28-10"]
     assert listed(capsys, "recipes") == rows
     for name, row in rows.items():  # as they are read to be trained
-        recipe = reading.read(name)
+        recipe = load.read(name)
         assert row.split()[1:4] == [recipe.model.name, recipe.data.name, str(recipe.epochs)]
         assert row.endswith(recipe.about)
 
@@ -71,7 +71,7 @@ def test_no_color_is_plain_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch, pl
     assert main(["ls"]) == 0
     out = sys.stdout.getvalue()
     assert ("\x1b" not in out) == plain
-    assert all(name in out for name in reading.shipped())
+    assert all(name in out for name in load.shipped())
 
 
 def test_an_unknown_list_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

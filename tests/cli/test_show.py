@@ -8,8 +8,8 @@ import pytest
 
 from acdc.cli import main
 from acdc.cli.show import command, to_toml
+from acdc.recipes import load
 from acdc.schedule import Schedule
-from acdc.train import reading
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -17,12 +17,12 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", reading.shipped())
+@pytest.mark.parametrize("name", load.shipped())
 def test_it_shows_the_recipe_as_a_file_would_say_it(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    recipe = reading.read(name)
+    recipe = load.read(name)
     tables = tomllib.loads(to_toml(recipe))
-    tables["paper"] = tomllib.loads(reading.find(name).read_text(encoding="utf-8")).get("paper", [])
-    assert reading.from_tables(name, tables) == recipe
+    tables["paper"] = tomllib.loads(load.find(name).read_text(encoding="utf-8")).get("paper", [])
+    assert load.from_tables(name, tables) == recipe
     out = shown(capsys, name)
     assert to_toml(recipe) in out
     assert str(recipe.schedule() or f"dense training, {recipe.epochs} epochs") in out
@@ -30,8 +30,8 @@ def test_it_shows_the_recipe_as_a_file_would_say_it(capsys: pytest.CaptureFixtur
 
 def test_odd_values_survive() -> None:
     settings = ['method.distribution={ "stages.*" = 0.8, fc = 0.5 }', r'method.exclude=["a\"b", "ü\\"]']
-    recipe = reading.read("digits", settings)
-    assert reading.from_tables("digits", tomllib.loads(to_toml(recipe))) == recipe
+    recipe = load.read("digits", settings)
+    assert load.from_tables("digits", tomllib.loads(to_toml(recipe))) == recipe
 
 
 def test_settings_show_in_recipe_and_timeline(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,11 +43,11 @@ def test_settings_show_in_recipe_and_timeline(capsys: pytest.CaptureFixture[str]
     assert str(Schedule.cifar100_14()) in out
 
 
-@pytest.mark.parametrize("name", [name for name in reading.shipped() if reading.read(name).paper])
+@pytest.mark.parametrize("name", [name for name in load.shipped() if load.read(name).paper])
 def test_each_row_of_the_paper_has_its_command(capsys: pytest.CaptureFixture[str], name: str) -> None:
     out = shown(capsys, name)
     lines = [line.split(maxsplit=1)[1] for line in out.splitlines() if "acdc train" in line]
-    rows = reading.read(name).paper
+    rows = load.read(name).paper
     assert lines == [command(name, row) for row in rows]
     assert [line for line in lines if shlex.split(line)[:3] != ["acdc", "train", name]] == []
     for row in rows:

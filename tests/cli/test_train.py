@@ -21,17 +21,19 @@ from safetensors.torch import load_file
 
 import acdc
 from acdc import integrity
-from acdc.cli import common, main, telling, train
-from acdc.cli.errors import UsageError
+from acdc.cli import common, main, train
 from acdc.data.digits import load_digits
 from acdc.data.images import InMemory
-from acdc.measure.flops import inference_flops
+from acdc.errors import UsageError
+from acdc.flops.training import inference_flops
 from acdc.models.resnet_cifar import digits_net
+from acdc.recipes import load
+from acdc.runs import folder, predictions
 from acdc.runs.records import ModelResult
-from acdc.train import experiment, folder, loading, planning, predictions, reading
+from acdc.train import experiment, loading, planning, telling
 from acdc.train.console import open_console
 from acdc.train.distributed import World
-from acdc.train.evaluation import evaluate
+from acdc.train.evaluate import evaluate
 from acdc.train.setting import Setting
 from acdc.train.step import Execution
 from tests import processes
@@ -157,7 +159,7 @@ def test_the_table_is_what_the_files_measure(run: Path) -> None:
         model.load_state_dict(load_file(run / row["file"]))
         flops = inference_flops(model, torch.zeros(1, 1, 8, 8))
         batches = InMemory(data.test, data, batch_size=400)
-        score = evaluate(model, batches, reading.read("digits"), setting)
+        score = evaluate(model, batches, load.read("digits"), setting)
         assert (row["test_accuracy"], row["test_loss"]) == (score.accuracy, pytest.approx(score.loss, rel=1e-5))
         assert (row["flops"], row["dense_flops"], row["flops_ratio"]) == (flops.actual, flops.dense, flops.ratio)
     assert rows[1]["sparsity"] == pytest.approx(0.9, abs=1e-4)
@@ -186,7 +188,7 @@ def test_torch_s_threads_are_as_before(run: Path) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        with experiment.reproducible(reading.read("digits"), torch.device("cpu")):
+        with experiment.reproducible(load.read("digits"), torch.device("cpu")):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
     finally:
@@ -250,7 +252,7 @@ def test_piped_output_has_no_control_characters_and_one_line_an_epoch(
 
 def test_the_paper_s_value_stands_beside_with_its_note(tmp_path: Path, capsys) -> None:
     settings = ["method.name=top_kast", "method.backward=0.8", "method.first_and_last_dense=true"]
-    recipe = reading.read("imagenet-resnet50", settings)
+    recipe = load.read("imagenet-resnet50", settings)
     row: Any = {"test_accuracy": 0.74, "test_loss": 1.0, "sparsity": 0.9, "reported_sparsity": 0.9}
     row |= {"flops": 13, "dense_flops": 100, "flops_ratio": 0.13}
     outcome = ModelResult(model="Top-KAST, sparse", file="sparse.safetensors", **row)
@@ -739,7 +741,7 @@ def test_a_system_that_opens_no_folders_and_tells_no_cores(tmp_path: Path, monke
     )
     (out / "result.json").unlink()
     assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu", "--jobs", "2"]) == 0
-    recipe, root = reading.read("imagenet-mobilenet", JPEGS), jpegs(tmp_path / "images")
+    recipe, root = load.read("imagenet-mobilenet", JPEGS), jpegs(tmp_path / "images")
     assert loading.load(recipe, torch.device("cpu"), root=root, world=World()).loaders.train.workers == 3
 
 

@@ -8,9 +8,9 @@ import torch
 
 import acdc
 from acdc.methods.lottery import LotteryTicket
-from acdc.sparsity import select
+from acdc.sparsity import topk
 from acdc.sparsity.masks import apply_, pack, unpack
-from acdc.sparsity.select import top_k, top_k_reference
+from acdc.sparsity.topk import top_k, top_k_reference
 from tests.conformance.harness import DEVICE
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -64,7 +64,7 @@ def test_layers_on_several_devices_in_one_call():
 
 
 def test_many_chunks(monkeypatch):
-    monkeypatch.setattr(select, "_chunk", lambda _: 1000)
+    monkeypatch.setattr(topk, "_chunk", lambda _: 1000)
     here = scores(torch.float32, 20, 2)
     masks = top_k({name: score.to(DEVICE) for name, score in here.items()}, 4321)
     for name, expected in top_k_reference(here, 4321).items():

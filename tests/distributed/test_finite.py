@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from acdc.train import loop, watch
+from acdc.train import stage as training
+from acdc.train import watch
 from acdc.train.distributed import World
-from acdc.train.loop import Stage
+from acdc.train.stage import Stage
 from tests.distributed.ranks import call_on_two_ranks
 from tests.train.problems import stage
 from tests.waiting import HANG
@@ -36,7 +37,7 @@ SAID = f"acdc: the loss of step {BAD + 1} (epoch 2) is not finite, with learning
 def worker(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     watch._EVERY = 0.0  # a rank sees each step of its own: what it sees by its clock must decide nothing
-    loop._ASK_OTHERS = 2
+    training._ASK_OTHERS = 2
     limit = datetime.timedelta(seconds=HANG)
     dist.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2, timeout=limit)
     world = World(rank, 2, rank)

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 
 from acdc.cli.train import _newest
-from acdc.train import checkpoint
-from acdc.train.checkpoint import CheckpointError
+from acdc.runs import checkpoint
+from acdc.runs.checkpoint import CheckpointError
 from acdc.train.distributed import World
-from acdc.train.loop import Stage
+from acdc.train.stage import Stage
 from tests.distributed.ranks import call_on_two_ranks
 from tests.train.problems import outcome, stage
 from tests.waiting import HANG

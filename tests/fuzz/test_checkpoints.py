@@ -16,8 +16,8 @@ from torch import Tensor
 from acdc import integrity
 from acdc.cli import main
 from acdc.integrity import IntegrityError
-from acdc.train import checkpoint
-from acdc.train.checkpoint import CheckpointError
+from acdc.runs import checkpoint
+from acdc.runs.checkpoint import CheckpointError
 
 Mutations = Callable[..., range]
 FILES = ("sparse.safetensors", "masks.safetensors", "predictions.safetensors")

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from acdc.cli import main, train
-from acdc.cli.errors import UsageError
-from acdc.cli.place import Place
+from acdc.errors import UsageError
+from acdc.recipes.shelf import shipped
+from acdc.recipes.toml import write_value
 from acdc.train.distributed import World
-from acdc.train.shelf import shipped
-from acdc.train.toml import write_value
+from acdc.train.place import Place
 from tests.fuzz.mutate import damaged_bytes, damaged_value
 
 BASE = tomllib.loads(shipped()["digits"].read_text(encoding="utf-8"))

@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from acdc import Schedule, attach, methods, models
+from acdc.flops.uses import forward_uses
 from acdc.measure import predict
 from acdc.measure.dynamics import flops_of, nonzeros
 from acdc.methods.acdc import ACDC
-from acdc.sparsity.uses import forward_uses
-from acdc.train import experiment, reading
-from acdc.train.paper import settings_of
+from acdc.recipes import load
+from acdc.recipes.paper import settings_of
+from acdc.train import experiment
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def resnet20() -> tuple[torch.nn.Module, dict[str, float]]:
     ],
 )
 def test_the_paper_s_inference_costs_lie_between_the_two_estimates(name: str, rows: dict[float, float]) -> None:
-    recipe = reading.read(name)
+    recipe = load.read(name)
     size, classes = (32, 100) if "cifar" in name else (224, 1000)
     model = models.build(recipe.model.name, classes=classes, seed=0, **recipe.model.options)
     uses = forward_uses(model, torch.zeros(1, 3, size, size))
@@ -49,8 +50,8 @@ def test_rivals_cost_what_the_paper_quotes(name: str) -> None:
     """Those whose sparsity is settled. RigL's of MobileNet, for which it has no costs, as RigL's authors count them."""
     counted = {0.75: 599.144 / 1141.544, 0.9: 334.134 / 1141.544} if name == "imagenet-mobilenet" else {}
     compared = 0
-    for row in reading.read(name).paper:
-        recipe = reading.read(name, settings_of(row))
+    for row in load.read(name).paper:
+        recipe = load.read(name, settings_of(row))
         wanted = row.inference or counted.get(recipe.method.sparsity or 0)
         method = recipe.build_method()
         if "method.name" not in row.set or wanted is None or method is None or not method.needs_sparsity:
@@ -76,7 +77,7 @@ def test_rivals_cost_what_the_paper_quotes(name: str) -> None:
 def test_what_was_measured_lies_within_what_check_says(comparison: str, name: str, shape: tuple[int, ...]) -> None:
     """Of unstructured sparsity by global magnitude, in the comparisons that are kept."""
     kept = json.loads((Path(__file__).parents[2] / "results" / "comparisons" / comparison / "result.json").read_text())
-    said = reading.read(name).model
+    said = load.read(name).model
     model = models.build(said.name, classes=10, in_channels=shape[0], seed=0, **said.options)
     uses, compared = forward_uses(model, torch.zeros(1, *shape)), 0
     for row in kept["methods"]:
@@ -110,7 +111,7 @@ def test_budgets_by_layer_are_exact(resnet20, distribution) -> None:
 
 def test_training_flops_by_the_paper_s_rule(resnet20) -> None:
     model, uses = resnet20
-    recipe = reading.read("cifar10-resnet20", ["method.distribution=uniform"])
+    recipe = load.read("cifar10-resnet20", ["method.distribution=uniform"])
     method = recipe.build_method()
     assert method is not None
     cost = predict.inference(model, uses, predict.compressed(method, method.layers(model)))

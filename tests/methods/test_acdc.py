@@ -1,4 +1,4 @@
-"""AC/DC beyond the paper: knobs whose worth is to be measured. The method itself: tests/test_sparsifier.py."""
+"""AC/DC beyond the paper: knobs whose worth is to be measured. The method itself: tests/core/test_sparsifier.py."""
 
 import pytest
 import torch

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import acdc
-from acdc.bundle import Bundle
+from acdc.core.bundle import Bundle
 from acdc.methods.sparse_vd import K1, SparseVD, kl, kl_slope, log_alpha
 from tests.methods.tiny import Tiny, sparse_for
 

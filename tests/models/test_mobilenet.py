@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from acdc import find_prunable
-from acdc.measure.flops import inference_flops
+from acdc.flops.training import inference_flops
 from acdc.models.mobilenet import MobileNetV1, mobilenet_v1
 from tests.models.counting import counts, equal_weights, no_equal_weight, on_meta, reported_sparsity
 

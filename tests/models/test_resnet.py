@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from acdc import find_prunable
-from acdc.measure.flops import inference_flops
+from acdc.flops.training import inference_flops
 from acdc.models.resnet import Basic, Bottleneck, ResNet, resnet18, resnet34, resnet50, resnet101
 from tests.models.counting import counts, equal_weights, no_equal_weight, on_meta, reported_sparsity
 

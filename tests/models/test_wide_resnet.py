@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.measure.flops import inference_flops
+from acdc.flops.training import inference_flops
 from acdc.models.wide_resnet import Block, WideResNet, wrn28_10
 from tests.models.counting import counts, equal_weights, no_equal_weight, on_meta, reported_sparsity
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from acdc.train import reading
-from acdc.twin import write_safetensors
+from acdc.core.result import write_safetensors
+from acdc.recipes import load
 from tests.report.runs import model_row, row, write_lines
 
 EPOCHS = 12
@@ -45,7 +45,7 @@ def make_cell(
     folder: Path, method: str, share: float | None, settings: Sequence[str], seed: int, accuracy: float
 ) -> dict[str, Any]:
     said = [f"train.epochs={EPOCHS}", f"method.name={method}", f"method.sparsity={'' if share is None else share}"]
-    recipe = reading.read("digits", [*said, "run.baseline=false", "run.finetune=false", *settings]).with_seed(seed)
+    recipe = load.read("digits", [*said, "run.baseline=false", "run.finetune=false", *settings]).with_seed(seed)
     folder.mkdir()
     built = recipe.build_method()
     zeros = 0.0 if method == "dense" else share if share is not None else 0.91 + 0.003 * seed

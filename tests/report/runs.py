@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
+from acdc.core.result import write_safetensors
 from acdc.measure.dynamics import BINS
-from acdc.train import reading
-from acdc.train.recipe import Recipe
-from acdc.twin import write_safetensors
+from acdc.recipes import load
+from acdc.recipes.schema import Recipe
 
 LAYERS = {"conv1.weight": 1000, "block.conv.weight": 8000, "fc.weight": 1000}
 DENSE = 2_000_000  # FLOPs of an image
 
 
 def recipe_of(settings: Sequence[str] = (), seed: int = 0) -> Recipe:
-    return reading.read("digits", ["train.epochs=12", *settings]).with_seed(seed)
+    return load.read("digits", ["train.epochs=12", *settings]).with_seed(seed)
 
 
 def make_run(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from acdc.recipes import load
 from acdc.report import again, facts, tables, words
 from acdc.report.read import read
-from acdc.train import reading
 from tests.report.runs import DENSE, LAYERS, change_config, make_run, recipe_of
 
 KEPT = Path(__file__).parents[2] / "results" / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
@@ -100,8 +100,8 @@ def test_the_kept_run_stands_beside_the_paper() -> None:
 )
 def test_the_commands_make_the_same_recipe(tmp_path: Path, settings: list[str]) -> None:
     wanted = recipe_of(settings)
-    said = again.settings(wanted, reading.read("digits"))
-    got = reading.read("digits", said)
+    said = again.settings(wanted, load.read("digits"))
+    got = load.read("digits", said)
     assert got.to_dict() | {"paper": ()} == wanted.to_dict() | {"paper": ()}
 
 

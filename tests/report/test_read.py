@@ -7,13 +7,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from acdc.core.result import write_safetensors
 from acdc.report import tables
 from acdc.report.read import ReportError, expand, read
 from acdc.report.write import make
+from acdc.runs import predictions
 from acdc.runs.decode import RecordError
-from acdc.train import predictions
-from acdc.train.predictions import Made
-from acdc.twin import write_safetensors
+from acdc.runs.predictions import Made
 from tests.report.runs import change_config, make_run, read_lines, write_lines
 
 

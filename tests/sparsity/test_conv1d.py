@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import acdc
+from acdc.flops.training import inference_flops
+from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import Dynamics
-from acdc.measure.flops import inference_flops
 from acdc.methods.quantised import QuantisedACDC
 from acdc.sparsity.layers import find_prunable
 from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
-from acdc.sparsity.uses import forward_uses
 
 
 def stand_in(path: str) -> type[nn.Module]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from acdc.flops.uses import forward_uses
 from acdc.sparsity.layers import Layers, find_prunable
-from acdc.sparsity.uses import forward_uses
 
 
 def names(layers: Layers) -> list[str]:

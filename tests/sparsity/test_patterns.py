@@ -23,7 +23,7 @@ from acdc.sparsity.distributions import Budget, budgets
 from acdc.sparsity.layers import Weight, find_prunable
 from acdc.sparsity.masks import new_mask
 from acdc.sparsity.patterns import Pattern
-from acdc.sparsity.select import Shards, top_k
+from acdc.sparsity.topk import Shards, top_k
 from tests.sparsity.tensors import LAYOUTS, lay_out
 
 some = settings(deadline=None, max_examples=50)

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from PIL import Image
 
+from acdc.flops.uses import forward_uses
+from acdc.recipes import load
+from acdc.recipes.schema import Recipe
 from acdc.runs.records import EpochRow
-from acdc.sparsity.uses import forward_uses
-from acdc.train import loading, reading
+from acdc.train import loading
 from acdc.train.distributed import World
-from acdc.train.loop import Stage
-from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
+from acdc.train.stage import Stage
 from acdc.train.step import Execution
 from tests.conformance.harness import DEVICE
 
@@ -50,7 +51,7 @@ def jpegs(root: Path) -> Path:
 
 def recipe(*settings: str) -> Recipe:
     """The small recipe, changed by `a.b=value` settings."""
-    return reading.from_tables("small", TABLES, settings)
+    return load.from_tables("small", TABLES, settings)
 
 
 def problem(said: Recipe, world: World | None = None) -> loading.Problem:

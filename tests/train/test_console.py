@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console as Terminal
 
+from acdc.recipes.load import read
 from acdc.train import console
 from acdc.train.console import Clock, LiveConsole, PlainConsole, Planned, open_console
 from acdc.train.experiment import plan
-from acdc.train.reading import read
 from acdc.train.rows import Live as Moment
-from tests.train.test_folder import ROW
+from tests.runs.test_folder import ROW
 
 PLAN = {"dense": Planned("dense baseline", 0, ("dense",) * 4), "acdc": Planned("AC/DC", 0, ("dense", "sparse") * 2)}
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from acdc.cli import main
+from acdc.recipes.load import read
 from acdc.report.compose import _card
 from acdc.report.facts import models
 from acdc.report.read import read as read_run
 from acdc.report.tables import models as table
-from acdc.train import checkpoint, experiment, loop
-from acdc.train.reading import read
+from acdc.runs import checkpoint
+from acdc.train import experiment, stage
 
 SETTINGS = (
     "train.epochs=12", "data.name=synthetic", "data.classes=4", "data.shape=[1, 8, 8]", "data.train=40", "data.test=20",
@@ -26,13 +27,13 @@ def test_the_best_twin_is_fine_tuned_as_planned_and_said_to_be_chosen(
     extra: tuple[str, ...], chosen_on: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     """Of the first epoch, as each is made out to be worse than the one before. The final phase are the last two."""
-    evaluate, evaluations = loop.evaluate, iter(range(1000))
+    evaluate, evaluations = stage.evaluate, iter(range(1000))
 
     def judged(*args, **knobs):
         epoch = next(evaluations) // (1 + len(extra))
         return replace(evaluate(*args, **knobs), accuracy=1 - epoch / 100)
 
-    monkeypatch.setattr(loop, "evaluate", judged)
+    monkeypatch.setattr(stage, "evaluate", judged)
     sets = [part for setting in (*SETTINGS, *extra) for part in ("--set", setting)]
     assert main(["train", "--no-report", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), *sets]) == 0
     out = capsys.readouterr().out

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import acdc
-from acdc.train import recipe
+from acdc.recipes import schema
 from acdc.train.optim import Lamb, build
 from tests.conformance.harness import DEVICE
 
@@ -214,11 +214,11 @@ def test_a_first_step_that_overflows_leaves_no_momentum_behind() -> None:
     assert not np.isfinite(fused).all()
     model = nn.Linear(1, 1, bias=False, device=DEVICE)
     nn.init.ones_(model.weight)
-    optimizer = build(recipe.Optimizer(lr=0.1, momentum=0.9, weight_decay=0.0), model, torch.device(DEVICE), "fp16")
+    optimizer = build(schema.Optimizer(lr=0.1, momentum=0.9, weight_decay=0.0), model, torch.device(DEVICE), "fp16")
     assert after_an_overflow(optimizer, model.weight) == [[pytest.approx(0.9)]]
 
 
 def test_sgd_is_fused_on_a_gpu_unless_losses_are_scaled() -> None:
-    model, said = nn.Linear(1, 1), recipe.Optimizer()
+    model, said = nn.Linear(1, 1), schema.Optimizer()
     chosen = {p: build(said, model, torch.device("cuda"), p).defaults["fused"] for p in ("fp32", "bf16", "fp16")}
     assert chosen == {"fp32": True, "bf16": True, "fp16": None}

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from acdc.train import reading
+from acdc.recipes import load
+from acdc.recipes.schema import Rate
 from acdc.train.rates import Rates
-from acdc.train.recipe import Rate
 
 
 def by_epoch(name: str, steps: int = 3, **settings: str) -> list[float]:
-    recipe = reading.read(name, [f"{key}={value}" for key, value in settings.items()])
+    recipe = load.read(name, [f"{key}={value}" for key, value in settings.items()])
     rates = Rates(recipe.rate, recipe.optimizer.lr, recipe.epochs, steps)
     each = [rates.at(epoch * steps) for epoch in range(recipe.epochs)]
     assert each == [rates.at(epoch * steps + steps - 1) for epoch in range(recipe.epochs)], "set per epoch"

@@ -8,9 +8,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from acdc.cli import main
-from acdc.train import folder, sinks
+from acdc.runs import folder
+from acdc.train import sinks
+from tests.runs.test_folder import ROW
 from tests.train.problems import recipe
-from tests.train.test_folder import ROW
 
 
 def module(monkeypatch: pytest.MonkeyPatch, name: str, **contents: object) -> None:

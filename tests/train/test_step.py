@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from acdc.recipes.schema import Training
 from acdc.train import experiment
-from acdc.train.recipe import Training
 from acdc.train.step import Execution, Step, Totals, choose
 from tests.conformance.harness import DEVICE
 from tests.train.problems import EAGER, outcome, recipe, stage

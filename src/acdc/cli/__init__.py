@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 from acdc._version import __version__
-from acdc.cli.errors import UsageError
+from acdc.errors import UsageError
 from acdc.runs.decode import RecordError
 
 # In the order of the help, and what it says.

@@ -5,15 +5,16 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from acdc.cli import common, timing
-from acdc.cli.subject import Subject, read
+from acdc.cli import common
 from acdc.measure import predict
 from acdc.methods.base import Base
+from acdc.recipes import load
+from acdc.recipes.paper import accuracies, row_for
+from acdc.recipes.schema import Recipe
 from acdc.sparsity.layers import Layers
-from acdc.train import experiment, reading
-from acdc.train.paper import accuracies, row_for
+from acdc.train import experiment, timing
 from acdc.train.rates import Rates
-from acdc.train.recipe import Recipe
+from acdc.train.subject import Subject, read
 
 
 def add_to(verbs: Any) -> None:
@@ -117,7 +118,7 @@ def _paper(recipe: Recipe, name: str) -> None:
     if row is None:
         return
     costs = [f"{key} {value:.2f}x" for key in ("inference", "training") if (value := getattr(row, key))]
-    usual = reading.read(name).epochs
+    usual = load.read(name).epochs
     if row.training and usual != recipe.epochs:
         costs.append(f"against {usual} dense epochs")
     titles = {"sparse": "sparse", "baseline": "dense", "dense": "dense twin", "finetuned": "fine-tuned"}

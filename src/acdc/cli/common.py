@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acdc.cli.errors import UsageError
+from acdc.errors import UsageError
+from acdc.recipes.mistakes import RecipeError, SettingError
 from acdc.train import tabulate
-from acdc.train.mistakes import RecipeError, SettingError
 
 if TYPE_CHECKING:
     import torch
 
     from acdc.methods.base import Base
+    from acdc.recipes.schema import Recipe
     from acdc.sparsity.layers import Layers
-    from acdc.train.recipe import Recipe
 
 DEVICES = ("auto", "cpu", "cuda")
 # Options that are short for a setting.
@@ -93,20 +93,20 @@ def readable_settings(args: argparse.Namespace, problems: list[str]) -> list[str
 
 
 def examine_with(name: str, said: Sequence[str]) -> Examined:
-    from acdc.train import reading
+    from acdc.recipes import load
 
     try:
-        return Examined(reading.read(name, said), (), ())
+        return Examined(load.read(name, said), (), ())
     except RecipeError as error:
         return Examined(error.recipe, error.mistakes, (f"{error.source}:", *error.problems))
 
 
 def read(name: str, said: Sequence[str]) -> "Recipe":
     """A recipe with settings on top; what is wrong with it is the user's to fix."""
-    from acdc.train import reading
+    from acdc.recipes import load
 
     try:
-        return reading.read(name, said)
+        return load.read(name, said)
     except RecipeError as error:
         raise UsageError([f"{error.source}:", *error.problems]) from None
 

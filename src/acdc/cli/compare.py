@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acdc.cli import common, pairs, weights
-from acdc.cli.errors import UsageError
-from acdc.cli.pairs import Model
+from acdc.cli import common
 from acdc.data.images import BadImagesError
+from acdc.errors import UsageError
 from acdc.measure.agreement import Agreeing, Agreement
-from acdc.train import folder, loading
+from acdc.runs import folder
+from acdc.train import loading, pairs, weights
 from acdc.train.experiment import reproducible
+from acdc.train.pairs import Model
 from acdc.train.step import autocast, computable
 
 _BATCH = 1000  # of predictions that were kept

@@ -12,22 +12,23 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from acdc.cli import common, differences, pool
-from acdc.cli.cells import Cell, by_method, plan
-from acdc.cli.errors import Problems, UsageError
-from acdc.cli.facts import Facts
-from acdc.cli.place import Place, fit, load
+from acdc.cli import common
+from acdc.errors import Problems, UsageError
+from acdc.recipes.schema import Recipe
 from acdc.report import several
 from acdc.report.comparison import cells as compared
 from acdc.report.comparison import rows
 from acdc.report.comparison import tables as comparing
 from acdc.report.read import ReportError
 from acdc.report.read import read as read_run
+from acdc.runs import differences, folder
 from acdc.runs.decode import RecordError
-from acdc.train import folder
+from acdc.train import pool
+from acdc.train.cells import Cell, by_method, plan
 from acdc.train.distributed import World
+from acdc.train.facts import Facts
 from acdc.train.loading import Problem
-from acdc.train.recipe import Recipe
+from acdc.train.place import Place, fit, load
 
 DEFAULT = "acdc,gmp,rigl"
 EXAMPLES = """examples:

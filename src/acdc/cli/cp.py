@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from acdc.cli.errors import UsageError
-from acdc.files import usual_mode
-from acdc.train import shelf
-from acdc.train.mistakes import RecipeError
+from acdc.errors import UsageError
+from acdc.io import usual_mode
+from acdc.recipes import shelf
+from acdc.recipes.mistakes import RecipeError
 
 
 def add_to(verbs: Any) -> None:

@@ -17,7 +17,8 @@ import torch
 from acdc import data
 from acdc._version import __version__
 from acdc.data import cifar, folders
-from acdc.train import bf16, environment, folder, step
+from acdc.runs import folder
+from acdc.train import bf16, environment, step
 
 _NEEDED = {"torch": "2.11", "safetensors": "0.5", "rich": "13.7"}
 # The extra that installs them, what they are for, and packages as they are imported and as they are installed.

@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 
-from acdc.cli import common, weights
-from acdc.cli.errors import UsageError
+from acdc.cli import common
 from acdc.data.images import BadImagesError
+from acdc.errors import UsageError
+from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import Counted, counted
+from acdc.recipes.schema import Recipe
 from acdc.runs.decode import RecordError, read
 from acdc.runs.records import RunResult
-from acdc.sparsity.uses import forward_uses
-from acdc.train import loading
-from acdc.train.evaluation import Score, evaluate
+from acdc.train import loading, weights
+from acdc.train.evaluate import Score, evaluate
 from acdc.train.experiment import reproducible
-from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 from acdc.train.step import Execution, computable
 

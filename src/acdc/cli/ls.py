@@ -8,9 +8,9 @@ from typing import Any
 
 from acdc import data, methods, models
 from acdc.cli import common
-from acdc.cli.errors import UsageError
+from acdc.errors import UsageError
+from acdc.recipes import shelf
 from acdc.schedule import Schedule
-from acdc.train import shelf
 
 
 def add_to(verbs: Any) -> None:
@@ -55,9 +55,9 @@ def _epochs(name: str, said: Mapping[str, Any]) -> int:
     if epochs is None and isinstance(schedule, str):
         return Schedule.named()[schedule]().total_steps(1)
     if epochs is None:
-        from acdc.train import reading
+        from acdc.recipes import load
 
-        return reading.read(name).epochs
+        return load.read(name).epochs
     return epochs
 
 

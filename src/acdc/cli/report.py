@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from acdc.cli.errors import UsageError
+from acdc.errors import UsageError
 from acdc.report import write
 from acdc.report.read import ReportError
 

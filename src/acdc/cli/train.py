@@ -11,19 +11,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from acdc.cli import common, differences, pool, seeds, telling, weights
-from acdc.cli.errors import UsageError
-from acdc.cli.facts import Facts
-from acdc.cli.place import Place, execution, fit, load, load_data, not_here
+from acdc.cli import common
 from acdc.data.images import BadImagesError, WorkerError
+from acdc.errors import UsageError
 from acdc.integrity import IntegrityError
-from acdc.train import checkpoint, distributed, experiment, folder, loading, reading, sinks, stopping
-from acdc.train.checkpoint import CheckpointError, Found
+from acdc.recipes import load as recipes
+from acdc.recipes.schema import Recipe
+from acdc.runs import checkpoint, differences, folder
+from acdc.runs.checkpoint import CheckpointError, Found
+from acdc.runs.contents import check_contents
+from acdc.train import distributed, experiment, loading, pool, seeds, sinks, stopping, telling, weights
 from acdc.train.console import Plan, open_console
-from acdc.train.contents import check_contents
 from acdc.train.distributed import World
+from acdc.train.facts import Facts
 from acdc.train.finite import DivergedError
-from acdc.train.recipe import Recipe
+from acdc.train.place import Place, execution, fit, load, load_data, not_here
 from acdc.train.setting import Setting
 from acdc.train.stopping import StopRequest
 
@@ -162,8 +164,8 @@ def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path, str | None]:
         raise UsageError([f"--resume {out}: this run is complete; its table is in {out / 'result.json'}"])
     config = weights.config_of(out)
     try:
-        return reading.from_dict(config.recipe.settings, fine), out, config.root
-    except reading.RecipeError as error:
+        return recipes.from_dict(config.recipe.settings, fine), out, config.root
+    except recipes.RecipeError as error:
         raise UsageError([f"--resume {out}:", *error.problems]) from None
 
 

@@ -17,7 +17,7 @@ from acdc.criteria.base import Criterion
 from acdc.criteria.first_order import Magnitude, Movement, Saliency, Snip
 from acdc.criteria.synflow import SynFlow
 from acdc.criteria.woodfisher import WoodFisher
-from acdc.spelling import did_you_mean
+from acdc.errors import did_you_mean
 
 __all__ = ["Criterion", "Magnitude", "Movement", "Saliency", "Snip", "SynFlow", "WoodFisher", "card", "find", "names"]
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from acdc.sparsifier import Sparsifier
+from acdc.core.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget
 
 

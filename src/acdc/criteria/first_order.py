@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.criteria.base import Criterion, check_count, memory, refuse_unobserved
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget
 
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.criteria.base import Criterion, check_count
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from acdc.spelling import did_you_mean
+from acdc.errors import did_you_mean
 
 if TYPE_CHECKING:
     import torch

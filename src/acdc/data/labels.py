@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from acdc.data.images import ImageData, Images
-from acdc.files import write_bytes
+from acdc.io import write_bytes
 
 Kind = Literal["always-wrong", "uniform"]
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from acdc.flops.training import epoch_flops
 from acdc.measure.dynamics import flops_of
-from acdc.measure.flops import epoch_flops
 from acdc.methods.base import Base
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget, budgets

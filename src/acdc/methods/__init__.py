@@ -10,7 +10,7 @@ from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from acdc.spelling import did_you_mean
+from acdc.errors import did_you_mean
 
 if TYPE_CHECKING:
     from acdc.methods.base import Base

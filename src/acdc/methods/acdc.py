@@ -23,9 +23,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.scored import Scored
 from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.weights import Layers, check_axes
 

@@ -24,12 +24,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.duration import wrong
 from acdc.methods.base import Idle, check_every, never_updates, refuse_late
 from acdc.methods.sparse import RandomStart
 from acdc.methods.timing import in_steps
 from acdc.schedule import Phase
-from acdc.sparsifier import Sparsifier
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from acdc.bundle import Bundle
+from acdc.core.bundle import Bundle
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.gmp import GMP
 from acdc.methods.timing import fraction
 from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,10 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import ClassVar
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.duration import Duration, check_whole, round_half_up, wrong
 from acdc.methods.base import Base
 from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Distribution
 
 

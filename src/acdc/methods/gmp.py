@@ -13,11 +13,11 @@ Reference  Zhu, Gupta: To prune, or not to prune. 2017. Gale, Elsen, Hooker: The
 from dataclasses import dataclass
 from typing import ClassVar
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.base import check_every, check_free
 from acdc.methods.scored import Scored
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import check_sparsity
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.base import Base
 from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.patterns import Unstructured

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from acdc.core.result import to_cpu
+from acdc.core.sparsifier import Sparsifier
 from acdc.duration import ABSOLUTE, Duration, check_whole, round_half_up, wrong
 from acdc.methods.base import Base, check_free, refuse_late
 from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
-from acdc.twin import to_cpu
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,11 @@ Reference  Han, Pool, Tran, Dally: Learning both Weights and Connections for Eff
 from dataclasses import dataclass
 from typing import ClassVar
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.duration import wrong
 from acdc.methods.scored import Scored
 from acdc.methods.timing import fraction
 from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
 
 
 @dataclass(frozen=True, kw_only=True)

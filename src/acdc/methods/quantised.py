@@ -18,10 +18,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from acdc.bundle import Bundle
+from acdc.core.bundle import Bundle
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.learned import Learned
 from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.quantise import check_bits, quantise
 from acdc.sparsity.weights import Layers, check_axes
 

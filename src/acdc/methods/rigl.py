@@ -18,9 +18,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.sparse import SparseThroughout
 from acdc.methods.timing import in_steps
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Distribution
 
 

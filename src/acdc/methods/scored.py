@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from acdc import criteria
+from acdc.core.sparsifier import Sparsifier, log
 from acdc.criteria import Criterion
 from acdc.methods.base import Base
-from acdc.sparsifier import Sparsifier, log
 from acdc.sparsity.distributions import Budget
 
 

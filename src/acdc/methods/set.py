@@ -17,8 +17,8 @@ signs share one threshold, and new weights start at 0, as in RigL.
 from dataclasses import dataclass
 from typing import ClassVar
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.sparse import SparseThroughout
-from acdc.sparsifier import Sparsifier
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,9 +24,9 @@ from typing import ClassVar
 
 import torch
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.sparse import SparseThroughout, largest
 from acdc.methods.timing import fraction
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Distribution
 
 

@@ -21,9 +21,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from acdc.bundle import Bundle
+from acdc.core.bundle import Bundle
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.learned import Learned
-from acdc.sparsifier import Sparsifier
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from acdc.core.sparsifier import Sparsifier
 from acdc.duration import check_whole, wrong
 from acdc.methods.base import Base, Idle, check_every, never_updates
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Distribution
 from acdc.sparsity.masks import as_bool
 from acdc.sparsity.patterns import Unstructured
-from acdc.sparsity.select import top_k
+from acdc.sparsity.topk import top_k
 
 Growth = Callable[[str, Tensor], Tensor | None]
 """From a layer's name and its mask to scores for growing: the largest grow. None leaves the layer as it is."""

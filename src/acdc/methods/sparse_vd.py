@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from acdc.bundle import Bundle
+from acdc.core.bundle import Bundle
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.learned import Learned, positive
 from acdc.methods.timing import fraction
-from acdc.sparsifier import Sparsifier
 
 K1, K2, K3 = 0.63576, 1.87320, 1.48695
 _TINY = 1e-8  # added to θ²: a weight at exactly 0 is as good as one of 1e-4

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from acdc.bundle import Bundle
+from acdc.core.bundle import Bundle
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.base import Base
 from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.patterns import NM
 
 

@@ -27,11 +27,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from acdc.bundle import Bundle
+from acdc.core.bundle import Bundle
+from acdc.core.sparsifier import Sparsifier
 from acdc.methods.base import Base, Idle, check_every, never_updates
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule
-from acdc.sparsifier import Sparsifier
 from acdc.sparsity.distributions import Distribution, check_sparsity
 from acdc.sparsity.masks import bits_of, from_bool, widen, write_masked
 

@@ -11,7 +11,7 @@ from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from acdc.spelling import did_you_mean
+from acdc.errors import did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn

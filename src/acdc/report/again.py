@@ -4,10 +4,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from acdc.recipes import load
+from acdc.recipes.schema import Recipe
+from acdc.recipes.toml import write_value
 from acdc.report.read import Run
-from acdc.train import reading
-from acdc.train.recipe import Recipe
-from acdc.train.toml import write_value
 
 _LEFT_OUT = ("name", "about", "paper")
 
@@ -16,9 +16,9 @@ def commands(run: Run) -> list[str]:
     """`acdc train` with what differs from the recipe as it is shipped; where none has its name, the file is needed."""
     if run.recipe is None:
         return []
-    shipped = run.recipe.name in reading.shipped()
+    shipped = run.recipe.name in load.shipped()
     words = ["acdc", "train", run.recipe.name if shipped else f"{run.recipe.name}.toml"]
-    for setting in settings(run.recipe, reading.read(run.recipe.name)) if shipped else ():
+    for setting in settings(run.recipe, load.read(run.recipe.name)) if shipped else ():
         words += ["--set", setting]
     words += ["--out", "runs/again"]
     return [shlex.join(words), "acdc report runs/again"]
@@ -44,7 +44,7 @@ def _keys(part: Mapping[str, Any]) -> dict[str, Any]:
 def _says_nothing(setting: str, base: Recipe) -> bool:
     """Whether it is what the method does anyway."""
     try:
-        one, other = reading.read(base.name, [setting]).build_method(), base.build_method()
+        one, other = load.read(base.name, [setting]).build_method(), base.build_method()
     except ValueError:
         return False
     return one is not None and other is not None and one.name == other.name and one.config() == other.config()

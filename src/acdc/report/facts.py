@@ -6,12 +6,12 @@ from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 
+from acdc.flops.training import epoch_flops
 from acdc.measure.dynamics import PhaseEnd
-from acdc.measure.flops import epoch_flops
+from acdc.recipes import load, paper
+from acdc.recipes.schema import PaperRow
 from acdc.report.read import Run
 from acdc.runs.records import BestEpoch, EpochRow, ModelResult
-from acdc.train import paper, reading
-from acdc.train.recipe import PaperRow
 
 ROLES = {"sparse": "sparse", "dense": "twin", "finetuned": "finetuned", "baseline": "baseline"}
 NOUNS = {
@@ -264,7 +264,7 @@ def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
         if row.inference is not None:
             found.append(("inference FLOPs, of dense", sparse.ratio, row.inference, None))
         if row.training is not None and sparse.training is not None:
-            usual = reading.read(run.recipe.name).epochs if run.recipe else run.planned  # what the paper divides by
+            usual = load.read(run.recipe.name).epochs if run.recipe else run.planned  # what the paper divides by
             name = f"training FLOPs, of {usual} dense epochs"
             found.append((name, sparse.training * run.planned / usual, row.training, None))
     return found

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acdc.measure.agreement import agreement
+from acdc.runs import predictions
+from acdc.runs.predictions import Kept, Source
 from acdc.runs.records import AgreementFile, RunResult
-from acdc.train import predictions
-from acdc.train.predictions import Kept, Source
 
 _PAIRS = (
     ("sparse", "dense", "the sparse model", "its dense twin"),

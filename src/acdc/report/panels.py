@@ -15,12 +15,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from acdc.recipes import load
 from acdc.report import picture, plot, words
 from acdc.report.read import config_of
 from acdc.report.theme import LIGHT, SMALL, Chart
 from acdc.runs import decode
 from acdc.runs.records import EpochRow
-from acdc.train import reading
 
 PANELS = {"true": "put in their true class", "memorised": "memorised: given their random label"}
 _DENSE, _SPARSE = "#1c2228", ("#a48615", "#c4534e", "#90289c", "#0d06af")
@@ -55,7 +55,7 @@ def read_curves(runs: Iterable[Path]) -> list[Curve]:
     """Of run folders with a memorization in their metrics.jsonl: dense first, then by sparsity; seeds are averaged."""
     found: dict[tuple[bool, float], dict[int, list[EpochRow]]] = {}  # a baseline may stand in several runs
     for run in runs:
-        recipe = reading.from_dict(config_of(run).recipe.settings)
+        recipe = load.from_dict(config_of(run).recipe.settings)
         lines = decode.read_lines(EpochRow, run / "metrics.jsonl")
         rows = [row for row in lines.checked() if row.memorization] if lines else []
         if not rows:

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from acdc.measure.dynamics import PhaseEnd
+from acdc.recipes import load
+from acdc.recipes.schema import Recipe
 from acdc.report import pairs
 from acdc.report.comparison import cells
 from acdc.report.comparison.cells import Cell
 from acdc.report.pairs import Pair
 from acdc.runs import decode
+from acdc.runs.predictions import Kept
 from acdc.runs.records import AgreementFile, EpochRow, RunConfig, RunResult
-from acdc.train import reading
-from acdc.train.predictions import Kept
-from acdc.train.recipe import Recipe
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ def _told(found: decode.Lines[T], path: Path, notes: list[str]) -> list[T]:
 
 def _recipe(config: RunConfig, notes: list[str]) -> Recipe | None:
     try:
-        return reading.from_dict(config.recipe.settings)
+        return load.from_dict(config.recipe.settings)
     except ValueError as error:
         why = " ".join(str(error).split()) or type(error).__name__
         notes.append(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acdc.files import write_bytes
+from acdc.io import write_bytes
 from acdc.report.comparison import cells
 from acdc.report.read import NotBegunError, ReportError, Run, config_of, expand, read
 from acdc.runs import decode

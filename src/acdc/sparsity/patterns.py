@@ -15,7 +15,7 @@ from torch import Tensor
 
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.masks import in_index_order
-from acdc.sparsity.select import WHOLE, Scores, Shards, top_k
+from acdc.sparsity.topk import WHOLE, Scores, Shards, top_k
 from acdc.sparsity.weights import Weight, check_axes
 
 _CHUNK = 1 << 20

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from acdc.errors import did_you_mean
 from acdc.sparsity.kinds import NORMS
 from acdc.sparsity.weights import Weight
-from acdc.spelling import did_you_mean
 
 Rule = str | Callable[[str, nn.Module], bool]
 """A glob over names ("fc", "layer4.*", "*.conv1.weight") or a predicate of (weight name, module that owns it)."""

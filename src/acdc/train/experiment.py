@@ -17,22 +17,23 @@ from typing import Any
 import torch
 
 from acdc import methods
+from acdc.core.result import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 from acdc.data.labels import save_indices
+from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import counted
+from acdc.recipes.schema import Recipe
+from acdc.runs import folder, predictions
+from acdc.runs.checkpoint import Found, MismatchError
 from acdc.runs.decode import decode, require
 from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunConfig, RunResult
-from acdc.sparsity.uses import forward_uses
-from acdc.train import environment, folder, predictions
-from acdc.train.checkpoint import Found, MismatchError
+from acdc.train import environment
 from acdc.train.console import Console, Plan, Planned
-from acdc.train.evaluation import evaluate
+from acdc.train.evaluate import evaluate
 from acdc.train.loading import Problem
-from acdc.train.loop import Stage
 from acdc.train.recalibrate import recalibrate
-from acdc.train.recipe import Recipe
 from acdc.train.setting import Setting
 from acdc.train.skipped import skipped
-from acdc.twin import Result, StateDict, finetune_dense, to_cpu, write_safetensors
+from acdc.train.stage import Stage
 
 _FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 8 MB each
 TITLES = {"dense": "dense baseline", "finetune": "twin, fine-tuned"}

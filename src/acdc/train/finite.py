@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from acdc.sparsifier import Sparsifier
+from acdc.core.sparsifier import Sparsifier
 
 
 class DivergedError(ArithmeticError):

@@ -14,9 +14,9 @@ from acdc import data, models
 from acdc.data.images import Batches, ImageData, Images, InMemory, hold_out
 from acdc.data.labels import corrupt
 from acdc.measure.memorization import Memorization
+from acdc.recipes.schema import Recipe
 from acdc.train import environment
 from acdc.train.distributed import World
-from acdc.train.recipe import Recipe
 from acdc.train.setting import Loaders
 
 _EVALUATION_BATCH = 1000  # images of 32 x 32; fewer where they are larger

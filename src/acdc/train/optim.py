@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from acdc.train import recipe
+from acdc.recipes import schema
 
 
-def build(said: recipe.Optimizer, model: nn.Module, device: torch.device, precision: str) -> Optimizer:
+def build(said: schema.Optimizer, model: nn.Module, device: torch.device, precision: str) -> Optimizer:
     """Weight decay is on all parameters, as in the paper. On a GPU torch's fused versions are used.
 
     But not fused SGD under fp16: where the first step overflows, as GradScaler's first scale makes it, fused SGD skips
@@ -40,7 +40,7 @@ def build(said: recipe.Optimizer, model: nn.Module, device: torch.device, precis
     return kind(model.parameters(), fused=device.type == "cuda" or None, **shared)
 
 
-def kept_of_a_parameter(said: recipe.Optimizer, device: torch.device, precision: str) -> dict[str, Any]:
+def kept_of_a_parameter(said: schema.Optimizer, device: torch.device, precision: str) -> dict[str, Any]:
     """Return what the optimizer keeps of each parameter once it has taken a step, as of one of two axes."""
     param = nn.Parameter(torch.zeros(2, 3, device=device))
     optimizer = build(said, nn.ParameterList([param]), device, precision)

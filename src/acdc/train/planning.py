@@ -9,14 +9,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from acdc import models
+from acdc.core.sparsifier import Sparsifier, attach, log
 from acdc.criteria import SynFlow
+from acdc.flops.uses import forward_uses
 from acdc.methods.acdc import ACDC
 from acdc.methods.base import Base
-from acdc.sparsifier import Sparsifier, attach, log
+from acdc.recipes.mistakes import SettingError
+from acdc.recipes.schema import Recipe, in_method, read_pattern
 from acdc.sparsity.patterns import Unstructured
-from acdc.sparsity.uses import forward_uses
-from acdc.train.mistakes import SettingError
-from acdc.train.recipe import Recipe, in_method, read_pattern
 
 
 @dataclass

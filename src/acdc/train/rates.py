@@ -17,7 +17,7 @@ whatever `per` says, since an epoch's warm-up by epochs would be none.
 import math
 from dataclasses import dataclass
 
-from acdc.train.recipe import Rate
+from acdc.recipes.schema import Rate
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from acdc.recipes.schema import Recipe
+from acdc.runs import folder
 from acdc.runs.decode import read
 from acdc.runs.records import EpochRow, LogNames
-from acdc.train import folder
-from acdc.train.recipe import Recipe
 
 log = logging.getLogger("acdc")
 Sink = Callable[[EpochRow], None]

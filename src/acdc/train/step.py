@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.sparsifier import Sparsifier
+from acdc.core.sparsifier import Sparsifier
+from acdc.recipes.schema import Recipe, Training
 from acdc.train import bf16
-from acdc.train.recipe import Recipe, Training
 
 _WARM = 3  # eager steps before a first capture: cuDNN chooses its kernels, the allocator and the optimizer settle
 _WORTH_COMPILING = 20_000  # steps; compiling takes about a minute

@@ -13,7 +13,7 @@ from acdc.measure.agreement import agreement
 from acdc.report.comparison.levels import dense
 from acdc.report.read import Run
 from acdc.report.several import Group
-from acdc.train.predictions import Kept, why_not_of_same_images
+from acdc.runs.predictions import Kept, why_not_of_same_images
 
 
 @dataclass(frozen=True)

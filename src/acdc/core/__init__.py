@@ -1,0 +1,1 @@
+"""Attaching a method to a model and its optimizer."""

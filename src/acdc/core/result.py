@@ -1,0 +1,166 @@
+"""The dense twin: what a run keeps beside its sparse model, and how to train it on."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from acdc import integrity
+from acdc.core.host import plain_model, plain_optimizer
+from acdc.io import usual_mode
+
+StateDict = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Twin:
+    """Model, optimizer and learning-rate scheduler as they were before step `step`, on the CPU."""
+
+    step: int
+    model: StateDict
+    optimizer: StateDict
+    scheduler: StateDict | None
+
+    @classmethod
+    def of(cls, step: int, model: nn.Module, optimizer: Optimizer, scheduler: Any | None) -> "Twin":
+        return cls(
+            step=step,
+            model=to_cpu(model.state_dict()),
+            optimizer=to_cpu(optimizer.state_dict()),
+            scheduler=copy.deepcopy(scheduler.state_dict()) if scheduler is not None else None,
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """What one run gives: two plain state dicts, each loadable into the plain model. `print` it for what to do next.
+
+    `dense` is the twin as it was before step `dense_step`, in the middle of the learning-rate schedule: fine-tuning it
+    (`finetune_dense`) is what the paper does. It is None where the method has no dense phase. `masks` are boolean,
+    True where a weight was kept.
+    """
+
+    sparse: StateDict
+    dense: StateDict | None
+    dense_step: int | None
+    masks: dict[str, Tensor]
+    total_steps: int
+    twin: Twin | None
+
+    def __repr__(self) -> str:
+        twin = f"dense twin of step {self.dense_step:,}" if self.dense_step is not None else "no dense twin"
+        return f"<Result after {self.total_steps:,} steps: {self._zeros()}; {twin}>"
+
+    def __str__(self) -> str:
+        lines = [
+            f"result of {self.total_steps:,} steps: {self._zeros()}",
+            "  result.sparse  the sparse model: model.load_state_dict(result.sparse)",
+        ]
+        if self.dense is not None:
+            lines.append(f"  result.dense   its dense twin, as it was before step {self.dense_step:,}")
+            lines.append("                 to train it on: acdc.finetune_dense(result, model, optimizer)")
+        lines.append("  result.masks   True where a weight was kept")
+        lines.append('  result.save("FOLDER") writes them as safetensors')
+        return "\n".join(lines)
+
+    def _zeros(self) -> str:
+        size = sum(mask.numel() for mask in self.masks.values())
+        if not size:
+            return "nothing is masked"
+        layers = f"{len(self.masks):,} layer{'s' if len(self.masks) > 1 else ''}"
+        return f"{self.sparsity:.2%} of {size:,} weights pruned, in {layers}"
+
+    @property
+    def sparsity(self) -> float:
+        kept = sum(int(mask.sum()) for mask in self.masks.values())
+        return 1 - kept / sum(mask.numel() for mask in self.masks.values())
+
+    def save(self, folder: str | Path) -> None:
+        """Write sparse.safetensors, dense.safetensors (if there is a twin) and masks.safetensors."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        named = {"sparse": self.sparse, "dense": self.dense, "masks": self.masks}
+        existing = [f"{name}.safetensors" for name in named if (folder / f"{name}.safetensors").exists()]
+        if existing:
+            raise FileExistsError(f"{folder} already holds {', '.join(existing)}; give Result.save a new folder")
+        write_safetensors({folder / f"{name}.safetensors": named[name] for name in named if named[name] is not None})
+
+
+def write_safetensors(files: Mapping[Path, Any], details: Mapping[str, Any] | None = None) -> None:
+    """Write all of these state dicts or none: under temporary names first, renamed when the last is complete.
+
+    Each file holds a digest of itself (integrity.py), with `details`, plain data, beside it in the metadata.
+    """
+    temporaries = {path: path.with_name(f".{path.name}.tmp") for path in files}
+    try:
+        for path, tensors in files.items():
+            _write(temporaries[path], path.name, tensors, details)
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
+    finally:
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
+
+
+def _write(path: Path, name: str, tensors: Mapping[str, Any], details: Mapping[str, Any] | None) -> None:
+    other = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
+    if other:
+        raise TypeError(f"{name} cannot hold {', '.join(other)}: safetensors keeps tensors only; use torch.save")
+    plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    save_file(plain, path, integrity.metadata(details))
+    integrity.seal_safetensors(path)
+    path.chmod(usual_mode())  # safetensors makes files that only their owner can read
+
+
+def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, scheduler: Any | None = None) -> range:
+    """Put the dense twin back into the model, its momentum into the optimizer, and return the steps left to run.
+
+    The paper's dense fine-tuning (§4) replaces the final compressed phase by dense training from the twin, with the
+    same learning-rate schedule and the momentum kept:
+
+        sparsifier.detach()
+        for step in acdc.finetune_dense(result, model, optimizer, scheduler):
+            ...one training step of the same loop...
+
+    A scheduler is rewound if the sparsifier was attached with it (`acdc.attach(..., scheduler=scheduler)`). With
+    twin="best" it is rewound to the best model's step, and all steps from there on are left. `acdc train`, whose rates
+    are a function of the step, fine-tunes any twin over the final phase.
+    """
+    from acdc.core.sparsifier import attached_to  # the sparsifier builds results; only this check looks back
+
+    if result.twin is None:
+        raise ValueError("this result has no dense twin: the method that made it has no dense phase")
+    if attached_to(model) is not None:
+        raise RuntimeError("the model still has a sparsifier that would prune the twin; call sparsifier.detach() first")
+    if scheduler is not None and result.twin.scheduler is None:
+        raise ValueError(
+            "scheduler given, but its state at the twin's step was not kept; attach with "
+            "acdc.attach(..., scheduler=scheduler), or rewind it yourself to step result.dense_step"
+        )
+    plain_model(model).load_state_dict(result.twin.model)
+    plain_optimizer(optimizer).load_state_dict(copy.deepcopy(result.twin.optimizer))
+    if scheduler is not None:
+        scheduler.load_state_dict(copy.deepcopy(result.twin.scheduler))
+    return range(result.twin.step, result.total_steps)
+
+
+def to_cpu(value: Any) -> Any:
+    return to_device(value, torch.device("cpu"))
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """A copy of nested dicts, lists and tensors that shares no memory with the original."""
+    if isinstance(value, Tensor):
+        return value.detach().to(device, copy=True)
+    if isinstance(value, Mapping):
+        return {key: to_device(item, device) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [to_device(item, device) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return copy.deepcopy(value)

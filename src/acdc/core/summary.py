@@ -1,0 +1,82 @@
+"""What a sparsifier has done so far, as a small table."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from acdc.flops.counting import Flops, count
+
+if TYPE_CHECKING:
+    from acdc.core.sparsifier import Sparsifier
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    name: str
+    shape: tuple[int, ...]
+    size: int
+    zeros: int
+    uses: float | None  # times one sample uses each weight; None without an example input
+
+    @property
+    def sparsity(self) -> float:
+        return self.zeros / max(1, self.size)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Per-layer sparsity, phases so far and, where an example input was given, FLOPs per sample. `print` it."""
+
+    headline: str
+    layers: tuple[LayerRow, ...]
+    left_dense: dict[str, str]
+    phases: tuple[dict[str, Any], ...]
+    dense_flops: float | None
+    flops: float | None
+    uncounted: tuple[str, ...] = ()  # what no count knows: where there is any, FLOPs are a lower bound
+
+    @classmethod
+    def of(cls, sparsifier: "Sparsifier", example: Any | None) -> "Summary":
+        flops, uses = count(sparsifier.model, example) if example is not None else (Flops(0, 0), {})
+        parameters = dict(sparsifier.model.named_parameters(remove_duplicate=False))
+        zeros = {name: p.numel() - int(p.count_nonzero()) for name, p in parameters.items()}
+        rows = tuple(
+            LayerRow(w.name, tuple(w.param.shape), w.param.numel(), zeros[w.name], uses.get(w.name))
+            for w in sparsifier.layers.weights
+        )
+        return cls(
+            headline=repr(sparsifier).strip("<>"),
+            layers=rows,
+            left_dense=dict(sparsifier.layers.left_dense),
+            phases=tuple(sparsifier.history),
+            dense_flops=flops.dense or None,
+            flops=flops.actual if flops.dense else None,
+            uncounted=flops.uncounted,
+        )
+
+    @property
+    def sparsity(self) -> float:
+        return sum(row.zeros for row in self.layers) / sum(row.size for row in self.layers)
+
+    def __str__(self) -> str:
+        width = max(len("all prunable"), *(len(row.name) for row in self.layers))
+        lines = [self.headline, f"{'layer':<{width}}  {'shape':>18}  {'weights':>12}  {'zeros':>7}"]
+        for row in self.layers:
+            shape = " x ".join(map(str, row.shape))
+            lines.append(f"{row.name:<{width}}  {shape:>18}  {row.size:>12,}  {row.sparsity:>7.2%}")
+        total = sum(row.size for row in self.layers)
+        lines.append(f"{'all prunable':<{width}}  {'':>18}  {total:>12,}  {self.sparsity:>7.2%}")
+        if self.dense_flops and self.flops is not None:
+            share, least = self.flops / self.dense_flops, "at least " if self.uncounted else ""
+            lines.append(f"FLOPs per sample: {least}{_si(self.flops)} of {_si(self.dense_flops)} dense ({share:.2f}x)")
+        if self.uncounted:
+            lines.append(f"FLOPs are a lower bound: of no known layer, counted as 0: {', '.join(self.uncounted)}")
+        lines += [f"left dense: {name}: {reason}" for name, reason in self.left_dense.items()]
+        lines += [f"step {p['step']:>8,}: {p['phase']} ({p['sparsity']:.2%} pruned)" for p in self.phases]
+        return "\n".join(lines)
+
+
+def _si(value: float) -> str:
+    for factor, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.3g}"

@@ -1,0 +1,121 @@
+"""Every complaint as data: the argument that was set, what was received, what is allowed, and what to type instead.
+
+Code reads the fields of an error and never its text. A caller that knows a value by a longer name gives the error that
+name: what a method says of `sparsity` becomes `method.sparsity` in a recipe, by `error.under("method")`.
+"""
+
+import reprlib
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+_NOTHING: Any = object()
+_LONGEST = 200  # characters of a received value: a data loader full of tensors would fill the screen
+
+
+class ArgumentError(ValueError):
+    """A value that cannot be used.
+
+    argument  the dotted name of what was set, such as "sparsity" or "method.sparsity"; "" where it has none.
+    received  the value; left out where the mistake is that there is none.
+    allowed   what is expected, or why the value is refused.
+    instead   what to type instead.
+    """
+
+    def __init__(self, argument: str, *, received: Any = _NOTHING, allowed: str, instead: str = "") -> None:
+        super().__init__(argument, received, allowed, instead)
+        self.argument = argument
+        self.received = received
+        self.allowed = allowed
+        self.instead = instead
+
+    @property
+    def was_received(self) -> bool:
+        """True if a value was given at all."""
+        return self.received is not _NOTHING
+
+    def under(self, *outer: str) -> Self:
+        """Return the same complaint about an argument of `outer`: "sparsity" under "method" is "method.sparsity"."""
+        return self.about(".".join(filter(None, (*outer, self.argument))))
+
+    def about(self, argument: str) -> Self:
+        """Return the same complaint under another name."""
+        return type(self)(argument, received=self.received, allowed=self.allowed, instead=self.instead)
+
+    def __str__(self) -> str:
+        value = f"={show(self.received)}" if self.was_received else ""
+        return ": ".join(
+            filter(None, (f"{self.argument}{value}", "; ".join(filter(None, (self.allowed, self.instead)))))
+        )
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (type(self), self.argument, self.received, self.was_received, self.allowed, self.instead)
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """A value of the wrong type."""
+
+
+def _rebuild(
+    kind: type[ArgumentError], argument: str, received: Any, was_received: bool, allowed: str, instead: str
+) -> ArgumentError:
+    """Rebuild an error that travelled to another process."""
+    given = {"received": received} if was_received else {}
+    return kind(argument, **given, allowed=allowed, instead=instead)
+
+
+class UsageError(Exception):
+    """All that is wrong with a command, at once."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n      ".join(self.problems))
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[str, ...]]]:
+        """Errors of rank 0 travel to the others."""
+        return type(self), (self.problems,)
+
+
+class Problems(list[str]):
+    """What was found to be wrong so far, to be told at once."""
+
+    def attempt(self, act: Callable[..., T], *given: Any) -> T | None:
+        """What `act` makes of what is given; None where it fails, and why is noted."""
+        if any(value is None for value in given):
+            return None  # what it builds on has failed, and said so
+        try:
+            return act(*given)
+        except UsageError as error:
+            self.extend(error.problems)
+        except (ValueError, OSError, ModuleNotFoundError) as error:
+            self.append(str(error))
+        return None
+
+
+def show(value: Any) -> str:
+    """Return `value` as Python writes it, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write out numbers of more than 4,300 digits
+        return "a number of thousands of digits"
+    if len(text) <= _LONGEST:
+        return text
+    return reprlib.repr(value) if isinstance(value, str | int) else f"<{type(value).__name__}>"
+
+
+def did_you_mean(typed: object, known: Iterable[str], *, most: int = 1) -> str:
+    """Return "; did you mean …?" with the known words nearest to what was typed, or "" where none is near."""
+    folded = {fold(word): word for word in known}
+    return suggest([folded[near] for near in get_close_matches(fold(str(typed)), folded, n=most)])
+
+
+def suggest(words: Sequence[str]) -> str:
+    """Return "; did you mean …?" with these words, or "" where there are none."""
+    return f"; did you mean {' or '.join(words)}?" if words else ""
+
+
+def fold(word: str) -> str:
+    """Return a word without what people get wrong: capitals, hyphens and underscores."""
+    return word.lower().replace("-", "").replace("_", "")

@@ -1,0 +1,1 @@
+"""Recipes: what a run computes, as TOML files."""

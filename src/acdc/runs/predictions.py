@@ -1,0 +1,145 @@
+"""Predictions that a run keeps: each model's logits on the test images, tied to the file of the model that made them.
+
+RUN/predictions.safetensors has a tensor for each model, with a row for each test image that could be read, in the order
+of the test set. Its metadata says of each model which file it was, by a checksum, and which images have no row.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from acdc import integrity
+from acdc.core.result import write_safetensors
+
+FILE = "predictions.safetensors"
+
+
+class Source(StrEnum):
+    """What became of the file that predictions were made from. Text, as a report in JSON says it."""
+
+    TIED = "tied"  # it is there, as it was
+    GONE = "gone"
+    OTHER = "other"  # another one is in its place, or only a part of it
+
+
+@dataclass(frozen=True)
+class Made:
+    """A model's predictions, to be kept."""
+
+    logits: Tensor
+    unread: Sequence[int] = ()  # places of test images without a row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What is known of a model's predictions without reading them."""
+
+    model: Path
+    shape: tuple[int, ...]
+    unread: tuple[int, ...]  # places of test images without a row
+    made_from: str | None
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def classes(self) -> int:
+        return self.shape[1]
+
+    @cached_property
+    def source(self) -> Source:
+        """Reads the whole file, once."""
+        if not self.model.is_file():
+            return Source.GONE
+        return Source.TIED if self.made_from == checksum(self.model) else Source.OTHER
+
+    def why_unknown(self, test: int | None) -> str | None:
+        """Of a test set of so many images: why these could be of any. Older versions did not say which they skipped."""
+        if test is None or self.rows + len(self.unread) == test:
+            return None
+        return f"{self.rows:,} predictions of {test:,} test images, and nothing says of which"
+
+    def logits(self) -> Tensor:
+        with safe_open(self.model.with_name(FILE), framework="pt") as file:
+            return file.get_tensor(self.model.stem)
+
+
+def add(run: Path, made: Mapping[str, Made]) -> None:
+    """Add those of models, by name, to those the run keeps: all or none, as the file is written anew.
+
+    A file that is not as it was written raises an IntegrityError: its damage would be given a digest of its own.
+    """
+    path = run / FILE
+    held, said = {}, {}
+    if path.exists():
+        integrity.verify_safetensors(path)
+        held, said = load_file(path), _said(path)
+    for name, one in made.items():
+        held[name] = one.logits
+        said[name] = {"made_from": checksum(_model(run, name)), "unread": list(one.unread)}
+    write_safetensors({path: held}, {"models": dict(sorted(said.items()))})
+
+
+def kept(run: Path) -> dict[str, Kept]:
+    """By model; none where the run kept none. A file that cannot be read raises a ValueError in words."""
+    path = run / FILE
+    if not path.is_file():
+        return {}
+    try:
+        integrity.verify_safetensors(path)
+        with safe_open(path, framework="pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        said = _said(path)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: could not be read ({error})") from None
+    return {
+        name: Kept(
+            model=_model(run, name),
+            shape=shape,
+            unread=tuple(said.get(name, {}).get("unread", ())),
+            made_from=said.get(name, {}).get("made_from"),
+        )
+        for name, shape in shapes.items()
+        if len(shape) == 2
+    }
+
+
+def why_not_of_same_images(a: Kept, b: Kept, test: int | None) -> str | None:
+    """Of a test set of so many images, where that is known."""
+    if why := next((why for one in (a, b) if (why := one.why_unknown(test))), None):
+        return why
+    if a.unread != b.unread:
+        return f"one is without {without(a.unread)}, the other without {without(b.unread)}"
+    return None
+
+
+def without(unread: Sequence[int]) -> str:
+    """Test images that could not be read, counted from 1."""
+    if not unread:
+        return "none"
+    numbers = ", ".join(f"{place + 1:,}" for place in unread[:5])
+    return f"number {numbers}{f' and {len(unread) - 5:,} more' if len(unread) > 5 else ''}"
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def _model(run: Path, name: str) -> Path:
+    return run / f"{name}.safetensors"
+
+
+def _said(path: Path) -> dict[str, Any]:
+    """Read which file each model was, and which images have no row."""
+    with safe_open(path, framework="pt") as file:
+        return integrity.details(file.metadata()).get("models", {})

@@ -1,0 +1,181 @@
+"""Two models of runs to be compared: found by what was typed, and refused where they did not see the same images."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from acdc.errors import UsageError
+from acdc.recipes.schema import Recipe
+from acdc.runs import predictions
+from acdc.runs.predictions import Kept, Source
+from acdc.train import loading, weights
+
+_FIRST = ("sparse", "baseline")  # what a run stands for, where it holds several models
+_TWINS = ("dense", "finetuned", "baseline")  # what its sparse model is compared with
+_TRAINING = ("crop", "flip", "validation", "corrupt", "corrupt_kind")  # what data.* changes of the training images
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of a run: weights in a file, kept predictions, or both; or what a checkpoint holds."""
+
+    where: Path  # the run
+    name: str
+    file: Path
+    recipe: Recipe
+    test: int  # images
+    kept: Kept | None = None  # its predictions, where the run kept them and they are its own
+    note: str | None = None  # what a reader must know of them
+
+    def __str__(self) -> str:
+        return f"{self.where.absolute().name}/{self.name}"
+
+
+def pairs(first: str, second: str | None) -> list[tuple[Model, Model]]:
+    if second is not None:
+        a, b = (_model(text) for text in (first, second))
+        if a.file.resolve() == b.file.resolve():
+            raise UsageError([f"A {first} and B {second} are the same model; type two different ones"])
+        return [(a, b)]
+    a = _model(first)
+    if Path(first).suffix in weights.FILES:
+        raise UsageError(
+            [f"A {first} is one model, and B is missing; type another model after it, or the run's folder"]
+        )
+    twins = [name for name in _TWINS if name in _names(a.where) and name != a.name]
+    if not twins:
+        raise UsageError([f"A {first} holds one model, {a.name}, and B is missing; type another run after it"])
+    return [(a, _read(a.where, name, a.recipe, a.test)) for name in twins]
+
+
+def labels(models: Iterable[Model]) -> dict[Path, str]:
+    """As short as tells them apart, by file: the model's name, with its run, or with the run's whole path."""
+    each = {model.file: model for model in models}
+    runs = {model.where for model in each.values()}
+    if len(runs) == 1:
+        return {file: model.name for file, model in each.items()}
+    if len({run.absolute().name for run in runs}) == len(runs):
+        return {file: str(model) for file, model in each.items()}
+    return {file: f"{model.where}/{model.name}" for file, model in each.items()}
+
+
+def _model(text: str) -> Model:
+    path = Path(text)
+    where = weights.run_of(path)
+    if not (where / "config.json").is_file():
+        raise UsageError([f"{text}: {weights.no_run(path, where)}"])
+    recipe = weights.recipe_of(where)
+    test = weights.config_of(where).data.test
+    if test is None:
+        raise UsageError([f"{text}: config.json does not say how many test images there were (data.test)"])
+    if path.suffix == ".pt":
+        if not path.is_file():
+            raise UsageError([weights.no_checkpoint(path)])
+        return Model(where, path.stem, path, recipe, test)
+    names = _names(where)
+    name = path.stem if path.suffix in weights.FILES else next((name for name in _FIRST if name in names), None)
+    if not names:
+        instead = weights.a_checkpoint(where) or "type a folder that acdc train has finished"
+        raise UsageError([f"{text}: it holds neither a model nor predictions; {instead}"])
+    if name is None or name not in names:
+        there = ", ".join(f"{name}.safetensors" for name in names)
+        raise UsageError([f"{text}: there is no such model in {where}; its models are {there}"])
+    return _read(where, name, recipe, test)
+
+
+def _names(where: Path) -> list[str]:
+    files = {Path(name).stem for name in weights.models(where)}
+    return sorted(files | {*_kept(where)})
+
+
+def _read(where: Path, name: str, recipe: Recipe, test: int) -> Model:
+    """With its predictions, if they are of the file as it is now, and of images that are known."""
+    model, kept = Model(where, name, where / f"{name}.safetensors", recipe, test), _kept(where).get(name)
+    if kept is None:
+        return model
+    file, again = model.file, "it is run again instead of using them"
+    if kept.source is Source.OTHER:
+        return replace(model, note=f"{file} is not the file its kept predictions were made from: {again}")
+    if kept.source is not Source.GONE and kept.rows + len(kept.unread) < test:
+        said = f"its kept predictions are of {kept.rows:,} of {test:,} test images, and do not say of which"
+        return replace(model, note=f"{file}: {said}: {again}")
+    gone = f"{file} is gone: its kept predictions stand for it"
+    return replace(model, kept=kept, note=gone if kept.source is Source.GONE else None)
+
+
+def _kept(where: Path) -> dict[str, Kept]:
+    try:
+        return predictions.kept(where)
+    except ValueError as error:
+        raise UsageError([f"{error}; remove it to run the models"]) from None
+
+
+# What cannot be compared
+
+
+def refuse_other_data(a: Model, b: Model) -> None:
+    """All that differs in what the two were tested on, at once."""
+    data_a, data_b = a.recipe.data, b.recipe.data
+    sides = [("data", data_a.name, data_b.name), ("test images", f"{a.test:,}", f"{b.test:,}")]
+    for key in sorted({*data_a.options, *data_b.options}):
+        sides.append((f"data.{key}", _plain(data_a.options.get(key)), _plain(data_b.options.get(key))))
+    if a.kept and b.kept:
+        sides.append(("classes", str(a.kept.classes), str(b.kept.classes)))
+        without = predictions.without
+        sides.append(("test images that could not be read", without(a.kept.unread), without(b.kept.unread)))
+    different = [f"{what}: {one} and {other}" for what, one, other in sides if one != other]
+    if different:
+        problems = [
+            f"{a.where} and {b.where} were not tested on the same images, so they cannot be compared:",
+            *different,
+        ]
+        if a.kept and b.kept and a.kept.unread != b.kept.unread:
+            older = a if a.kept.unread else b
+            problems.append(
+                f"if they can be read by now, remove {older.where / predictions.FILE}: its models are run again"
+            )
+        raise UsageError(problems)
+    for model in (a, b):
+        if model.kept and (why := model.kept.why_unknown(model.test)):
+            raise UsageError([f"{model.where / predictions.FILE}: {why}; remove it"])
+
+
+def other_training(a: Model, b: Model) -> str | None:
+    """What differs in the images and labels the two learned from, which does not stand in the way."""
+    data_a, data_b = a.recipe.data, b.recipe.data
+    sides = [(f"data.{key}", getattr(data_a, key), getattr(data_b, key)) for key in _TRAINING]
+    if data_a.corrupt and data_b.corrupt:
+        sides.append(("the seed of the random labels", a.recipe.run.seeds[0], b.recipe.run.seeds[0]))
+    different = [f"{what} is {_plain(one)} and {_plain(other)}" for what, one, other in sides if one != other]
+    return f"they did not learn from the same images and labels: {', '.join(different)}" if different else None
+
+
+def _plain(value: Any) -> str:
+    return "not set" if value is None else str(list(value) if isinstance(value, tuple) else value)
+
+
+def refuse_other_models(compared: Sequence[tuple[Model, Model]], problem: loading.Problem) -> None:
+    """What is on disk now against what the runs saw."""
+    for model in (model for pair in compared for model in pair):
+        if model.test != problem.loaders.test.samples:
+            raise ValueError(
+                f"{model.where} was tested on {model.test:,} images, and {model.recipe.data.name} has "
+                f"{problem.loaders.test.samples:,} here; say where the run's data lies with --data"
+            )
+        if model.kept and model.kept.classes != problem.classes:
+            data, told = model.recipe.data.name, model.kept.classes
+            raise ValueError(f"{model} tells {told:,} classes apart, and {data} has {problem.classes:,}")
+
+
+def refuse_other_images(models: Iterable[Model], problem: loading.Problem, seen: int) -> None:
+    """Of the first `seen` test images: what cannot be read now against what a run could not read."""
+    now = tuple(place for place in problem.loaders.test.unread if place < seen)
+    for model in models:
+        then = tuple(place for place in model.kept.unread if place < seen) if model.kept else now
+        if then != now:
+            raise ValueError(
+                f"{model}: its kept predictions are not of the test images that can be read now (could not be read "
+                f"then: {predictions.without(then)}; now: {predictions.without(now)}); to run it again, remove "
+                f"{model.where / predictions.FILE}"
+            )

@@ -1,0 +1,450 @@
+"""The training loop, one for all methods: nothing in it knows about sparsity but the log.
+
+for epoch                             order, crops and flips are a function of seed and epoch
+    for batch
+        learning rate                 a function of the step
+        sparsifier.begin_step()       masks change here, where a phase begins
+        forward, backward             step.py: eager, compiled or a CUDA graph
+        clip, optimizer, average
+        checkpoint                    every so often, and when asked to stop, also in an evaluation
+    evaluate                          the model of the phase just trained
+    a EpochRow                             written to metrics.jsonl by whoever runs the loop
+    checkpoint                        where a phase ends
+"""
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from acdc.core.result import StateDict, to_cpu
+from acdc.core.sparsifier import Sparsifier
+from acdc.data.images import Batches, full_share
+from acdc.duration import Duration
+from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
+from acdc.methods.base import Base
+from acdc.recipes.schema import Recipe
+from acdc.runs import checkpoint
+from acdc.runs.records import EpochRow
+from acdc.sparsity.layers import find_prunable
+from acdc.structure import check_optimizer, check_tensors
+from acdc.train import optim
+from acdc.train.evaluate import Score, evaluate
+from acdc.train.finite import DivergedError, not_finite
+from acdc.train.planning import attach_quietly
+from acdc.train.rates import Rates
+from acdc.train.rows import Live
+from acdc.train.scaling import Scaler
+from acdc.train.setting import Loaders, Setting
+from acdc.train.skipped import recall, skipped
+from acdc.train.step import Step, Totals, autocast, compiled
+from acdc.train.stopping import Stopped
+from acdc.train.watch import Watch
+
+_LONG_STARTUP = 5.0  # seconds until the first step is done, from which on they are told
+_ASK_OTHERS = 20  # steps between two times that ranks tell each other what each has met
+
+
+class Stage:
+    """One model trained from its first epoch to its last: a dense baseline, the method, or the twin's fine-tuning."""
+
+    def __init__(
+        self,
+        index: int,
+        name: str,
+        model: nn.Module,
+        loaders: Loaders,
+        recipe: Recipe,
+        setting: Setting,
+        *,
+        uses: Mapping[str, float],
+        method: Base | None = None,
+    ) -> None:
+        self.index, self.name, self.recipe, self.loaders, self.setting = index, name, recipe, loaders, setting
+        self.model, self.epochs, self.epoch, self.batch = model, recipe.epochs, 0, 0
+        self.optimizer = optim.build(recipe.optimizer, model, setting.device, recipe.train.precision)
+        each = loaders.train.steps
+        self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
+        starts = tuple(start for start, _ in self.sparsifier.phase_starts) if self.sparsifier else ()
+        self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
+        self.scaler = Scaler(model, setting.device) if recipe.train.precision == "fp16" else None
+        self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
+        self.totals = Totals(setting.device)
+        self.best: dict[str, Any] | None = None  # of the final phase
+        self.best_weights: StateDict | None = None
+        self.seconds = 0.0  # of the epoch under way, before a checkpoint it was taken up from
+        self.extra: Callable[[], dict[str, Any]] = dict  # kept with every checkpoint, by whoever runs the stages
+        self.saved: Path | None = None
+        self._warm = False  # whether a step has run
+        self._layers, self._uses = find_prunable(model), uses
+        pruned = self.sparsifier.layers if self.sparsifier else self._layers
+        self.dynamics = Dynamics(self._layers, pruned, uses)
+        self.phase_end: PhaseEnd | None = None  # where the last row ended a phase
+        self._wrapped = setting.world.wrap(model, setting.device)
+        self._step = Step(
+            self._wrapped,
+            recipe.train,
+            setting.execution,
+            self.totals,
+            device=setting.device,
+            full=full_share(loaders.train, setting.world.rank, setting.world.size),
+            scale=self.scaler.scale if self.scaler else None,
+            no_sync=getattr(self._wrapped, "no_sync", nullcontext),
+            share=self._share,
+        )
+        # Not DDP's forward: it exchanges buffers, and ranks whose last batches differ in size would not meet there.
+        self._fast = self._step.fast if self._wrapped is model else compiled(model, setting.execution)
+        self._fast_average = compiled(self.ema.module, setting.execution) if self.ema is not None else None
+        self._boundaries = frozenset(method.schedule.boundaries(each)) if method else frozenset()
+        every = Duration.parse(recipe.run.checkpoint_every)
+        self._every = max(1, int(every.value * (each if every.unit == "ep" else 1)))
+
+    @property
+    def step(self) -> int:
+        return self.epoch * self.loaders.train.steps + self.batch
+
+    def run(self) -> Iterator[EpochRow]:
+        """Train to the end, and give a row after each epoch."""
+        self._stop_if_asked()  # while the stage before was measured
+        while self.epoch < self.epochs:
+            start = time.perf_counter() - self.seconds
+            if self.batch == 0:
+                self.totals.reset()
+            self._train_epoch(start)
+            trained = time.perf_counter()
+            row = self._row(start, trained)
+            self.epoch, self.batch, self.seconds = self.epoch + 1, 0, 0.0
+            yield row
+            if self.step in self._boundaries or self._due(self.step) or self.epoch == self.epochs:
+                self.save()
+            self._stop_if_asked()
+
+    def _train_epoch(self, start: float) -> None:
+        self.model.train()
+        watch, began, first = Watch(self.totals), time.monotonic(), self.batch
+        each, clip = self.loaders.train.steps, self.recipe.train.clip_norm
+        for images, labels in self.loaders.train.batches(self.epoch, self.batch):
+            lr = self.rates.at(self._rate_step())
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+            if self.sparsifier:
+                self.sparsifier.begin_step()
+                if self.recipe.train.distill:
+                    self._step.find_teacher(self.model, self.sparsifier)
+            if self.scaler:
+                self.scaler.begin()
+            # A CUDA graph masks gradients as it was captured: a step that must see them whole runs eagerly.
+            observing = self.sparsifier is not None and self.sparsifier.observing
+            self._step(images, labels, self.sparsifier.phase.index if self.sparsifier else None, eagerly=observing)
+            if self.scaler and clip is not None:
+                self.scaler.unscale_(self.optimizer)
+            if clip is not None:
+                if self.sparsifier and observing:
+                    self.sparsifier.mask_gradients()  # where a method looks at them whole they are not yet
+                nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+            if self.scaler:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            else:
+                self.optimizer.step()
+            if self.ema is not None:
+                self.ema.update_parameters(self.model)
+            self.batch += 1
+            if not self._warm:
+                self._tell_startup(began)
+            if self.scaler and self.sparsifier and self.sparsifier.step != self.step:
+                self.sparsifier.set_step(self.step)  # a step GradScaler skipped is a step of the schedule all the same
+            self.seconds = time.perf_counter() - start
+            if (sums := watch.look()) is not None:
+                self._show(sums, (self.batch - first) / max(1e-9, time.monotonic() - began))
+            if self._others_tell():
+                skipped(self.loaders.train, self.setting.world)
+                self._stop_together()
+            self._stop_if_asked()
+            if self.batch < each and self._due(self.step):
+                self.save()
+
+    def _tell_startup(self, began: float) -> None:
+        """Say what the first step took, where somebody would wonder."""
+        self._warm = True
+        if self.setting.device.type == "cuda":
+            torch.cuda.synchronize(self.setting.device)
+        seconds = time.monotonic() - began
+        if seconds > _LONG_STARTUP:
+            done = ["the choice of kernels"] * (self.setting.device.type == "cuda")
+            done += ["compiling"] * self.setting.execution.compile
+            what = f", with {' and '.join(done)}" if done else ""
+            self.setting.say(f"{self.name}: the first step took {seconds:.0f} s{what}; later ones are faster")
+
+    def _row(self, start: float, trained: float) -> EpochRow:
+        sums = self.setting.world.sum(self.totals.values.double()).tolist()
+        self._check_finite()
+        self.setting.world.share_buffers(self.model)
+        if self.ema is not None:
+            self.setting.world.share_buffers(self.ema)
+        test, held = self._judge(self.model, self.loaders.test, self._fast), self.loaders.validation
+        validation = self._judge(self.model, held, self._fast) if held else None
+        average = None
+        if self.ema is not None:
+            if self.sparsifier:
+                self.sparsifier.apply_masks(self.ema.module)
+            average = self._judge(self.ema.module, self.loaders.test, self._fast_average)
+        phase = self.sparsifier.phase if self.sparsifier else None
+        counts = nonzeros(self._layers)
+        end = (self.epoch + 1) * self.loaders.train.steps
+        self.phase_end = None
+        if end in self._boundaries or self.epoch + 1 == self.epochs:
+            index, name, kind = (phase.index, phase.name, phase.kind) if phase else (0, "dense", "dense")
+            self.phase_end = self.dynamics.phase_end(
+                run=self.name,
+                index=index,
+                phase=name,
+                kind=kind,
+                epoch=self.epoch,
+                masks=self.sparsifier.masks if self.sparsifier else None,
+            )
+        self._note_best(validation or test, self._counts(counts))
+        if self.sparsifier and self.sparsifier.method.keeps_best_twin():
+            self.sparsifier.report((validation or test).accuracy)
+        if not math.isfinite(test.loss):
+            raise DivergedError(f"{self.name}: the test loss of epoch {self.epoch + 1} is not finite; {self._last()}")
+        now = time.perf_counter()
+        return EpochRow(
+            run=self.name,
+            epoch=self.epoch,
+            step=(self.epoch + 1) * self.loaders.train.steps,
+            phase=phase.name if phase else "dense",
+            kind=phase.kind if phase else "dense",
+            loss=sums[0] / sums[2],
+            train_accuracy=sums[1] / sums[2],
+            test_accuracy=test.accuracy,
+            test_loss=test.loss,
+            sparsity=1 - sum(counts.values()) / self._layers.size,
+            flops=flops_of(counts, self._uses),
+            lr=self.optimizer.param_groups[0]["lr"],
+            seconds=now - start,
+            eval_seconds=now - trained,
+            validation_accuracy=validation.accuracy if validation else None,
+            ema_accuracy=average.accuracy if average else None,
+            memorization=self._memorization(test.precision),
+            skipped_images=len(skipped(self.loaders.train, self.setting.world)),
+        )
+
+    def _judge(self, model: nn.Module, images: Batches, fast: Any) -> Score:
+        """Left where a stop was asked for: until an epoch's row is whole, a checkpoint holds nothing of it."""
+        self._stop_if_asked()
+        try:
+            return evaluate(model, images, self.recipe, self.setting, fast=fast)
+        except Stopped:
+            self.save()
+            raise
+
+    def _memorization(self, precision: str) -> dict[str, float] | None:
+        """How the training images with random labels are classified."""
+        measure, device = self.loaders.memorization, self.setting.device
+        if measure is None:
+            return None
+        return measure.measure(self.model, epoch=self.epoch, autocast=lambda: autocast(precision, device))
+
+    def _show(self, sums: list[float], steps_per_second: float) -> None:
+        loss, _, samples, alive, _ = sums
+        if not alive and self.setting.world.size == 1:  # several ranks agree on it where they tell each other
+            self._check_finite()
+        train = self.loaders.train
+        mean = loss / samples if samples else math.nan
+        share, speed = self.batch / train.steps, steps_per_second * train.batch_size
+        self.setting.watch(Live(self.name, self.epoch, share, mean, speed))
+
+    def _counts(self, nonzero: Mapping[str, int]) -> bool:
+        """Whether this epoch's model is one that the run could end with: in the final phase, at its full sparsity."""
+        if self.sparsifier is None:
+            return True
+        phase, method = self.sparsifier.phase, self.sparsifier.method
+        if not phase.final or phase.kind != "sparse":
+            return False
+        layers = self.sparsifier.layers
+        kept = sum(nonzero[weight.name] for weight in layers.weights)
+        wanted = sum(budget.keep for budget in self.sparsifier.budgets)
+        return not getattr(method, "needs_sparsity", True) or kept <= wanted
+
+    def _note_best(self, score: Score, counts: bool) -> None:
+        if counts and (self.best is None or score.accuracy > self.best["accuracy"]):
+            self.best = {"epoch": self.epoch, "accuracy": score.accuracy, "chosen_on": self._chosen_on}
+            if self.loaders.validation:
+                self.best_weights = to_cpu(self.model.state_dict())
+
+    @property
+    def best_twin(self) -> dict[str, Any] | None:
+        """As `best`, of the dense phases: where the method keeps their best model as the twin."""
+        sparsifier = self.sparsifier
+        if sparsifier is None or sparsifier.twin is None or sparsifier.best_metric is None:
+            return None
+        epoch = sparsifier.twin.step // self.loaders.train.steps - 1
+        return {"epoch": epoch, "accuracy": sparsifier.best_metric, "chosen_on": self._chosen_on}
+
+    @property
+    def _chosen_on(self) -> str:
+        """The images that choose the best epoch."""
+        return "validation" if self.loaders.validation else "test"
+
+    def _rate_step(self) -> int:
+        sparsifier = self.sparsifier
+        return sparsifier.method.rate_step(sparsifier, self.step) if sparsifier else self.step
+
+    def _due(self, step: int) -> bool:
+        return step % self._every == 0
+
+    def _share(self, samples: int) -> float:
+        """What this rank's mean gradient weighs, so that the mean over ranks is the mean over the batch."""
+        world, train = self.setting.world, self.loaders.train
+        if world.size == 1:
+            return 1.0
+        batch = min(train.batch_size, train.samples - self.batch * train.batch_size)
+        return samples * world.size / batch
+
+    def _stop_if_asked(self) -> None:
+        if self._asked_to_stop():
+            self.save()
+            raise Stopped(self.setting.stop.signum or signal.SIGTERM)
+
+    def _asked_to_stop(self) -> bool:
+        world = self.setting.world
+        if world.size == 1:
+            return bool(self.setting.stop)
+        return self._others_tell() and world.any(bool(self.setting.stop), self.setting.device)
+
+    def _stop_together(self) -> None:
+        """Where a rank has met a loss that is not finite: one that stopped by itself would leave the others waiting."""
+        world = self.setting.world
+        if world.size > 1 and not self.scaler and world.any(not self.totals.values[3], self.setting.device):
+            self._check_finite()
+
+    def _others_tell(self) -> bool:
+        """Whether ranks tell each other after this batch what each has met: a request to stop, files it skipped, a loss
+        that is not finite."""
+        return self.batch % _ASK_OTHERS == 0 or self.batch == self.loaders.train.steps
+
+    def _check_finite(self) -> None:
+        """Every rank must call it: where one has something that is not finite, all stop with the words of the first."""
+        found = [wrong for wrong in self.setting.world.gather(self._not_finite()) if wrong]
+        if found:
+            raise DivergedError(f"{min(found)[1]}; {self._last()}")
+
+    def _not_finite(self) -> tuple[int, str] | None:
+        """What is not, in words, on this rank; and after how many steps, by which the first is found."""
+        if self.scaler:  # which has skipped the steps whose loss was not
+            scale = self.scaler.get_scale()
+            if scale < 1e-6:
+                return self.step, f"{self.name}: fp16's loss scale fell to {scale:g}"
+        else:
+            alive, steps = self.totals.values[3:].tolist()
+            if not alive:
+                bad = self.epoch * self.loaders.train.steps + round(steps)
+                lr = f"with learning rate {self.rates.at(bad):g}"
+                return bad, f"{self.name}: the loss of step {bad} (epoch {self.epoch + 1}) is not finite, {lr}"
+        if (wrong := not_finite(self.model, self.optimizer, self.sparsifier)) is None:
+            return None
+        kind, name = wrong
+        return self.step, f"{self.name}: {kind} of epoch {self.epoch + 1} are not finite ({name})"
+
+    def _last(self) -> str:
+        return f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint yet"
+
+    # Checkpoints
+
+    def save(self) -> None:
+        """Refuses what is not finite, or of too many files: the last checkpoint is always a good one."""
+        self._check_finite()
+        unreadable = skipped(self.loaders.train, self.setting.world)
+        rng = self.setting.world.gather(checkpoint.rng_state())
+        totals = self.setting.world.gather(self.totals.values.tolist())
+
+        def write() -> Path:
+            each = {"rng": rng, "totals": totals}  # by rank
+            state = {**self.state_dict(), **each, "skipped_images": unreadable, "extra": self.extra()}
+            folder, keep = self.setting.checkpoints, self.recipe.run.keep
+            return checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
+
+        self.saved = self.setting.world.by_first(write)
+
+    def state_dict(self) -> StateDict:
+        return {
+            "stage": self.index,
+            "name": self.name,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "steps_per_epoch": self.loaders.train.steps,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sparsifier": self.sparsifier.state_dict() if self.sparsifier else None,
+            "scaler": self.scaler.state_dict() if self.scaler else None,
+            "ema": self.ema.state_dict() if self.ema is not None else None,
+            "dynamics": self.dynamics.state_dict(),
+            "best": self.best,
+            "best_weights": self.best_weights,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take up where `state` was saved, or raise a ValueError that names what does not fit, before anything changes.
+
+        Of the structure of a checkpoint as a whole, contents.py has made sure.
+        """
+        self._check_fit(state)
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.sparsifier:
+            self.sparsifier.load_state_dict(state["sparsifier"])
+        if self.scaler:
+            self.scaler.load_state_dict(state["scaler"])
+        if self.ema is not None:
+            self.ema.load_state_dict(state["ema"])
+        self.dynamics.load_state_dict(state["dynamics"])
+        self.best, self.best_weights = state["best"], state["best_weights"]
+        self.seconds = state["seconds"]
+        recall(self.loaders.train, state["skipped_images"])
+        rank = min(self.setting.world.rank, len(state["rng"]) - 1)
+        checkpoint.set_rng_state(state["rng"][rank])
+        self.totals.load(state["totals"][rank])
+
+    def _check_fit(self, state: StateDict) -> None:
+        steps, weights = self.loaders.train.steps, self.model.state_dict()
+        for key, value, most in (("epoch", state["epoch"], self.epochs), ("batch", state["batch"], steps)):
+            if not 0 <= value <= most:
+                raise ValueError(f"{key}: expected 0 to {most}, received {value}")
+        for part, own in (("sparsifier", self.sparsifier), ("scaler", self.scaler), ("ema", self.ema)):
+            if (state[part] is None) != (own is None):
+                raise ValueError(f"{part}: expected {'none' if own is None else 'one'} in this stage")
+        step = state["epoch"] * steps + state["batch"]
+        if self.sparsifier and state["sparsifier"]["step"] != step:
+            raise ValueError(f"sparsifier.step: expected {step}, as epoch and batch say, received another")
+        check_tensors(state["model"], weights, "model")
+        for name, tensor in state["model"].items():
+            if not tensor.isfinite().all():
+                raise ValueError(f"model.{name}: expected finite numbers")
+        kinds = optim.kept_of_a_parameter(self.recipe.optimizer, self.setting.device, self.recipe.train.precision)
+        check_optimizer(state["optimizer"], self.optimizer, "optimizer", kinds)
+        if kinds and step and self.scaler is None:  # whose first steps may all be skipped
+            trained = sum(param.requires_grad for param in self.model.parameters())
+            kept = sum(map(bool, state["optimizer"]["state"].values()))
+            if kept != trained:
+                raise ValueError(f"optimizer.state: expected that of {trained} parameters, received {kept}")
+        if state["sparsifier"] is not None and (twin := state["sparsifier"]["twin"]) is not None:
+            check_optimizer(twin["optimizer"], self.optimizer, "sparsifier.twin.optimizer", kinds)
+        if self.ema is not None:
+            check_tensors(state["ema"], self.ema.state_dict(), "ema")
+        if state["best_weights"] is not None:
+            check_tensors(state["best_weights"], weights, "best_weights")
+        self.dynamics.check_fit(state["dynamics"])
+
+
+def _average(model: nn.Module, decay: float) -> AveragedModel:
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)

@@ -1,0 +1,143 @@
+"""Run folders: numbered, never written over, all or nothing."""
+
+import json
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from acdc.runs.folder import append, claim, trim_metrics, why_not, write_json
+from acdc.runs.records import EpochRow
+
+ROW = EpochRow(
+    run="acdc",
+    epoch=3,
+    step=8,
+    phase="compressed",
+    kind="sparse",
+    loss=0.5,
+    train_accuracy=0.75,
+    test_accuracy=0.5,
+    test_loss=0.7,
+    sparsity=0.9,
+    flops=1000,
+    lr=0.1,
+    seconds=1.5,
+    eval_seconds=0.5,
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_folders_are_numbered_after_the_highest() -> None:
+    assert [claim(None, "digits") for _ in range(2)] == [Path("runs/digits-0001"), Path("runs/digits-0002")]
+    Path("runs/digits-0041").mkdir()
+    Path("runs/digits-best").mkdir()
+    Path("runs/cifar-0099").mkdir()
+    assert claim(None, "digits") == Path("runs/digits-0042")
+
+
+def test_a_number_taken_in_the_meantime_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim(None, "digits")
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(()))  # as another run would have seen it a moment ago
+    assert claim(None, "digits") == Path("runs/digits-0002")
+
+
+def test_a_folder_given_is_made_with_its_parents() -> None:
+    assert claim(Path("a/b/c"), "digits") == Path("a/b/c")
+    assert Path("a/b/c").is_dir()
+
+
+def test_what_can_become_a_run_folder(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "new/deep", "empty"):
+        assert why_not(tmp_path / name) is None
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_cannot(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    assert "not empty" in (why_not(tmp_path / "full") or "")
+    assert "is a file" in (why_not(tmp_path / "full" / "x") or "")
+    assert "nothing can be written" in (why_not(tmp_path / "full" / "x" / "run") or "")
+    assert "cannot be looked into" in (why_not(tmp_path / ("x" * 5000)) or "")
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    write_json(file, {"a": 1})
+    assert json.loads(file.read_text()) == {"a": 1}
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(file, {"a": float("nan")})
+    assert json.loads(file.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_metrics_are_one_object_a_line(tmp_path: Path) -> None:
+    append(tmp_path / "metrics.jsonl", ROW)
+    append(tmp_path / "metrics.jsonl", ROW)
+    first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert first == second
+    assert (first["run"], first["phase"], first["kind"], first["step"]) == ("acdc", "compressed", "sparse", 8)
+
+
+def test_what_a_checkpoint_does_not_know_of_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    for run, epoch in (("dense", 0), ("dense", 1), ("acdc", 0), ("acdc", 1), ("acdc", 2)):
+        append(file, replace(ROW, run=run, epoch=epoch))
+    with file.open("a") as end:
+        end.write('{"run": "acdc", "epo')  # a crash in the middle of a line
+    trim_metrics(tmp_path, ["dense", "acdc"], 1, 2)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(row["run"], row["epoch"]) for row in rows] == [("dense", 0), ("dense", 1), ("acdc", 0), ("acdc", 1)]
+    assert not (tmp_path / "phases.jsonl").exists()
+    trim_metrics(tmp_path, ["dense", "acdc"], -1, 0)
+    assert file.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"run": "acdc"}', "epoch is missing"),
+        ('{"run": "acdc", "epoch": "0"}', 'epoch = "0": expected a whole number'),
+        ('{"run": ["acdc"], "epoch": 0}', "run = […]: expected text"),
+        ('{"run": "acdc", "epoch": true}', "epoch = true: expected a whole number"),
+        ('{"run": "acdc", "epoch": -1}', "epoch = -1: expected a whole number, from 0"),
+        (json.dumps(asdict(replace(ROW, run="rigl"))), 'run = "rigl": expected one of its stages, dense, acdc'),
+    ],
+)
+def test_a_line_of_no_run_is_refused_before_anything_changes(tmp_path: Path, line: str, complaint: str) -> None:
+    metrics, phases = tmp_path / "metrics.jsonl", tmp_path / "phases.jsonl"
+    append(metrics, ROW)
+    with metrics.open("a") as end:
+        end.write(f"{line}\n")
+    append(metrics, ROW)
+    before = metrics.read_bytes()
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        trim_metrics(tmp_path, ["dense", "acdc"], 0, 0)
+    assert metrics.read_bytes() == before
+    metrics.write_text(json.dumps(asdict(ROW)) + "\n")
+    phases.write_text('{"run": "acdc"}\n')
+    with pytest.raises(ValueError, match=r"phases.jsonl line 1: index is missing; put the run's own file back"):
+        trim_metrics(tmp_path, ["dense", "acdc"], 0, 0)
+    assert len(metrics.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"run": "acdc", "epo', b"\xff\xfe", b"\0\0\0", b"[" * 100_000, b"[]", b"null", b"3"]
+)
+def test_only_the_last_line_may_be_cut_short(tmp_path: Path, line: bytes) -> None:
+    file = tmp_path / "metrics.jsonl"
+    append(file, ROW)
+    whole = file.read_bytes()
+    file.write_bytes(whole + line)
+    assert trim_metrics(tmp_path, ["acdc"], 0, 4) == 0
+    assert file.read_bytes() == whole
+    file.write_bytes(line + b"\n" + whole)
+    with pytest.raises(ValueError, match=r"metrics.jsonl line 1: it cannot be read .*; put the run's own file back"):
+        trim_metrics(tmp_path, ["acdc"], 0, 4)
