@@ -109,18 +109,18 @@ WRITE_TEN = 'write "10ep" for epochs, "10st" for optimizer steps or "10%" of the
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (10, TypeError, f"warmup=10: durations carry a unit: {WRITE_TEN}"),
-        (True, TypeError, f"warmup=True: durations carry a unit: {WRITE_TEN}"),
-        (None, TypeError, f"warmup=None: durations carry a unit: {WRITE_TEN}"),
-        ("10", ValueError, f"warmup='10': durations carry a unit: {WRITE_TEN}"),
-        ("10 epochs", ValueError, f"warmup='10 epochs': durations carry a unit: {WRITE_TEN}"),
-        ("ten", ValueError, f"warmup='ten': durations carry a unit: {WRITE_TEN}"),
-        ("-10ep", ValueError, f"warmup='-10ep': durations are not negative: {WRITE_TEN}"),
-        ("1/0ep", ValueError, "warmup='1/0ep': durations carry a unit: write \"1ep\" for epochs"),
+        (10, TypeError, f"warmup=10: durations carry a unit; {WRITE_TEN}"),
+        (True, TypeError, f"warmup=True: durations carry a unit; {WRITE_TEN}"),
+        (None, TypeError, f"warmup=None: durations carry a unit; {WRITE_TEN}"),
+        ("10", ValueError, f"warmup='10': durations carry a unit; {WRITE_TEN}"),
+        ("10 epochs", ValueError, f"warmup='10 epochs': durations carry a unit; {WRITE_TEN}"),
+        ("ten", ValueError, f"warmup='ten': durations carry a unit; {WRITE_TEN}"),
+        ("-10ep", ValueError, f"warmup='-10ep': durations are not negative; {WRITE_TEN}"),
+        ("1/0ep", ValueError, "warmup='1/0ep': durations carry a unit; write \"1ep\" for epochs"),
         (
             "2.5st",
             ValueError,
-            "warmup='2.5st': optimizer steps are whole: "
+            "warmup='2.5st': optimizer steps are whole; "
             'write "2.5ep" for epochs, "3st" for optimizer steps or "2.5%" of the total',
         ),
     ],
@@ -214,12 +214,12 @@ LAW = "warmup + n x (sparse + dense) + sparse + last_dense + final_sparse makes 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"total": "98ep"}, LAW + ', but n = 6 makes 100ep, 2ep too much: write total="100ep" or final_sparse="13ep"'),
-        ({"total": "104ep"}, 'n = 6 makes 100ep, 4ep too little: write total="100ep" or final_sparse="19ep"'),
-        ({"total": "30ep"}, 'n = 0 makes 40ep, 10ep too much: write total="40ep" or final_sparse="5ep"'),
-        ({"total": "20ep"}, 'n = 0 makes 40ep, 20ep too much: write total="40ep"'),
-        ({"final_sparse": "17%"}, 'n = 6 makes 102ep, 2ep too much: write final_sparse="15%"'),
-        ({"warmup": "99%"}, "n = 0 makes 129ep, 29ep too much: write shorter phases"),
+        ({"total": "98ep"}, LAW + ', but n = 6 makes 100ep, 2ep too much; write total="100ep" or final_sparse="13ep"'),
+        ({"total": "104ep"}, 'n = 6 makes 100ep, 4ep too little; write total="100ep" or final_sparse="19ep"'),
+        ({"total": "30ep"}, 'n = 0 makes 40ep, 10ep too much; write total="40ep" or final_sparse="5ep"'),
+        ({"total": "20ep"}, 'n = 0 makes 40ep, 20ep too much; write total="40ep"'),
+        ({"final_sparse": "17%"}, 'n = 6 makes 102ep, 2ep too much; write final_sparse="15%"'),
+        ({"warmup": "99%"}, "n = 0 makes 129ep, 29ep too much; write shorter phases"),
     ],
 )  # fmt: skip
 def test_alternating_refuses_what_does_not_sum(change, message):
@@ -233,7 +233,7 @@ def test_alternating_refuses_what_does_not_sum(change, message):
 def test_alternating_offers_a_final_phase_that_can_exist():
     # n = 1 is nearer, but 26 % cannot be taken from a final phase of 5 %.
     shares = {"warmup": "1%", "sparse": "30%", "dense": "30%", "last_dense": "30%"}
-    with pytest.raises(ValueError, match=r'n = 0 makes 66ep, 34ep too little: write final_sparse="39%"$'):
+    with pytest.raises(ValueError, match=r'n = 0 makes 66ep, 34ep too little; write final_sparse="39%"$'):
         Schedule.alternating(**shares, final_sparse="5%", total="100ep")
     assert Schedule.alternating(**shares, final_sparse="39%", total="100ep").transitions == ((1, 61), (31,))
 
@@ -265,13 +265,13 @@ def test_alternating_sums_or_offers_what_does(lengths, total, unit):
         (
             {"sparse": "500st"},
             ValueError,
-            "sparse='500st': total=\"100ep\" sets the unit: "
+            "sparse='500st': total=\"100ep\" sets the unit; "
             'write it in "ep" or "%", or mix units with Schedule.from_phases',
         ),
-        ({"dense": "0ep"}, ValueError, "dense='0ep': only warmup may be zero: write \"1ep\" or more"),
+        ({"dense": "0ep"}, ValueError, "dense='0ep': only warmup may be zero; write \"1ep\" or more"),
         ({"total": "0ep"}, ValueError, "total='0ep': only warmup may be zero"),
-        ({"total": 100}, TypeError, 'total=100: durations carry a unit: write "100ep" for epochs or "100st" for'),
-        ({"total": "100%"}, ValueError, "total='100%': it cannot be a percentage: write \"100ep\" for epochs or"),
+        ({"total": 100}, TypeError, 'total=100: durations carry a unit; write "100ep" for epochs or "100st" for'),
+        ({"total": "100%"}, ValueError, "total='100%': it cannot be a percentage; write \"100ep\" for epochs or"),
         ({"last_dense": 10}, TypeError, "last_dense=10: durations carry a unit"),
     ],
 )
@@ -294,11 +294,11 @@ def test_from_transitions_takes_steps_and_a_compressed_start():
     ("compress", "decompress", "total", "error", "message"),
     [
         ([10, 30], [20, 40], 50, ValueError, "compress=[10, 30]: training starts dense and ends compressed, so it "
-            "has one entry more than decompress=[20, 40]: add a compress or drop a decompress"),
+            "has one entry more than decompress=[20, 40]; add a compress or drop a decompress"),
         ([], [], 50, ValueError, "compress=[]: training starts dense and ends compressed"),
         ([10, 20], [], 50, ValueError, "compress=[10, 20]: training starts dense"),
         ([10, 30], [40], 50, ValueError, "compress=[10, 30]: it takes turns with decompress=[40], rising in one unit "
-            'up to total="50ep": 30ep follows 40ep, so change one of them'),
+            'up to total="50ep"; 30ep follows 40ep, so change one of them'),
         ([10, 30], [5], 50, ValueError, "5ep follows 10ep"),
         ([10, 30], [10], 50, ValueError, "10ep follows 10ep"),
         ([10, 60], [40], 50, ValueError, "50ep follows 60ep"),
@@ -332,7 +332,7 @@ def test_from_phases_mixes_units():
 
 def test_from_phases_checks_a_mixed_total_once_steps_are_known():
     assert Schedule.from_phases(MIXED, total="5ep").boundaries(10)[-1] == 50
-    message = "total='6ep': with steps_per_epoch=10 the phases sum to 50st: change a phase, or leave total out"
+    message = "total='6ep': with steps_per_epoch=10 the phases sum to 50st; change a phase, or leave total out"
     with pytest.raises(ValueError, match=re.escape(message)):
         Schedule.from_phases(MIXED, total="6ep").boundaries(10)
     needs_epochs = Schedule.from_phases([("dense", "20st"), ("sparse", "30st")], total="5ep")
@@ -369,25 +369,25 @@ def test_percentages_fall_within_half_a_step_of_their_share(weights, total, unit
 @pytest.mark.parametrize(
     ("phases", "total", "error", "message"),
     [
-        ([], None, ValueError, 'phases=[]: a schedule ends compressed: add a last phase such as ("sparse", "15ep")'),
+        ([], None, ValueError, 'phases=[]: a schedule ends compressed; add a last phase such as ("sparse", "15ep")'),
         ([("dense", "1ep")], None, ValueError, "phases=['dense']: a schedule ends compressed"),
         ([("dense", "1ep"), ("dense", "1ep"), ("sparse", "1ep")], None, ValueError,
-            "phases[1]='dense': kinds alternate, and phases[0] is dense too: merge the two phases"),
+            "phases[1]='dense': kinds alternate, and phases[0] is dense too; merge the two phases"),
         ([("warm", "1ep"), ("sparse", "1ep")], None, ValueError,
-            "phases[0]='warm': a phase is of one of two kinds: write \"dense\" or \"sparse\""),
+            "phases[0]='warm': a phase is of one of two kinds; write \"dense\" or \"sparse\""),
         ([("dense", "0ep"), ("sparse", "1ep")], None, ValueError,
-            "phases[0]='0ep': the warm-up phase lasts some epochs or steps: make it longer or leave it out"),
+            "phases[0]='0ep': the warm-up phase lasts some epochs or steps; make it longer or leave it out"),
         ([("dense", "0.1%"), ("sparse", "99.9%")], "100st", ValueError, "phases[0]='0st': the warm-up phase lasts"),
         ([("dense", "10%"), ("sparse", "1ep")], None, ValueError,
-            "phases[0]='10%': a percentage needs a total: add total=\"100ep\""),
+            "phases[0]='10%': a percentage needs a total; add total=\"100ep\""),
         ([("dense", 10), ("sparse", "1ep")], None, TypeError, "phases[0]=10: durations carry a unit"),
-        (["dense"], None, TypeError, "phases[0]='dense': a phase is a pair: write (\"dense\", \"10ep\")"),
+        (["dense"], None, TypeError, "phases[0]='dense': a phase is a pair; write (\"dense\", \"10ep\")"),
         ([("dense", "10ep"), ("sparse", "5ep")], "20ep", ValueError,
-            "total='20ep': the phases sum to 15ep: lengthen them by 5ep, or change total"),
+            "total='20ep': the phases sum to 15ep; lengthen them by 5ep, or change total"),
         ([("dense", "10ep"), ("sparse", "15ep")], "20ep", ValueError,
-            "total='20ep': the phases sum to 25ep: shorten them by 5ep, or change total"),
+            "total='20ep': the phases sum to 25ep; shorten them by 5ep, or change total"),
         ([("dense", "33.3%"), ("sparse", "66.6%")], "100st", ValueError,
-            "total='100st': the phases sum to 99.9st: lengthen them by 0.1st"),
+            "total='100st': the phases sum to 99.9st; lengthen them by 0.1st"),
         ([("dense", "10ep"), ("sparse", "5ep")], "100%", ValueError, "total='100%': it cannot be a percentage"),
     ],
 )  # fmt: skip
@@ -439,7 +439,7 @@ def test_for_epochs_sums_alternates_and_ends_compressed(epochs):
 )
 def test_for_epochs_refuses(epochs, error):
     message = (
-        f"epochs={epochs}: it is a whole number, 4 or more: AC/DC needs a warm-up, a compressed, a decompressed "
+        f"epochs={epochs}: expected a whole number, 4 or more; AC/DC needs a warm-up, a compressed, a decompressed "
         "and a final compressed epoch, so write epochs=4 or more"
     )
     with pytest.raises(error, match=re.escape(message)):
@@ -495,18 +495,18 @@ def test_step_schedules_need_no_steps_per_epoch():
     assert schedule.boundaries() == schedule.boundaries(None) == schedule.boundaries(7) == (10, 30)
     assert schedule.phase_at(9).kind == "dense"
     assert schedule.phase_at(10).kind == "sparse"
-    with pytest.raises(ValueError, match="steps_per_epoch=0: it is a whole number, 1 or more"):
+    with pytest.raises(ValueError, match="steps_per_epoch=0: expected a whole number, 1 or more"):
         schedule.boundaries(0)
 
 
 @pytest.mark.parametrize(
     ("step", "steps_per_epoch", "error", "message"),
     [
-        (-1, 5, ValueError, "step=-1: it is a whole number, 0 or more: count training steps from 0"),
-        (1.0, 5, TypeError, "step=1.0: it is a whole number, 0 or more"),
+        (-1, 5, ValueError, "step=-1: expected a whole number, 0 or more; count training steps from 0"),
+        (1.0, 5, TypeError, "step=1.0: expected a whole number, 0 or more"),
         (True, 5, TypeError, "step=True: "),
-        (1, None, TypeError, "steps_per_epoch=None: it is a whole number, 1 or more: write"),
-        (1, 0, ValueError, "1 or more: write steps_per_epoch=len(loader)"),
+        (1, None, TypeError, "steps_per_epoch=None: expected a whole number, 1 or more; write"),
+        (1, 0, ValueError, "1 or more; write steps_per_epoch=len(loader)"),
         (1, 5.0, TypeError, "steps_per_epoch=5.0: "),
         (1, True, TypeError, "steps_per_epoch=True: "),
     ],
@@ -520,7 +520,7 @@ def test_phase_at_refuses(step, steps_per_epoch, error, message):
 
 def test_a_phase_without_a_step_is_refused_by_name():
     schedule = Schedule.from_phases([("dense", "1ep"), ("sparse", "0.25ep"), ("dense", "1ep"), ("sparse", "1ep")])
-    message = "phases[1]='0.25ep': with steps_per_epoch=1 this compressed phase has no step: write \"1st\" or more"
+    message = "phases[1]='0.25ep': with steps_per_epoch=1 this compressed phase has no step; write \"1st\" or more"
     with pytest.raises(ValueError, match=re.escape(message)):
         schedule.boundaries(1)
     assert schedule.boundaries(4) == (4, 5, 9, 13)
@@ -531,7 +531,7 @@ def test_a_phase_without_a_step_is_refused_by_name():
 
 def test_mixed_units_have_no_single_length():
     schedule = Schedule.from_phases(MIXED)
-    message = "units=['ep', 'st']: this needs one unit: use boundaries(steps_per_epoch), which takes any"
+    message = "units=['ep', 'st']: this needs one unit; use boundaries(steps_per_epoch), which takes any"
     for read in ("unit", "dense_length", "sparse_length", "transitions"):
         with pytest.raises(ValueError, match=re.escape(message)):
             getattr(schedule, read)
@@ -548,7 +548,7 @@ def test_an_invalid_schedule_cannot_be_made_by_hand():
     for phases in ((sparse, dense), (dense, dense), (sparse,), ("sparse",)):
         with pytest.raises(TypeError, match=r"phases\[0\]=|phases\[1\]=") as caught:
             Schedule(phases)
-        assert "Schedule makes its phases: use Schedule.from_phases" in str(caught.value)
+        assert "Schedule makes its phases; use Schedule.from_phases" in str(caught.value)
     with pytest.raises(ValueError, match="a schedule ends compressed"):
         Schedule((Phase("dense", dense.length, 0, final=True),))
     with pytest.raises(ValueError, match="the final compressed phase lasts some epochs or steps"):
@@ -586,7 +586,7 @@ def test_to_dict_is_plain_and_from_dict_refuses_the_rest():
         "total": "4ep",
     }
     for state in ({}, {"phases": []}, {"phases": [], "total": None, "more": 1}, [["sparse", "1ep"]]):
-        with pytest.raises(ValueError, match="it has the keys phases and total: pass what to_dict"):
+        with pytest.raises(ValueError, match="it has the keys phases and total; pass what to_dict"):
             Schedule.from_dict(state)
     with pytest.raises(ValueError, match="the phases sum to 1ep"):
         Schedule.from_dict({"phases": [["sparse", "1ep"]], "total": "2ep"})
@@ -643,7 +643,7 @@ def test_str_fits_and_its_labels_stand_where_phases_start(epochs):
     assert {"0", f"{starts[-1]:,}"} <= set(labels.values())
 
 
-@pytest.mark.parametrize("module", ["schedule", "duration", "timeline"])
+@pytest.mark.parametrize("module", ["schedule", "schedules"])
 def test_only_the_standard_library_is_imported(module):
     source = Path(acdc.schedule.__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
     imported = set()
@@ -654,5 +654,5 @@ def test_only_the_standard_library_is_imported(module):
             assert node.level == 0
             imported.add(node.module or "")
     assert imported
-    pure = {"acdc.duration", "acdc.timeline", "acdc.schedule"}
+    pure = {"acdc.errors", "acdc.schedule", "acdc.schedules"}
     assert {name.split(".")[0] for name in imported - pure} <= sys.stdlib_module_names

@@ -4,6 +4,7 @@ Code reads the fields of an error and never its text. A caller that knows a valu
 name: what a method says of `sparsity` becomes `method.sparsity` in a recipe, by `error.under("method")`.
 """
 
+import pickle
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
@@ -16,7 +17,7 @@ _LONGEST = 200  # characters of a received value: a data loader full of tensors 
 
 
 class ArgumentError(ValueError):
-    """A value that cannot be used.
+    """A value that cannot be used, which reads "argument=received: allowed; instead".
 
     argument  the dotted name of what was set, such as "sparsity" or "method.sparsity"; "" where it has none.
     received  the value; left out where the mistake is that there is none.
@@ -24,7 +25,7 @@ class ArgumentError(ValueError):
     instead   what to type instead.
     """
 
-    def __init__(self, argument: str, *, received: Any = _NOTHING, allowed: str, instead: str = "") -> None:
+    def __init__(self, argument: str, received: Any = _NOTHING, allowed: str = "", instead: str = "") -> None:
         super().__init__(argument, received, allowed, instead)
         self.argument = argument
         self.received = received
@@ -33,7 +34,7 @@ class ArgumentError(ValueError):
 
     @property
     def was_received(self) -> bool:
-        """True if a value was given at all."""
+        """Return True if a value was given at all."""
         return self.received is not _NOTHING
 
     def under(self, *outer: str) -> Self:
@@ -42,27 +43,41 @@ class ArgumentError(ValueError):
 
     def about(self, argument: str) -> Self:
         """Return the same complaint under another name."""
-        return type(self)(argument, received=self.received, allowed=self.allowed, instead=self.instead)
+        return type(self)(argument, self.received, self.allowed, self.instead)
 
     def __str__(self) -> str:
         value = f"={show(self.received)}" if self.was_received else ""
-        return ": ".join(
-            filter(None, (f"{self.argument}{value}", "; ".join(filter(None, (self.allowed, self.instead)))))
-        )
+        advice = "; ".join(filter(None, (self.allowed, self.instead)))
+        return ": ".join(filter(None, (f"{self.argument}{value}", advice)))
 
     def __reduce__(self) -> Any:
-        return _rebuild, (type(self), self.argument, self.received, self.was_received, self.allowed, self.instead)
+        """Let it travel to another process, whatever was received: what cannot be pickled goes as its text."""
+        received = self.received
+        try:
+            pickle.dumps(received)
+        except Exception:  # pickle raises what the value's own code does
+            received = _Shown(show(received))
+        given = {"received": received} if self.was_received else {}
+        return _rebuild, (type(self), self.argument, given, self.allowed, self.instead)
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
     """A value of the wrong type."""
 
 
+class _Shown:
+    """Stands for a value of another process."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
 def _rebuild(
-    kind: type[ArgumentError], argument: str, received: Any, was_received: bool, allowed: str, instead: str
+    kind: type[ArgumentError], argument: str, given: dict[str, Any], allowed: str, instead: str
 ) -> ArgumentError:
-    """Rebuild an error that travelled to another process."""
-    given = {"received": received} if was_received else {}
     return kind(argument, **given, allowed=allowed, instead=instead)
 
 
@@ -74,17 +89,17 @@ class UsageError(Exception):
         super().__init__("\n      ".join(self.problems))
 
     def __reduce__(self) -> tuple[type, tuple[tuple[str, ...]]]:
-        """Errors of rank 0 travel to the others."""
+        """Let an error of rank 0 travel to the other ranks."""
         return type(self), (self.problems,)
 
 
 class Problems(list[str]):
-    """What was found to be wrong so far, to be told at once."""
+    """Collects what is wrong, so that a user reads all of it at once."""
 
     def attempt(self, act: Callable[..., T], *given: Any) -> T | None:
-        """What `act` makes of what is given; None where it fails, and why is noted."""
+        """Return what `act` makes of `given`; where it fails, note why and return None."""
         if any(value is None for value in given):
-            return None  # what it builds on has failed, and said so
+            return None  # what it builds on has failed, and its reason is noted
         try:
             return act(*given)
         except UsageError as error:
@@ -92,6 +107,19 @@ class Problems(list[str]):
         except (ValueError, OSError, ModuleNotFoundError) as error:
             self.append(str(error))
         return None
+
+
+def check_whole(argument: str, value: object, least: int, instead: str) -> None:
+    """Raise unless `value` is a whole number, `least` or more."""
+    allowed = f"expected a whole number, {least} or more"
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentTypeError(argument, value, allowed, instead)
+    if value < least:
+        raise ArgumentError(argument, value, allowed, instead)
+
+
+def wrong(argument: str, received: Any, allowed: str, instead: str) -> ArgumentError:
+    return ArgumentError(argument, received, allowed, instead)
 
 
 def show(value: Any) -> str:

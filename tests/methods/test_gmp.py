@@ -69,9 +69,9 @@ def test_each_layer_rises_to_its_own():
         ({"begin": 0.8}, r"begin=0\.8, end=0\.75: the rise ends after it begins; write end="),
         ({"end": 1.5}, r"end=1\.5: expected a fraction .* write end=0\.75"),
         ({"initial": 0.95}, r"initial=0\.95: the sparsity rises to 0\.9; start lower"),
-        ({"every": "0st"}, r"every='0st': updates lie some steps or epochs apart: write every=\"1st\""),
-        ({"every": "10%"}, r"every='10%': it cannot be a percentage: write"),
-        ({"every": "often"}, r"every='often': durations carry a unit: write"),
+        ({"every": "0st"}, r"every='0st': updates lie some steps or epochs apart; write every=\"1st\""),
+        ({"every": "10%"}, r"every='10%': it cannot be a percentage; write"),
+        ({"every": "often"}, r"every='often': durations carry a unit; write"),
         ({"pattern": acdc.NM(2, 4), "sparsity": None}, r"pattern=NM.*fixes the sparsity.*or use OneShot"),
     ],
 )

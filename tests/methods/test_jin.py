@@ -49,7 +49,7 @@ def test_cycles():
         "4ep",
         "3ep",
     ]
-    with pytest.raises(ValueError, match=r"cycles=0: it is a whole number, 1 or more: write cycles=3"):
+    with pytest.raises(ValueError, match=r"cycles=0: expected a whole number, 1 or more; write cycles=3"):
         Jin(sparsity=0.5, epochs=10, cycles=0)
     with pytest.raises(ValueError, match="there are 7 phases, so write epochs=7"):
         Jin(sparsity=0.5, epochs=6)

@@ -115,11 +115,11 @@ def test_batch_norm_goes_back_too():
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"rounds": 0}, r"rounds=0: it is a whole number, 2 or more: .* write rounds=12"),
-        ({"rounds": 1}, r"rounds=1: it is a whole number, 2 or more"),
+        ({"rounds": 0}, r"rounds=0: expected a whole number, 2 or more; .* write rounds=12"),
+        ({"rounds": 1}, r"rounds=1: expected a whole number, 2 or more"),
         ({"rewind": "5%"}, r"rewind='5%': it cannot be a percentage"),
         ({"rewind": "soon"}, r"rewind='soon': durations carry a unit"),
-        ({"schedule": acdc.Schedule.for_epochs(10)}, r"schedule=.*a dense phase and a sparse one: leave it out"),
+        ({"schedule": acdc.Schedule.for_epochs(10)}, r"schedule=.*a dense phase and a sparse one; leave it out"),
         ({"pattern": acdc.NM(2, 4), "sparsity": None}, r"fixes the sparsity, which LotteryTicket raises"),
     ],
 )
@@ -129,7 +129,7 @@ def test_refusals(knobs, message):
 
 
 def test_rewinding_past_the_first_round():
-    with pytest.raises(ValueError, match=r"rewind='2st': the first round has 2 steps.*: write an earlier point"):
+    with pytest.raises(ValueError, match=r"rewind='2st': the first round has 2 steps.*; write an earlier point"):
         Tiny(method(rewind="2st"), [1, 2, 3, 4])
 
 

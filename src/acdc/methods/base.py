@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from acdc.core.bundle import Bundle
 from acdc.core.sparsifier import Sparsifier
-from acdc.duration import ABSOLUTE, Duration, wrong
-from acdc.schedule import Phase, Schedule
+from acdc.errors import wrong
+from acdc.schedule import ABSOLUTE, Duration, Phase, Schedule
 from acdc.sparsity.distributions import Budget, Distribution, budgets, check_distribution, check_sparsity
 from acdc.sparsity.layers import Layers, find_prunable
 from acdc.sparsity.patterns import Pattern, Unstructured

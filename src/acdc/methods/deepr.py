@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from acdc.core.sparsifier import Sparsifier
-from acdc.duration import wrong
+from acdc.errors import wrong
 from acdc.methods.base import Idle, check_every, never_updates, refuse_late
 from acdc.methods.sparse import RandomStart
 from acdc.methods.timing import in_steps

@@ -22,9 +22,9 @@ from itertools import pairwise
 from typing import ClassVar
 
 from acdc.core.sparsifier import Sparsifier
-from acdc.duration import Duration, check_whole, round_half_up, wrong
+from acdc.errors import check_whole, wrong
 from acdc.methods.base import Base
-from acdc.schedule import Phase, Schedule
+from acdc.schedule import Duration, Phase, Schedule, round_half_up
 from acdc.sparsity.distributions import Distribution
 
 

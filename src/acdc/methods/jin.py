@@ -18,7 +18,7 @@ back; AC/DC makes its last dense phase longer, for the twin.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acdc.duration import check_whole
+from acdc.errors import check_whole
 from acdc.methods.dsd import Densified, equal_phases
 from acdc.schedule import Schedule
 

@@ -29,9 +29,9 @@ from torch.optim import Optimizer
 
 from acdc.core.result import to_cpu
 from acdc.core.sparsifier import Sparsifier
-from acdc.duration import ABSOLUTE, Duration, check_whole, round_half_up, wrong
+from acdc.errors import check_whole, wrong
 from acdc.methods.base import Base, check_free, refuse_late
-from acdc.schedule import Phase, Schedule
+from acdc.schedule import ABSOLUTE, Duration, Phase, Schedule, round_half_up
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from acdc.core.sparsifier import Sparsifier
-from acdc.duration import wrong
+from acdc.errors import wrong
 from acdc.methods.scored import Scored
 from acdc.methods.timing import fraction
 from acdc.schedule import Phase, Schedule

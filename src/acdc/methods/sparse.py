@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from acdc.core.sparsifier import Sparsifier
-from acdc.duration import check_whole, wrong
+from acdc.errors import check_whole, wrong
 from acdc.methods.base import Base, Idle, check_every, never_updates
 from acdc.methods.timing import fraction, in_steps
 from acdc.schedule import Phase, Schedule

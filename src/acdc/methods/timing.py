@@ -1,6 +1,6 @@
 """When methods act, in steps."""
 
-from acdc.duration import Duration
+from acdc.schedule import Duration
 
 
 def in_steps(length: str, steps_per_epoch: int | None) -> int:

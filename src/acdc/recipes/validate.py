@@ -9,13 +9,12 @@ from typing import Any
 import torch
 
 from acdc import data, methods, models
-from acdc.duration import Duration
 from acdc.errors import did_you_mean
 from acdc.recipes.mistakes import SettingError, of_knob
 from acdc.recipes.ranges import LIMITS
 from acdc.recipes.schema import Recipe, in_method, read_pattern
 from acdc.recipes.words import keys_of, no_such, shown
-from acdc.schedule import Schedule
+from acdc.schedule import Duration, Schedule
 from acdc.sparsity.distributions import check_distribution, check_sparsity
 
 _KNOBS = tuple(inspect.signature(Schedule.alternating).parameters)

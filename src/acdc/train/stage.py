@@ -27,12 +27,12 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from acdc.core.result import StateDict, to_cpu
 from acdc.core.sparsifier import Sparsifier
 from acdc.data.images import Batches, full_share
-from acdc.duration import Duration
 from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
 from acdc.methods.base import Base
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
 from acdc.runs.records import EpochRow
+from acdc.schedule import Duration
 from acdc.sparsity.layers import find_prunable
 from acdc.structure import check_optimizer, check_tensors
 from acdc.train import optim
