@@ -13,8 +13,7 @@ import torch
 
 from acdc.cli import main, train
 from acdc.errors import UsageError
-from acdc.recipes.shelf import shipped
-from acdc.recipes.toml import write_value
+from acdc.recipes.load import shipped, write_value
 from acdc.train.distributed import World
 from acdc.train.place import Place
 from tests.fuzz.mutate import damaged_bytes, damaged_value

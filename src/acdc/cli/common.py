@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acdc.errors import UsageError
-from acdc.recipes.mistakes import RecipeError, SettingError
+from acdc.recipes.findings import Finding, RecipeError, SettingError
 from acdc.train import tabulate
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ class Examined:
     """A recipe with settings on top, and all that is wrong with it; what is not can be looked at further."""
 
     recipe: "Recipe | None"  # None where too little of it can be read
-    wrong: tuple[SettingError, ...]
+    wrong: tuple[Finding, ...]
     problems: tuple[str, ...]  # the same for people, under the recipe's name
 
 
-def data_is_wrong(wrong: Sequence[SettingError]) -> bool:
+def data_is_wrong(wrong: Sequence[Finding]) -> bool:
     """Whether what is wrong with a recipe keeps its data from being looked at."""
     return any(one.table == "data" or one.setting in ("run.seeds", "train.batch_size") for one in wrong)
 
@@ -79,7 +79,7 @@ def data_is_wrong(wrong: Sequence[SettingError]) -> bool:
 def examine(args: argparse.Namespace) -> Examined:
     typed: list[str] = []
     found = examine_with(args.recipe, readable_settings(args, typed))
-    wrong = (*found.wrong, *(SettingError("", text) for text in typed))
+    wrong = (*found.wrong, *(Finding(SettingError("", allowed=text)) for text in typed))
     return replace(found, wrong=wrong, problems=(*found.problems, *typed))
 
 
@@ -98,7 +98,7 @@ def examine_with(name: str, said: Sequence[str]) -> Examined:
     try:
         return Examined(load.read(name, said), (), ())
     except RecipeError as error:
-        return Examined(error.recipe, error.mistakes, (f"{error.source}:", *error.problems))
+        return Examined(error.recipe, error.findings, (f"{error.source}:", *error.problems))
 
 
 def read(name: str, said: Sequence[str]) -> "Recipe":

@@ -9,7 +9,7 @@ from typing import Any
 from acdc import data, methods, models
 from acdc.cli import common
 from acdc.errors import UsageError
-from acdc.recipes import shelf
+from acdc.recipes import load
 from acdc.schedule import Schedule
 
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _recipes() -> None:
     rows = []
-    for name, path in shelf.shipped().items():
+    for name, path in load.shipped().items():
         said = tomllib.loads(path.read_text(encoding="utf-8"))
         rows.append((name, said["model"]["name"], said["data"]["name"], str(_epochs(name, said)), said["about"]))
     common.show_table("Recipes, for acdc train NAME", ("name", "model", "data", "epochs", "about"), rows, text=5)
@@ -55,8 +55,6 @@ def _epochs(name: str, said: Mapping[str, Any]) -> int:
     if epochs is None and isinstance(schedule, str):
         return Schedule.named()[schedule]().total_steps(1)
     if epochs is None:
-        from acdc.recipes import load
-
         return load.read(name).epochs
     return epochs
 

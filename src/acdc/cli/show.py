@@ -7,9 +7,9 @@ from dataclasses import fields
 from typing import Any
 
 from acdc.cli import common
+from acdc.recipes.load import write_value
 from acdc.recipes.paper import settings_of
 from acdc.recipes.schema import PaperRow, Recipe
-from acdc.recipes.toml import write_value
 
 _TABLES = ("model", "data", "optimizer", "rate", "train", "method", "run")
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from acdc.errors import ArgumentError
+
 _GPU_VALUES = 1 << 24  # made at a time on a GPU: 64 MB, 5,461 images of 3 x 32 x 32
 
 
@@ -62,7 +64,7 @@ class FromFiles(Protocol):
 
 @dataclass(frozen=True)
 class Images:
-    """(N, channels, height, width) of uint8, and N labels."""
+    """Holds (N, channels, height, width) pixels, uint8 or float32, and N labels."""
 
     pixels: Tensor
     labels: Tensor
@@ -111,8 +113,11 @@ def hold_out(data: ImageData, count: int, *, seed: int = 0) -> ImageData:
     """
     total = len(data.train)
     if not 0 < count < total:
-        raise ValueError(
-            f"validation = {count}: {data.name} has {total:,} training images; set aside from 1 to {total - 1}"
+        raise ArgumentError(
+            "validation",
+            received=count,
+            allowed=f"{data.name} has {total:,} training images",
+            instead=f"set aside from 1 to {total - 1}",
         )
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
     kept, held = order[count:].sort().values, order[:count].sort().values

@@ -33,7 +33,7 @@ class Memorization:
         if not data.corrupted:
             raise ValueError(
                 f"{data.name} has no random labels, so there is nothing to memorise: set data.corrupt, or call "
-                "acdc.data.labels.corrupt first"
+                "acdc.data.random_labels.corrupt first"
             )
         wrong = data.corrupted["given"] != data.corrupted["true"]
         index, given, true = (data.corrupted[key][wrong] for key in ("index", "given", "true"))

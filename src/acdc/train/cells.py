@@ -9,7 +9,7 @@ from typing import Any
 from acdc import methods
 from acdc.errors import Problems, did_you_mean
 from acdc.recipes import load
-from acdc.recipes.mistakes import RecipeError, SettingError
+from acdc.recipes.findings import Finding, RecipeError
 from acdc.recipes.schema import Recipe, read_pattern
 from acdc.train import variants
 from acdc.train.equal import at_equal_flops, cost_of
@@ -17,7 +17,7 @@ from acdc.train.facts import Facts, facts_of
 from acdc.train.variants import Variant
 
 _Reading = Callable[[], Recipe]
-_Mistakes = tuple[SettingError, ...]
+_Mistakes = tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ def _read(read: _Reading, cost: float | None, facts: Facts | None) -> tuple[Reci
         recipe = read()
         return (recipe if facts is None or cost is None else at_equal_flops(recipe, cost, facts)), ()
     except RecipeError as error:
-        return error.recipe, error.mistakes
+        return error.recipe, error.findings
     except ValueError as error:  # layers that cannot be pruned as it says
-        return recipe, (SettingError.of(error),)
+        return recipe, (Finding.of(error),)
 
 
 def _cost(sheet: _Sheet, like: Variant, sparsity: float, facts: Facts | None) -> tuple[float | None, _Mistakes]:
@@ -123,7 +123,7 @@ def _cost(sheet: _Sheet, like: Variant, sparsity: float, facts: Facts | None) ->
     try:
         return (cost_of(recipe, facts) if recipe and facts and not wrong else None), wrong
     except ValueError as error:
-        return None, (SettingError.of(error),)
+        return None, (Finding.of(error),)
 
 
 def _like(args: argparse.Namespace, entries: Sequence[Variant], problems: list[str]) -> Variant | None:

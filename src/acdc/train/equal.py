@@ -8,7 +8,7 @@ from acdc import models
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict
 from acdc.recipes import load
-from acdc.recipes.schema import Recipe, in_method
+from acdc.recipes.schema import Recipe, naming_settings
 from acdc.train import experiment
 from acdc.train.facts import Facts
 
@@ -41,7 +41,8 @@ def cost_of(recipe: Recipe, facts: Facts) -> float:
     model = models.build(said.name, classes=facts.classes, in_channels=facts.shape[0], seed=0, **said.options)
     uses = forward_uses(model, torch.zeros(1, *facts.shape))
     method = recipe.build_method()
-    found = in_method(predict.compressed, method, in_method(method.layers, model)) if method else None
+    with naming_settings():
+        found = predict.compressed(method, method.layers(model)) if method else None
     flops = predict.inference(model, uses, found)
     (planned,) = experiment.plan(recipe).values()  # neither a baseline nor a twin to fine-tune
     return statistics.fmean(predict.training(planned.kinds, flops, 1, method)) / (3 * flops.dense)

@@ -12,8 +12,10 @@ from torch import nn
 
 from acdc import data, models
 from acdc.data.images import Batches, ImageData, Images, InMemory, hold_out
-from acdc.data.labels import corrupt
+from acdc.data.random_labels import corrupt
+from acdc.errors import ArgumentError
 from acdc.measure.memorization import Memorization
+from acdc.recipes.findings import SettingError
 from acdc.recipes.schema import Recipe
 from acdc.train import environment
 from acdc.train.distributed import World
@@ -27,6 +29,7 @@ class Problem:
     """What is learned: the batches, and what a model of it must look like."""
 
     loaders: Loaders
+    name: str  # of the data
     classes: int
     shape: tuple[int, int, int]
     notes: tuple[str, ...]
@@ -64,15 +67,18 @@ def load(
     if data.describe(recipe.data.name).kind == "folder":
         return _folder(recipe, device, root, workers, world)
     said, seed = recipe.data, recipe.run.seeds[0]
-    images = data.load(said.name, root=root, **said.options)
+    try:
+        images = data.load(said.name, root=root, **said.options)
+    except ArgumentError as error:
+        raise error.under("data") from None
     if said.crop > (side := min(images.shape[1:])):
         size = " x ".join(map(str, images.shape[1:]))
         raise ValueError(f"data.crop = {said.crop:,}: images of {said.name} are {size}; set it to {side} or less")
     if said.validation:
-        with _as_set("validation", "data.validation"):
+        with _about("data.validation"):
             images = hold_out(images, said.validation)
     if said.corrupt:
-        with _as_set("count", "data.corrupt"):
+        with _about("data.corrupt"):
             images = corrupt(images, said.corrupt, seed=seed, kind=said.corrupt_kind)
     _check_batch(recipe, len(images.train), world)
     images = images.to(device)
@@ -83,16 +89,23 @@ def load(
         validation=make(images.validation) if images.validation else None,
         memorization=_memorization(images, recipe),
     )
-    return Problem(loaders=loaders, classes=images.classes, shape=images.shape, notes=images.notes, images=images)
+    return Problem(
+        loaders=loaders,
+        name=images.name,
+        classes=images.classes,
+        shape=images.shape,
+        notes=images.notes,
+        images=images,
+    )
 
 
 @contextmanager
-def _as_set(argument: str, setting: str) -> Iterator[None]:
-    """Errors name what the recipe calls it."""
+def _about(setting: str) -> Iterator[None]:
+    """Let errors name the setting that the recipe has for an argument."""
     try:
         yield
-    except ValueError as error:
-        raise ValueError(str(error).replace(f"{argument} = ", f"{setting} = ", 1)) from None
+    except ArgumentError as error:
+        raise SettingError(setting, received=error.received, allowed=error.allowed, instead=error.instead) from None
 
 
 def _in_memory(part: Images, *, images: ImageData, recipe: Recipe, world: World, train: bool = False) -> Batches:
@@ -140,14 +153,16 @@ def _folder(
         "flip": said.flip,
         **said.options,
     }
-    place = data.find_root(root)
+    place, size = data.find_root(root), said.options.get("size", data.IMAGE_SIZE)
+    if said.name == "folder":  # whatever their size, images are tested as ImageNet's are
+        shared = {"resize": round(size * 256 / 224), **shared}
     train = ImageFolder(place, "train", train=True, batch_size=recipe.train.batch_size, **shared)
     test = ImageFolder(place, "val", train=False, batch_size=256 * world.size, **shared)
     _check_batch(recipe, train.samples, world)
-    size = said.options.get("size", 224)
     return Problem(
         loaders=Loaders(train=train, test=test),
         classes=len(train.class_names),
+        name=data.own_name(said.name, root),
         shape=(3, size, size),
         notes=(),
         files=f"{train.names_checksum()} {test.names_checksum()}",

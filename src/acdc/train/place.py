@@ -7,11 +7,13 @@ from pathlib import Path
 import torch
 
 from acdc.errors import UsageError
-from acdc.recipes.mistakes import SettingError
+from acdc.recipes.findings import Finding
+from acdc.recipes.fit import UNREAD, DataFacts
 from acdc.recipes.schema import Recipe
-from acdc.train import environment, experiment, loading, planning, step
+from acdc.recipes.validate import validate
+from acdc.train import environment, experiment, loading, step
 from acdc.train.distributed import World
-from acdc.train.facts import STAND_IN, Facts
+from acdc.train.facts import Facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,7 @@ def fit(
     device: torch.device | None,
     world: int = 1,
     *,
-    wrong: Sequence[SettingError] = (),
+    wrong: Sequence[Finding] = (),
     began: bool = False,
     typed: str = "method",
 ) -> list[str]:
@@ -79,10 +81,10 @@ def fit(
     Data and device may be unknown, as what was typed of them is wrong: the rest is looked at. A run whose method will
     do nothing is not begun; one that has begun is not lost, and warned of.
     """
-    data = facts or STAND_IN
-    steps = facts.steps(recipe.train.batch_size) if facts else None
-    found = planning.fit(recipe, classes=data.classes, shape=data.shape, steps=steps, wrong=wrong, typed=typed)
-    problems = found.problems if began else found.problems + found.idle
+    data = DataFacts(classes=facts.classes, shape=facts.shape, images=facts.train) if facts else UNREAD
+    cores = environment.cores() if device is not None and device.type == "cpu" else None
+    found = validate(recipe, data, known=wrong, begun=began, method_table=typed, cpu_cores=cores)
+    problems = [str(one) for one in found if one.level == "error"]
     if facts and device and not problems and not wrong:
         try:
             execution(recipe, facts, device, world)
@@ -90,7 +92,7 @@ def fit(
             problems.append(str(error))
     if problems:
         raise UsageError(problems)
-    return found.idle + found.warnings + _too_many_threads(recipe, device)
+    return [str(one) for one in found if one.level == "warning"] + _too_many_threads(recipe, device)
 
 
 def _too_many_threads(recipe: Recipe, device: torch.device | None) -> list[str]:

@@ -11,7 +11,7 @@ from torch import nn
 from acdc import integrity
 from acdc.errors import UsageError
 from acdc.recipes import load as recipes
-from acdc.recipes.mistakes import RecipeError
+from acdc.recipes.findings import RecipeError
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences, predictions
 from acdc.runs.checkpoint import CheckpointError

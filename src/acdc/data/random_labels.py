@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from acdc.data.images import ImageData, Images
+from acdc.errors import ArgumentError
 from acdc.io import write_bytes
 
 Kind = Literal["always-wrong", "uniform"]
@@ -22,7 +23,7 @@ Kind = Literal["always-wrong", "uniform"]
 
 @dataclass(frozen=True, kw_only=True)
 class RandomLabels:
-    """Which training samples were given a random label, which, and what the true one is."""
+    """Holds which training samples were given a random label, which, and what the true one is."""
 
     data: str
     samples: int  # in the training set that `index` counts in
@@ -40,10 +41,14 @@ def corrupt(data: ImageData, count: int, *, seed: int, kind: Kind = "always-wron
     """
     total = len(data.train)
     if kind not in get_args(Kind):
-        raise ValueError(f"kind = {kind!r}: random labels are one of {', '.join(map(repr, get_args(Kind)))}")
+        allowed = f"random labels are one of {', '.join(map(repr, get_args(Kind)))}"
+        raise ArgumentError("kind", received=kind, allowed=allowed, instead="write kind='always-wrong'")
     if not 0 < count <= total:
-        raise ValueError(
-            f"count = {count}: {data.name} has {total:,} training images; corrupt from 1 to {total} of them"
+        raise ArgumentError(
+            "count",
+            received=count,
+            allowed=f"{data.name} has {total:,} training images",
+            instead=f"corrupt from 1 to {total} of them",
         )
     if data.classes < 2:
         raise ValueError(
@@ -77,7 +82,10 @@ def corrupt(data: ImageData, count: int, *, seed: int, kind: Kind = "always-wron
 
 
 def _generator(seed: int) -> torch.Generator:
-    """A stream of its own: hold_out and the first epoch shuffle as many images, and often from the same seed."""
+    """Return a generator with a stream of its own.
+
+    hold_out and the first epoch shuffle as many images, and often from the same seed.
+    """
     return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(f"labels {seed}".encode()).digest()[:4], "big"))
 
 
@@ -92,7 +100,7 @@ def save_indices(data: ImageData, path: str | os.PathLike[str]) -> None:
 
 
 def read_indices(path: str | os.PathLike[str]) -> RandomLabels:
-    """What save_indices wrote."""
+    """Read what save_indices wrote."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         for key in ("index", "given", "true"):
