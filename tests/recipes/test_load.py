@@ -152,8 +152,8 @@ FOUR = 'method.schedule={ warmup = "1ep", sparse = "1ep", dense = "1ep", final_s
 @pytest.mark.parametrize(
     ("settings", "advice"),
     [
-        (["train.epochs=3", FOUR + " }"], "1ep too much: write train.epochs = 4"),
-        (["train.epochs=5", FOUR + " }"], '1ep too little: write train.epochs = 4 or final_sparse="2ep"'),
+        (["train.epochs=3", FOUR + " }"], "1ep too much; write train.epochs = 4"),
+        (["train.epochs=5", FOUR + " }"], '1ep too little; write train.epochs = 4 or final_sparse="2ep"'),
         (["train.epochs=3", FOUR + ', total = "4ep" }'], "method.schedule lasts 4 epochs; leave train.epochs out"),
         (
             ["train.epochs=5", FOUR + ', total = "4ep" }'],
@@ -396,8 +396,8 @@ def test_an_error_names_its_source_and_has_a_line_for_each_mistake(write) -> Non
         ("rate.milestones=[1e9]", "expected epochs, such as [60], and at most 100,000"),
         (f"rate.milestones={'[' * 5_000}", '…": expected a list, such as [1, 2]'),
         (f"method.include={'[' * 12 + ']' * 12}", ": expected tables and lists nested at most 10 deep"),
-        (f"run.checkpoint_every={'9' * 400}ep", 'durations have at most 40 characters: write "10ep" for epochs'),
-        (f"run.checkpoint_every={'9' * 5_000}ep", 'durations have at most 40 characters: write "10ep" for epochs'),
+        (f"run.checkpoint_every={'9' * 400}ep", 'durations have at most 40 characters; write "10ep" for epochs'),
+        (f"run.checkpoint_every={'9' * 5_000}ep", 'durations have at most 40 characters; write "10ep" for epochs'),
         ("run.checkpoint_every=100001ep", 'run.checkpoint_every = "100001ep": expected epochs or steps'),
         (f"model.width={'9' * 400}", ": expected a number of fewer digits"),
         ("model.width=nan", "model.width = nan: expected a number"),

@@ -22,8 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from acdc.flops.uses import batch_of, forward_uses
 from acdc.flops.work import Work
-from acdc.sparsity.kinds import NORMS, is_matrix
-from acdc.sparsity.layers import all_weights
+from acdc.sparsity.layers import NORMS, all_weights, is_matrix
 
 Rule = Literal["paper", "published"]
 

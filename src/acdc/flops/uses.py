@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from acdc.sparsity.layers import all_weights
-from acdc.sparsity.weights import Weight, merge_aliases
+from acdc.sparsity.layers import Weight, all_weights, merge_aliases
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 _TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")

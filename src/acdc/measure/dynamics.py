@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from acdc.limits import AtLeastOne, Count, Epoch, Percent, Share
 from acdc.schedule import Kind
 from acdc.sparsity import masks as working
-from acdc.sparsity.layers import Layers, Weight, find_prunable
+from acdc.sparsity.layers import Layers, Weight
+from acdc.sparsity.prunable import find_prunable
 from acdc.structure import check_tensors
 
 BINS, LOWEST, HIGHEST = 340, -30.0, 4.0  # of log2 |w|: ten bins to a factor of two

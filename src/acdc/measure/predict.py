@@ -24,8 +24,9 @@ from acdc.measure.dynamics import flops_of
 from acdc.methods.base import Base
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget, budgets
-from acdc.sparsity.layers import Layers, find_prunable
+from acdc.sparsity.layers import Layers
 from acdc.sparsity.patterns import NM, Channel, Unstructured
+from acdc.sparsity.prunable import find_prunable
 
 Kept = dict[str, int]
 _BEYOND = 0.1  # what kept runs have ended outside of two estimates, .06 at most, and some more
