@@ -27,7 +27,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from acdc.core.result import StateDict, to_cpu
 from acdc.core.sparsifier import Sparsifier
 from acdc.data.images import Batches, full_share
-from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
+from acdc.flops.counting import weight_flops
+from acdc.measure.dynamics import Dynamics, PhaseEnd, nonzeros
 from acdc.methods.base import Base
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
@@ -227,7 +228,7 @@ class Stage:
             test_accuracy=test.accuracy,
             test_loss=test.loss,
             sparsity=1 - sum(counts.values()) / self._layers.size,
-            flops=flops_of(counts, self._uses),
+            flops=weight_flops(counts, self._uses),
             lr=self.optimizer.param_groups[0]["lr"],
             seconds=now - start,
             eval_seconds=now - trained,
