@@ -13,8 +13,8 @@ if typing.TYPE_CHECKING:
     from acdc.core.sparsifier import Sparsifier, attach
     from acdc.methods.acdc import ACDC
     from acdc.schedule import Duration, Phase, Schedule
-    from acdc.sparsity.layers import find_prunable
     from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
+    from acdc.sparsity.prunable import find_prunable
 
 __all__ = [
     "ACDC",
@@ -41,7 +41,7 @@ _PLACES = {
     "Schedule": "schedule",
     "Sparsifier": "core.sparsifier",
     "attach": "core.sparsifier",
-    "find_prunable": "sparsity.layers",
+    "find_prunable": "sparsity.prunable",
     "NM": "sparsity.patterns",
     "Block": "sparsity.patterns",
     "Channel": "sparsity.patterns",

@@ -56,7 +56,7 @@ class ArgumentError(ValueError):
         try:
             pickle.dumps(received)
         except Exception:  # pickle raises what the value's own code does
-            received = _Shown(show(received))
+            received = Shown(show(received))
         given = {"received": received} if self.was_received else {}
         return _rebuild, (type(self), self.argument, given, self.allowed, self.instead)
 
@@ -65,8 +65,8 @@ class ArgumentTypeError(ArgumentError, TypeError):
     """A value of the wrong type."""
 
 
-class _Shown:
-    """Stands for a value of another process."""
+class Shown:
+    """Stands for a received value that cannot travel, or whose own repr would not help."""
 
     def __init__(self, text: str) -> None:
         self._text = text

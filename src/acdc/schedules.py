@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from acdc.schedule import Schedule
@@ -36,7 +36,9 @@ class PaperSchedules:
 
     @classmethod
     @abstractmethod
-    def alternating(cls, **lengths: Any) -> Self:
+    def alternating(
+        cls, *, warmup: str, sparse: str, dense: str, last_dense: str, final_sparse: str, total: str
+    ) -> Self:
         """Build the schedule from the lengths of its phases; see Schedule.alternating."""
 
     @classmethod

@@ -171,7 +171,10 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
         (["--variant", "a=rigl:dropp=1"], "a: method.dropp: no such setting.*did you mean drop[?]"),
         (["--variant", "a=rigl:train.epoch=1"], "a: train.epoch: no such setting"),
         (["--variant", "a=rigl:sparsity=0.5"], "method.sparsity is settled: methods are compared at --sparsities"),
-        (["--variant", 'a=acdc:exclude=["fcc"]', "--methods", "gmp"], r"^acdc: a: method.exclude=\['fcc'\] matches no"),
+        (
+            ["--variant", 'a=acdc:exclude=["fcc"]', "--methods", "gmp"],
+            r"^acdc: a: method.exclude=\['fcc'\]: the rule matches no",
+        ),
         (["--variant", "a=sr_ste:pattern=2:7", "--methods", "gmp"], "^acdc: a: method.pattern=NM.*fits none"),
         (
             ["--variant", "a=gmp:train.batch_size=4096", "--methods", "gmp"],
@@ -213,7 +216,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, capsys) -> None:
             "--methods gmpp: expected",
             "method.sparsity=2.0: ",
             "a: method.dropp: no such setting",
-            "b: method.exclude=['fcc'] matches no weight",
+            "b: method.exclude=['fcc']: the rule matches no weight",
             f"--out {tmp_path / 'full'}: the folder exists and is not empty",
         ),
         strict=True,
@@ -228,7 +231,7 @@ def test_what_is_wrong_with_the_run_whose_cost_all_get_is_said_with_the_rest(tmp
     assert said.count("train.batch_size = 4,096: digits has 1,397 training images") == 1
     assert "--like rigl: method.dropp: no such setting" in said
     assert compare(tmp_path / "c", "--methods", "gmp", "--equal", "flops", "--set", 'acdc.exclude=["fcc"]') == 2
-    assert "--like acdc: method.exclude=['fcc'] matches no weight" in capsys.readouterr().err
+    assert "--like acdc: method.exclude=['fcc']: the rule matches no weight" in capsys.readouterr().err
     assert not (tmp_path / "c").exists()
 
 

@@ -325,11 +325,17 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--jobs", "0"], "--jobs 0: expected the number of runs"),
         (["digit"], "digit:.*no recipe has this name.*did you mean digits[?]"),
         (["cifar100-wrn28-10", "--data", "nowhere"], "nowhere"),
-        (["--set", 'method.exclude=["fcc"]'], r"method.exclude=\['fcc'\] matches no weight.*did you mean fc[?]"),
+        (
+            ["--set", 'method.exclude=["fcc"]'],
+            r"method.exclude=\['fcc'\]: the rule matches no weight.*did you mean fc[?]",
+        ),
         (["--set", 'method.exclude=["*"]'], r"method.exclude=\['\*'\]: nothing is left to prune.*loosen exclude"),
         (["--set", "method.pattern=block 64x64"], "method.pattern=Block.*fits none of the model's 7 prunable layers"),
         (["--set", "method.pattern=2:7"], "method.pattern=NM.*fits none of the model's 7 prunable layers"),
-        (["--set", "method.distribution={layerX=0.5}"], "method.distribution.'layerX'. matches no prunable layer"),
+        (
+            ["--set", "method.distribution={layerX=0.5}"],
+            "method.distribution.'layerX'.=0.5: it matches no prunable layer",
+        ),
         (["--set", "method.name=lottery", "--epochs", "12", "--set", "method.rewind=2ep"], "method.rewind='2ep': the"),
         (["--set", "method.name=lottery", "--epochs", "4"], "train.epochs = 4: a phase of lottery ticket would be"),
         (

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from acdc.core.leaks import LeakCheck, leaks
-from acdc.sparsity.layers import find_prunable
 from acdc.sparsity.masks import from_bool
+from acdc.sparsity.prunable import find_prunable
 from tests.conformance.harness import OPTIMIZERS, STEPS_PER_EPOCH, TOTAL, Run, batch
 
 SGD = OPTIMIZERS["SGD momentum, Nesterov, weight decay"]

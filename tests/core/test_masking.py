@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from acdc.core.bundle import Bundle
 from acdc.core.latent import Shadow
 from acdc.core.masking import Pruning
-from acdc.sparsity.layers import find_prunable
 from acdc.sparsity.masks import from_bool
+from acdc.sparsity.prunable import find_prunable
 
 KEEP = torch.tensor([[True, False, True], [False, True, False]])
 

@@ -10,7 +10,7 @@ import acdc
 from acdc.core.checks import thin_layers
 from acdc.core.method import Method
 from acdc.sparsity.distributions import budgets
-from acdc.sparsity.layers import find_prunable
+from acdc.sparsity.prunable import find_prunable
 
 
 def two_layers() -> nn.Sequential:

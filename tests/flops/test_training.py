@@ -404,13 +404,14 @@ def test_norms_of_several_axes_are_known() -> None:
 
 def test_a_model_of_unknown_layers_only_is_refused_with_their_names() -> None:
     with pytest.raises(
-        ValueError, match=r"Bilinear used no .*\(of no known layer: weight \(Bilinear\)\): there are no"
+        ValueError,
+        match=r"model=Bilinear: its forward pass used no .*\(of no known layer: weight \(Bilinear\)\): there are no",
     ):
         inference_flops(nn.Bilinear(2, 3, 4), (torch.zeros(5, 2), torch.zeros(5, 3)))
 
 
 def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected at least one sample, got a batch of 0"):
+    with pytest.raises(ValueError, match="example=a batch of 0: expected at least one sample; pass"):
         inference_flops(nn.Linear(4, 4), torch.zeros(0, 4))
 
 
@@ -456,5 +457,7 @@ def test_counting_leaves_the_model_as_it_was() -> None:
 
 
 def test_nothing_to_count_is_said() -> None:
-    with pytest.raises(ValueError, match="BatchNorm1d used no convolution, linear or attention weight"):
+    with pytest.raises(
+        ValueError, match="model=BatchNorm1d: its forward pass used no convolution, linear or attention weight"
+    ):
         inference_flops(nn.BatchNorm1d(3), torch.zeros(2, 3))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from acdc.measure.agreement import Agreeing, agreement
+from acdc.measure.agreement import AgreementCounter, agreement
 
 
 def of_probabilities(*rows: list[float]) -> Tensor:
@@ -53,7 +53,7 @@ def test_without_labels_nobody_is_right() -> None:
 def test_batches_add_up() -> None:
     torch.manual_seed(0)
     a, b, labels = torch.randn(103, 7), torch.randn(103, 7), torch.randint(7, (103,))
-    counter = Agreeing()
+    counter = AgreementCounter()
     for part in torch.arange(103).split(10):
         counter.add(a[part], b[part], labels[part])
     parts, whole = vars(counter.result()), vars(agreement(a, b, labels))
@@ -83,7 +83,7 @@ def test_samples_without_a_label_are_left_out() -> None:
         ((A, B[:, :2]), r"shapes \(4, 3\) and \(4, 2\)"),
         ((A[0], B[0]), r"shapes \(3,\) and \(3,\)"),
         ((A[:0], B[:0]), r"shapes \(0, 3\)"),
-        ((A, B, torch.zeros(3)), r"labels of shape \(3,\): expected one for each of 4 samples"),
+        ((A, B, torch.zeros(3)), r"labels=a tensor of shape \(3,\): expected one for each of 4 samples"),
         ((A, B, torch.full((4,), -1)), "every label is below 0"),
         ((A, B, torch.tensor([0, 1, 2, 3])), "1 labels are 3 or more"),
         ((A, torch.where(torch.eye(4, 3) > 0, torch.nan, B)), "logits of 3 of 4 samples are not finite"),
@@ -96,8 +96,8 @@ def test_refused(arguments: tuple[Tensor, ...], message: str) -> None:
 
 
 def test_nothing_and_unlike_batches_are_refused() -> None:
-    counter = Agreeing()
-    with pytest.raises(ValueError, match="agreement of nothing"):
+    counter = AgreementCounter()
+    with pytest.raises(ValueError, match="logits: there are none; add"):
         counter.result()
     counter.add(A, B)
     with pytest.raises(ValueError, match="batches differ"):

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from acdc import find_prunable
+from acdc.flops.counting import weight_flops
 from acdc.measure import dynamics
-from acdc.measure.dynamics import BINS, Dynamics, PhaseEnd, edge, flops_of, nonzeros, threshold
+from acdc.measure.dynamics import BINS, Dynamics, PhaseEnd, edge, nonzeros, threshold
 from acdc.sparsity import masks as working
 
 NAMES = ("0.weight", "1.weight")
@@ -195,7 +196,7 @@ def test_large_layers_are_counted_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_flops_of() -> None:
-    assert flops_of({"a": 3, "b": 2}, {"a": 4.0, "b": 0.5, "unused": 9.0}) == 2 * (12 + 1)
+    assert weight_flops({"a": 3, "b": 2}, {"a": 4.0, "b": 0.5, "unused": 9.0}) == 2 * (12 + 1)
 
 
 # State

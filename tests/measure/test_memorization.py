@@ -109,5 +109,5 @@ def test_the_device_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_data_without_random_labels_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"grey has no random labels, .*: set data.corrupt"):
+    with pytest.raises(ValueError, match=r"data=grey: it has no random labels, .*; set data.corrupt"):
         Memorization(data())

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from acdc import Schedule, attach, methods, models
+from acdc.flops.counting import weight_flops
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict
-from acdc.measure.dynamics import flops_of, nonzeros
+from acdc.measure.dynamics import nonzeros
 from acdc.methods.acdc import ACDC
 from acdc.recipes import load
 from acdc.recipes.paper import settings_of
@@ -161,7 +162,7 @@ def test_a_sparsity_that_rises_costs_what_training_by_it_does(name: str, knobs: 
             model(torch.randn(4, 40)).square().mean().backward()
             optimizer.step()
         kinds.append(sparsifier.phase.kind)
-        now = flops_of(nonzeros(sparsifier.layers), uses)
+        now = weight_flops(nonzeros(sparsifier.layers), uses)
         spent += method.sparse_flops(now, cost.dense) if kinds[-1] == "sparse" else 3 * cost.dense
     (predicted,) = predict.training(kinds, cost, 1, method)
     assert predicted == pytest.approx(spent, rel=0.02)

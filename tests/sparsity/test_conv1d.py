@@ -15,8 +15,8 @@ from acdc.flops.training import inference_flops
 from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import Dynamics
 from acdc.methods.quantised import QuantisedACDC
-from acdc.sparsity.layers import find_prunable
 from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
+from acdc.sparsity.prunable import find_prunable
 
 
 def stand_in(path: str) -> type[nn.Module]:

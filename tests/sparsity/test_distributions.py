@@ -17,6 +17,7 @@ from acdc.sparsity.distributions import (
     check_distribution,
     check_sparsity,
     erk_densities,
+    round_to_total,
 )
 from acdc.sparsity.layers import Weight
 
@@ -110,6 +111,21 @@ def test_global_is_one_budget() -> None:
     assert budget == Budget(("layer0.weight", "layer1.weight"), 101)
 
 
+@many
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(0, 200))
+def test_rounding_by_largest_remainders(parts: list[int], total: int) -> None:
+    assume(sum(parts))
+    shares = [Fraction(part * total, sum(parts)) for part in parts]
+    whole = round_to_total(shares, total)
+    assert sum(whole) == total
+    up = [count > share for count, share in zip(whole, shares, strict=True)]
+    down = [count < share for count, share in zip(whole, shares, strict=True)]
+    assert all(abs(count - share) < 1 for count, share in zip(whole, shares, strict=True))
+    for i, share in enumerate(shares):  # who is rounded up has the larger remainder, or the same and comes first
+        for j, other in enumerate(shares):
+            assert not (up[i] and down[j]) or (-(share % 1), i) < (-(other % 1), j)
+
+
 def test_uniform_rounds_to_the_total() -> None:
     """One in ten of 5, 5, 5 and 5: two survive, the earlier layers first."""
     assert [b.keep for b in budgets("uniform", weights(*[(5, 1)] * 4), 0.9)] == [1, 1, 0, 0]
@@ -117,7 +133,7 @@ def test_uniform_rounds_to_the_total() -> None:
 
 @pytest.mark.parametrize("distribution", NAMES)
 def test_a_sparsity_that_leaves_nothing_is_refused(distribution: str) -> None:
-    with pytest.raises(ValueError, match=r"sparsity=0\.99 leaves none of the 13 prunable weights"):
+    with pytest.raises(ValueError, match=r"sparsity=0\.99: it leaves none of the 13 prunable weights"):
         budgets(distribution, weights((2, 5), (3, 1)), 0.99)
 
 
@@ -158,12 +174,14 @@ def test_the_first_rule_that_matches_counts() -> None:
 
 
 def test_layers_a_mapping_leaves_out_are_named() -> None:
-    with pytest.raises(ValueError, match=r"no sparsity for conv1\.weight, fc\.weight: add them, exclude them, or set"):
+    with pytest.raises(ValueError, match=r"no sparsity for conv1\.weight, fc\.weight; add them, exclude them, or set"):
         by_mapping({"layer1": 0.8})
 
 
 def test_a_mapping_of_no_layer_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"distribution\['layer2\.\*'\] matches no prunable layer.*layer1\.conv2"):
+    with pytest.raises(
+        ValueError, match=r"distribution\['layer2\.\*'\]=0\.8: it matches no prunable layer.*layer1\.conv2"
+    ):
         by_mapping({"fc": 0.5, "layer2.*": 0.8}, 0.9)
 
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from acdc.flops.uses import forward_uses
-from acdc.sparsity.layers import Layers, find_prunable
+from acdc.sparsity.layers import Layers
+from acdc.sparsity.prunable import find_prunable
 
 
 def names(layers: Layers) -> list[str]:
@@ -153,7 +154,7 @@ def test_a_module_used_under_two_names_is_one_layer() -> None:
 
 def test_embeddings_with_sparse_gradients_are_refused() -> None:
     model = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 4))
-    with pytest.raises(ValueError, match=r"0\.weight: embeddings=True needs dense gradients.*sparse=False"):
+    with pytest.raises(ValueError, match=r"embeddings=True: it needs dense gradients, and 0\.weight has.*sparse=False"):
         find_prunable(model, embeddings=True)
     assert names(find_prunable(model)) == ["1.weight"]
     assert names(find_prunable(model, embeddings=True, exclude=["0"])) == ["1.weight"]
@@ -205,10 +206,10 @@ def test_case_matters() -> None:
 @pytest.mark.parametrize("argument", ["include", "exclude"])
 def test_a_rule_that_matches_nothing_is_refused(argument: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"{argument}=\['layer1\.conv3'\] matches no weight.*did you mean .*layer1.conv"
+        ValueError, match=rf"{argument}=\['layer1\.conv3'\]: the rule matches no weight.*did you mean .*layer1.conv"
     ):
         find_prunable(convnet(), **{argument: ["fc", "layer1.conv3"]})
-    with pytest.raises(ValueError, match=rf"{argument}=\['zzz'\] matches no weight of this model \([^?]*$"):
+    with pytest.raises(ValueError, match=rf"{argument}=\['zzz'\]: the rule matches no weight of this model \([^?]*$"):
         find_prunable(convnet(), **{argument: ["zzz"]})
 
 
@@ -342,7 +343,7 @@ def test_parametrized_layers_are_left_out(wrap: Callable) -> None:
 
 def test_lazy_layers_are_refused_until_initialised() -> None:
     model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU())
-    with pytest.raises(ValueError, match=r"0\.weight is not initialised yet .*run one forward pass"):
+    with pytest.raises(ValueError, match=r"0\.weight: it is not initialised yet .*run one forward pass"):
         find_prunable(model)
     model(torch.zeros(1, 3, 5, 5))
     assert names(find_prunable(model)) == ["0.weight"]
@@ -354,7 +355,7 @@ def test_a_lazy_norm_is_none_of_our_business() -> None:
 
 @pytest.mark.parametrize("model", [nn.Sequential(), nn.BatchNorm2d(3)], ids=lambda m: type(m).__name__)
 def test_nothing_prunable(model: nn.Module) -> None:
-    with pytest.raises(ValueError, match=rf"nothing to prune: {type(model).__name__} has no .*include=\["):
+    with pytest.raises(ValueError, match=rf"model={type(model).__name__}: nothing to prune, as it has no .*include=\["):
         find_prunable(model)
 
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 import acdc
-from acdc.sparsity.layers import Layers, find_prunable
+from acdc.sparsity.layers import Layers
+from acdc.sparsity.prunable import find_prunable
 
 # weight_norm as a hook is deprecated, and models still have it.
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")

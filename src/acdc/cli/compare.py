@@ -12,7 +12,7 @@ from torch import Tensor
 from acdc.cli import common
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
-from acdc.measure.agreement import Agreeing, Agreement
+from acdc.measure.agreement import Agreement, AgreementCounter
 from acdc.runs import folder
 from acdc.train import loading, pairs, weights
 from acdc.train.experiment import reproducible
@@ -101,7 +101,7 @@ def _problem(
 
 
 def _compare(a: Model, b: Model, problem: loading.Problem | None, device: torch.device) -> Compared:
-    counter, start = Agreeing(), 0
+    counter, start = AgreementCounter(), 0
     with reproducible(a.recipe, device), torch.no_grad():
         answers = [_answers(model, problem, device) for model in (a, b)]
         for images, labels, count in _batches(a, b, problem):

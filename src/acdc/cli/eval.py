@@ -14,7 +14,7 @@ from acdc.cli import common
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
 from acdc.flops.uses import forward_uses
-from acdc.measure.dynamics import Counted, counted
+from acdc.measure.dynamics import ModelCounts, count_model
 from acdc.recipes.schema import Recipe
 from acdc.runs.decode import RecordError, read
 from acdc.runs.records import RunResult
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 class Measured:
     file: str
     score: Score
-    counted: Counted
+    counted: ModelCounts
 
 
 def _where(args: argparse.Namespace) -> tuple[Path, list[str]]:
@@ -118,7 +118,7 @@ def _measure_all(
             problems.append(str(error))
             continue
         score = evaluate(model, problem.loaders.test, recipe, setting)
-        yield Measured(name, score, counted(model, uses))
+        yield Measured(name, score, count_model(model, uses))
 
 
 def _show(where: Path, measured: list[Measured], images: str) -> None:

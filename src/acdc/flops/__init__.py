@@ -1,1 +1,1 @@
-"""Theoretical cost by non-zero weights: of a forward pass, and of training."""
+"""Theoretical cost by non-zero weights, of a forward pass and of training."""

@@ -1,4 +1,4 @@
-"""What a forward pass costs in theory, by non-zero weights. One multiply-add is 2 FLOPs.
+"""Counts what a forward pass costs in theory, by non-zero weights. One multiply-add is 2 FLOPs.
 
 "paper" (§4) counts convolutions and linear layers, attention's projections among them, and nothing else:
 
@@ -12,18 +12,20 @@ What a kernel saves of all this is measured elsewhere.
 """
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
 
+from acdc.errors import ArgumentError, Shown
 from acdc.flops.uses import batch_of, forward_uses
-from acdc.flops.work import Work
-from acdc.sparsity.kinds import NORMS, is_matrix
-from acdc.sparsity.layers import all_weights
+from acdc.sparsity.layers import NORMS, all_weights, is_matrix
 
 Rule = Literal["paper", "published"]
 
@@ -41,6 +43,14 @@ _HARMLESS = {
     *(f"__{way}{op}__" for way in "ri" for op in ("add", "sub")),
 }
 _VIEWS = ("T", "mT", "H", "mH", "data")
+
+_COSTLY = re.compile(
+    r"\w*mm|(add)?mv|v?dot|matmul|linear|einsum|_trilinear|_?cdist\w*|_euclidean_dist|geqrf|orgqr|ormqr|lu_\w+"
+    r"|_?(fft|linalg)_\w+|_?conv(\d|_|olution)\w*"
+    r"|\w*(convolution|attention|dot_product|cholesky|svd|triangular_solve|_rnn)\w*"
+)
+_CHEAP = re.compile(r"_?linalg_(vector_norm|cross|diagonal|_powsum|check_errors)|fft_\w*(shift|freq)")
+_PLUMBING = ("prim", "prims", "profiler", "c10d", "_c10d_functional")  # operators that compute nothing of the model
 
 
 @dataclass(frozen=True)
@@ -60,52 +70,58 @@ class Flops:
 
     @property
     def ratio(self) -> float:
-        """The paper's "x": the fraction of the dense cost."""
+        """Return the paper's "x": the fraction of the dense cost."""
         return self.actual / self.dense
 
     @property
     def lower_bound(self) -> bool:
+        """Return True if the forward pass did more than was counted."""
         return bool(self.uncounted)
 
     @property
     def extra(self) -> int:
-        """What the published code adds to each forward pass, pruned or not."""
+        """Return what the published code adds to each forward pass, pruned or not."""
         return self.biases + self.elementwise
 
     def inference(self, rule: Rule = "paper") -> int:
-        return self.actual + (self.extra if checked(rule) == "published" else 0)
+        """Return the FLOPs of a forward pass by this rule."""
+        check_rule(rule)
+        return self.actual + (self.extra if rule == "published" else 0)
 
     def __str__(self) -> str:
-        said = f"{self.actual:,} FLOPs per sample of {self.dense:,} dense ({self.ratio:.2f}x)"
+        text = f"{self.actual:,} FLOPs per sample of {self.dense:,} dense ({self.ratio:.2f}x)"
         if self.attention:
-            said += f", and {self.attention:,} of products between activations"
-        return f"at least {said}; {self.doubt}" if self.uncounted else said
+            text += f", and {self.attention:,} of products between activations"
+        return f"at least {text}; {self.doubt}" if self.uncounted else text
 
     @property
     def doubt(self) -> str:
-        """Why it is a lower bound; empty where it is not."""
+        """Return why it is a lower bound; "" where it is not."""
         if not self.uncounted:
             return ""
         return f"a lower bound, as these are of no known layer and count 0: {', '.join(self.uncounted)}"
 
 
 def inference_flops(model: nn.Module, example: Any) -> Flops:
-    """FLOPs of one sample. `example` is a batch of any size, or a tuple of arguments; the batch is its first axis.
+    """Count the FLOPs of one sample.
 
+    `example` is a batch of any size, or a tuple of arguments; the batch is its first axis.
     Weights on the meta device have no values and count as non-zero.
     """
     flops, _ = count(model, example)
     if not flops.dense:
         unknown = f" (of no known layer: {', '.join(flops.uncounted)})" if flops.uncounted else ""
-        raise ValueError(
-            f"{type(model).__name__} used no convolution, linear or attention weight in its forward pass{unknown}: "
-            "there are no FLOPs to count. Pass the model and an example of its input"
+        raise ArgumentError(
+            "model",
+            Shown(type(model).__name__),
+            f"its forward pass used no convolution, linear or attention weight{unknown}: there are no FLOPs to count",
+            "pass the model and an example of its input",
         )
     return flops
 
 
 def count(model: nn.Module, example: Any) -> tuple[Flops, dict[str, float]]:
-    """FLOPs of one sample, which may be 0, and the uses of each weight, in one forward pass."""
+    """Count the FLOPs of one sample, which may be 0, and the uses of each weight, in one forward pass."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     rest = _Rest(model)
     dense = actual = 0.0
@@ -121,15 +137,21 @@ def count(model: nn.Module, example: Any) -> tuple[Flops, dict[str, float]]:
         attention=round(2 * rest.products / batch),
         biases=round(rest.biases / batch),
         elementwise=round(rest.elementwise / batch),
-        uncounted=(*rest.uncounted, *rest.work.found),
+        uncounted=(*rest.uncounted, *rest.unaccounted.names),
     )
     return flops, uses
 
 
-def checked(rule: str) -> str:
+def weight_flops(counts: Mapping[str, int], uses: Mapping[str, float]) -> int:
+    """Return 2 FLOPs for each use of so many weights of each layer."""
+    return round(sum(2 * uses[name] * count for name, count in counts.items()))
+
+
+def check_rule(rule: str) -> None:
+    """Refuse what is no rule of counting."""
     if rule not in get_args(Rule):
-        raise ValueError(f"rule={rule!r}: expected one of {', '.join(map(repr, get_args(Rule)))}; write rule='paper'")
-    return rule
+        allowed = f"expected one of {', '.join(map(repr, get_args(Rule)))}"
+        raise ArgumentError("rule", rule, allowed, "write rule='paper'")
 
 
 class _Rest(TorchFunctionMode):
@@ -139,7 +161,7 @@ class _Rest(TorchFunctionMode):
         super().__init__()
         self.products = self.biases = self.elementwise = 0.0
         self.uncounted: dict[str, None] = {}  # in the order of their use
-        self.work = Work(model)
+        self.unaccounted = _Unaccounted(model)
         self._known = {id(weight.param) for weight in all_weights(model)}
         self._unknown = _unknown_parameters(model)
         self._weights = {_storage(param) for param in model.parameters()} - {None}
@@ -147,31 +169,31 @@ class _Rest(TorchFunctionMode):
         self._named = {_storage(param) for param in named} - {None}
 
     def __enter__(self) -> "_Rest":
-        self.work.__enter__()
+        self.unaccounted.__enter__()
         return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)
-        self.work.__exit__(*raised)
+        self.unaccounted.__exit__(*raised)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "__get__" and func.__self__.__name__ in _VIEWS:
             name = func.__self__.__name__
-        self.work.function, self.work.accounted = name or None, self._accounts(name, args, kwargs)
+        self.unaccounted.function, self.unaccounted.accounted = name or None, self._accounts(name, args, kwargs)
         try:
             output = func(*args, **kwargs)
         finally:
-            self.work.function, self.work.accounted = None, False
+            self.unaccounted.function, self.unaccounted.accounted = None, False
         if self._unknown and name not in _HARMLESS:
-            found = (self._unknown.get(id(tensor)) for tensor in _tensors((args, kwargs)))
-            self.uncounted.update(dict.fromkeys(filter(None, found)))
+            names = (self._unknown.get(id(tensor)) for tensor in _tensors((args, kwargs)))
+            self.uncounted.update(dict.fromkeys(filter(None, names)))
         self._count(name, args, kwargs, output)
         return output
 
     def _accounts(self, name: str, args: tuple, kwargs: dict) -> bool:
-        """Whether this call is counted, or a parameter in it named."""
+        """Return True if this call is counted, or a parameter in it named."""
         tensors = list(_tensors((args, kwargs)))
         if any(_storage(tensor) in self._named for tensor in tensors):
             return True
@@ -209,8 +231,57 @@ class _Rest(TorchFunctionMode):
             self.products += 2 * given(0, "query").numel() * given(1, "key").shape[0]
 
 
+class _Unaccounted(TorchDispatchMode):
+    """Names operations of many multiplications that no count accounts for.
+
+    torch's dispatcher sees every operation, whoever calls it. Of those that multiply and add along an axis (products,
+    convolutions, Fourier transforms, decompositions), and of custom operators, each that runs while `accounted` is
+    False is named, with the module it ran in. Elementwise operations, reductions and look-ups are cheap beside them and
+    never named. `function` is what the model's own code has called.
+    """
+
+    supports_higher_order_operators = True  # flex_attention is one
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.names: dict[str, None] = {}  # in the order of their use
+        self.function: str | None = None
+        self.accounted = False
+        self.inside = 0  # known layers: what they do is counted by the uses of their weights
+        self._model, self._handles = model, list[RemovableHandle]()
+        self._places: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if not self.accounted and not self.inside and (name := _costly(func)):
+            self.names[f"{self.function or name} in {self._places[-1]}"] = None
+        return func(*args, **(kwargs or {}))
+
+    def __enter__(self) -> "_Unaccounted":
+        known = {weight.module for weight in all_weights(self._model)}
+        for name, module in self._model.named_modules():
+            place = f"{name} ({type(module).__name__})" if name else type(module).__name__
+            self._handles += self._follow(module, place, module in known)
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        for handle in self._handles:
+            handle.remove()
+
+    def _follow(self, module: nn.Module, place: str, known: bool) -> list[RemovableHandle]:
+        def begin(module: nn.Module, args: tuple) -> None:
+            self._places.append(place)
+            self.inside += known
+
+        def end(module: nn.Module, args: tuple, output: Any) -> None:
+            self._places.pop()
+            self.inside -= known
+
+        return [module.register_forward_pre_hook(begin), module.register_forward_hook(end, always_call=True)]
+
+
 def _unknown_parameters(model: nn.Module) -> dict[int, str]:
-    """Names of the matrices, by identity, of layers that are neither known nor norms. A vector multiplies no matrix."""
+    """Return the names of matrices, by identity, of layers that are neither known nor norms (vectors multiply none)."""
     known = {id(weight.param) for weight in all_weights(model)}
     return {
         id(param): f"{prefix}.{local} ({type(module).__name__})" if prefix else f"{local} ({type(module).__name__})"
@@ -222,7 +293,7 @@ def _unknown_parameters(model: nn.Module) -> dict[int, str]:
 
 
 def _storage(tensor: Tensor) -> int | None:
-    """The same for a parameter and its views, as in x @ weight.T. None where there is no memory to point to."""
+    """Return the same number for a parameter and its views, as in x @ weight.T. None where there is no memory."""
     try:
         return tensor.untyped_storage()._cdata
     except NotImplementedError:  # sparse or opaque: it has none, and is no view of a parameter that has
@@ -239,3 +310,14 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
     elif isinstance(value, dict):
         yield from _tensors(list(value.values()))
+
+
+def _costly(func: Any) -> str | None:
+    """Return the name of an operation that may cost much, or None for one that does not."""
+    namespace, _, name = str(getattr(func, "name", lambda: f"higher_order::{func}")()).partition("::")
+    name = name.partition(".")[0]
+    if namespace in _PLUMBING:
+        return None
+    if namespace != "aten":
+        return f"{namespace}.{name}"
+    return name if _COSTLY.fullmatch(name) and not _CHEAP.fullmatch(name) else None

@@ -1,4 +1,4 @@
-"""What a training run costs in theory, by non-zero weights; flops/counting.py counts a forward pass.
+"""Sums what a training run costs in theory, by non-zero weights; flops/counting.py counts a forward pass.
 
     "paper" (§4)   3 · F_C for a sample of a compressed epoch, 2 · F_D + F for one of a dense epoch
 
@@ -8,22 +8,24 @@ gradient of the weights. "published" is the rule of the published code: 3 · F i
 
 from collections.abc import Callable, Iterable
 
-from acdc.flops.counting import Flops, Rule, checked, inference_flops
+from acdc.flops.counting import Flops, Rule, check_rule, inference_flops
 
 __all__ = ["Flops", "Rule", "SparseRule", "epoch_flops", "inference_flops", "training_flops"]
 
 SparseRule = Callable[[float, float], float]
-"""From inference FLOPs in a sparse epoch, and the dense model's, to those of training: Base.sparse_flops."""
+"""Maps inference FLOPs in a sparse epoch, and the dense model's, to those of training: a method's sparse_flops."""
 
 
 def epoch_flops(
     kind: str, flops: int, dense: int, *, rule: Rule = "paper", extra: int = 0, sparse: SparseRule | None = None
 ) -> int:
-    """FLOPs of training on one sample in an epoch of this kind, "sparse" or "dense", by its inference FLOPs at the end.
+    """Return the FLOPs of training on one sample in an epoch of this kind, "sparse" or "dense".
 
-    `extra` is what "published" adds to a forward pass (Flops.extra); `sparse` is for methods that cost more than 3·F.
+    `flops` are those of inference at its end, `dense` those of the dense model. `extra` is what "published" adds to a
+    forward pass (Flops.extra); `sparse` is for methods that cost more than 3·F.
     """
-    if checked(rule) == "published":
+    check_rule(rule)
+    if rule == "published":
         return 3 * (flops + extra)
     if kind == "sparse":
         return round(sparse(flops, dense)) if sparse else 3 * flops
@@ -39,7 +41,7 @@ def training_flops(
     extra: int = 0,
     sparse: SparseRule | None = None,
 ) -> int:
-    """Summed over epochs of `samples` samples, each given by its kind and its inference FLOPs at its end."""
+    """Sum over epochs of `samples` samples, each given by its kind and its inference FLOPs at its end."""
     return samples * sum(
         epoch_flops(kind, flops, dense, rule=rule, extra=extra, sparse=sparse) for kind, flops in epochs
     )

@@ -1,4 +1,4 @@
-"""How often one sample uses each weight: what turns counts of weights into FLOPs."""
+"""Counts how often one sample uses each weight, which turns numbers of weights into FLOPs."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from acdc.sparsity.layers import all_weights
-from acdc.sparsity.weights import Weight, merge_aliases
+from acdc.errors import ArgumentError, ArgumentTypeError, Shown
+from acdc.sparsity.layers import Weight, all_weights, merge_aliases
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 _TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -19,7 +19,9 @@ _TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def forward_uses(
     model: nn.Module, inputs: Any, *, around: AbstractContextManager[Any] | None = None
 ) -> dict[str, float]:
-    """Output positions of a convolution, tokens of a linear layer: 2 · non-zeros · uses is the layer's cost in FLOPs.
+    """Return the uses of each weight: output positions of a convolution, tokens of a linear layer.
+
+    2 · non-zeros · uses is the layer's cost in FLOPs.
 
     `inputs` is a tensor or a tuple of arguments, batch first. Runs one forward pass, inside `around`, in eval mode and
     without gradients.
@@ -63,18 +65,20 @@ def forward_uses(
 
 
 def batch_of(inputs: Any) -> int:
-    """The length of the first axis of the first tensor."""
+    """Return the length of the first axis of the first tensor."""
     args = inputs if isinstance(inputs, tuple) else (inputs,)
     batch = next((a.shape[0] for a in args if isinstance(a, Tensor) and a.ndim), None)
     if batch is None:
-        raise TypeError(f"example={type(inputs).__name__}: expected a tensor, batch first, or a tuple with one in it")
+        allowed = "expected a tensor, batch first, or a tuple with one in it"
+        raise ArgumentTypeError("example", Shown(type(inputs).__name__), allowed)
     if not batch:
-        raise ValueError("example: expected at least one sample, got a batch of 0; pass for example a batch of 1")
+        received = Shown("a batch of 0")
+        raise ArgumentError("example", received, "expected at least one sample", "pass for example a batch of 1")
     return batch
 
 
 class _Calls(TorchFunctionMode):
-    """Weights used by F.linear(x, layer.weight) and the like, where the layer itself is not called and no hook fires.
+    """Counts weights used by F.linear(x, layer.weight) and the like, where no hook fires as the layer is not called.
 
     Tied decoders and adaptive softmaxes are written so.
     """
@@ -97,7 +101,7 @@ class _Calls(TorchFunctionMode):
 
 
 def _positions(weight: Weight, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> float:
-    """Uses of each weight by the whole batch, when `module` was called so."""
+    """Return the uses of each weight by the whole batch, when `module` was called so."""
     if weight.kind == "embedding":
         return 0.0
     if isinstance(module, nn.MultiheadAttention):

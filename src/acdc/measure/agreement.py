@@ -1,4 +1,4 @@
-"""How far two models agree: the same answer, and how surprised one is by the other's.
+"""Measures how far two models agree: the same answer, and how surprised one is by the other's.
 
     top1               share of samples given the same class by both
     cross_entropy_ab   mean over samples of −Σ softmax(a) · log softmax(b): the surprise of b at the answers of a
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from acdc.errors import ArgumentError, Shown
 
 _SUMS = ("samples", "agree", "ab", "ba", "right_a", "right_b", "both", "not_finite", "no_class")
 
@@ -35,13 +37,13 @@ class Agreement:
 
 
 def agreement(logits_a: Tensor, logits_b: Tensor, labels: Tensor | None = None) -> Agreement:
-    """Of (samples, classes) logits in the same order."""
-    counter = Agreeing()
+    """Measure the agreement of (samples, classes) logits in the same order."""
+    counter = AgreementCounter()
     counter.add(logits_a, logits_b, labels)
     return counter.result()
 
 
-class Agreeing:
+class AgreementCounter:
     """Agreement over many batches. Sums stay on the device of the logits until `result` asks for them, once.
 
     A label below 0 marks a sample without one (an unreadable image): it is left out.
@@ -55,15 +57,16 @@ class Agreeing:
 
     @torch.no_grad()
     def add(self, logits_a: Tensor, logits_b: Tensor, labels: Tensor | None = None) -> None:
+        """Count a batch."""
         self._check(logits_a, logits_b, labels)
         device = logits_a.device
         a, b = logits_a.float(), logits_b.to(device).float()
         given = None if labels is None else labels.to(device)
         counts = torch.ones(len(a), dtype=torch.bool, device=device) if given is None else given >= 0
         log_a, log_b = a.log_softmax(1), b.log_softmax(1)
-        said_a, said_b = a.argmax(1), b.argmax(1)
-        differ = (said_a != said_b) & counts
-        right_a, right_b = ((said == given) & counts if given is not None else differ for said in (said_a, said_b))
+        class_a, class_b = a.argmax(1), b.argmax(1)
+        differ = (class_a != class_b) & counts
+        right_a, right_b = ((guess == given) & counts if given is not None else differ for guess in (class_a, class_b))
         finite = (a.isfinite() & b.isfinite()).all(1)
         each = (
             counts,
@@ -86,21 +89,26 @@ class Agreeing:
             self._flips = flips if self._flips is None else self._flips + flips.to(self._flips.device)
 
     def result(self) -> Agreement:
+        """Return the agreement over all batches so far."""
         if self._sums is None:
-            raise ValueError("agreement of nothing: add the logits of at least one sample")
+            raise ArgumentError("logits", allowed="there are none", instead="add the logits of at least one sample")
         sums = dict(zip(_SUMS, self._sums.tolist(), strict=True))
         samples = round(sums["samples"])
         if not samples:
-            raise ValueError("agreement of nothing: every label is below 0; pass samples that have one")
+            raise ArgumentError("labels", allowed="every label is below 0", instead="pass samples that have one")
         if sums["no_class"]:
-            raise ValueError(
-                f"{round(sums['no_class']):,} labels are {self._classes} or more, and the logits tell only that many "
-                "classes apart: pass the labels of these samples"
+            raise ArgumentError(
+                "labels",
+                allowed=f"{round(sums['no_class']):,} labels are {self._classes} or more, and the logits tell only "
+                "that many classes apart",
+                instead="pass the labels of these samples",
             )
         if sums["not_finite"]:
-            raise ValueError(
-                f"the logits of {round(sums['not_finite']):,} of {samples:,} samples are not finite: these are no "
-                "predictions; evaluate the models again in a wider number format"
+            raise ArgumentError(
+                "logits",
+                allowed=f"the logits of {round(sums['not_finite']):,} of {samples:,} samples are not finite: these are "
+                "no predictions",
+                instead="evaluate the models again in a wider number format",
             )
         share = {name: value / samples for name, value in sums.items()}
         labelled = {}
@@ -124,12 +132,13 @@ class Agreeing:
 
     def _check(self, a: Tensor, b: Tensor, labels: Tensor | None) -> None:
         if a.ndim != 2 or a.shape != b.shape or 0 in a.shape:
-            raise ValueError(
-                f"logits of shapes {tuple(a.shape)} and {tuple(b.shape)}: expected the same (samples, classes) twice, "
-                "of the same samples in the same order"
-            )
+            received = Shown(f"tensors of shapes {tuple(a.shape)} and {tuple(b.shape)}")
+            allowed = "expected the same (samples, classes) twice, of the same samples in the same order"
+            raise ArgumentError("logits", received, allowed)
         if labels is not None and labels.shape != a.shape[:1]:
-            raise ValueError(f"labels of shape {tuple(labels.shape)}: expected one for each of {len(a):,} samples")
+            received = Shown(f"a tensor of shape {tuple(labels.shape)}")
+            raise ArgumentError("labels", received, f"expected one for each of {len(a):,} samples")
         if self._classes not in (0, a.shape[1]) or self._labelled not in (None, labels is not None):
-            raise ValueError("batches differ in their number of classes, or only some have labels: add like to like")
+            allowed = "batches differ in their number of classes, or only some have labels"
+            raise ArgumentError("logits", allowed=allowed, instead="add like to like")
         self._classes, self._labelled = a.shape[1], labels is not None

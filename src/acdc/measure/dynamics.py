@@ -1,4 +1,4 @@
-"""How the support moves over a run: what is zero where a phase ends, and how masks differ from one to the next.
+"""Follows the support over a run: what is zero where a phase ends, and how masks differ from one to the next.
 
 Streamed: beside the weights it keeps two bit-packed masks, the last compressed phase's and the union of all so far.
 
@@ -15,10 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from acdc.errors import ArgumentError
+from acdc.flops.counting import weight_flops
 from acdc.limits import AtLeastOne, Count, Epoch, Percent, Share
 from acdc.schedule import Kind
 from acdc.sparsity import masks as working
-from acdc.sparsity.layers import Layers, Weight, find_prunable
+from acdc.sparsity.layers import Layers, Weight
+from acdc.sparsity.prunable import find_prunable
 from acdc.structure import check_tensors
 
 BINS, LOWEST, HIGHEST = 340, -30.0, 4.0  # of log2 |w|: ten bins to a factor of two
@@ -48,14 +51,16 @@ class PhaseEnd:
     def __post_init__(self) -> None:
         counts = (self.nonzero, self.dead_filters, self.filters)
         if not self.size or any(part.keys() != self.size.keys() for part in counts):
-            raise ValueError("size: expected the same layers as in nonzero, dead_filters and filters, at least one")
+            allowed = "expected the same layers as in nonzero, dead_filters and filters, at least one"
+            raise ArgumentError("size", allowed=allowed)
         for part, whole in (("nonzero", self.size), ("dead_filters", self.filters)):
             if above := [name for name, count in getattr(self, part).items() if count > whole[name]]:
-                raise ValueError(f"{part}.{above[0]}: expected at most {whole[above[0]]:,}, all that the layer has")
+                allowed = f"expected at most {whole[above[0]]:,}, all that the layer has"
+                raise ArgumentError(f"{part}.{above[0]}", allowed=allowed)
         if len(self.histogram) != BINS:
-            raise ValueError(f"histogram: expected {BINS} counts, and it has {len(self.histogram):,}")
+            raise ArgumentError("histogram", allowed=f"expected {BINS} counts, and it has {len(self.histogram):,}")
         if (self.mask_change is None) != (self.regrown is None):
-            raise ValueError("mask_change: expected it with regrown, or neither")
+            raise ArgumentError("mask_change", allowed="expected it with regrown, or neither")
 
 
 class Dynamics:
@@ -70,8 +75,9 @@ class Dynamics:
     def phase_end(
         self, *, run: str, index: int, phase: str, kind: Kind, epoch: int, masks: Mapping[str, Tensor] | None = None
     ) -> PhaseEnd:
-        """`masks` are a compressed phase's, by name, non-zero where a weight is kept: a kept weight may be 0 itself.
+        """Return what is zero as a phase ends, and how its mask differs from the last one's.
 
+        `masks` are a compressed phase's, by name, non-zero where a weight is kept: a kept weight may be 0 itself.
         Without them the weights that are not 0 stand for the mask. The device is asked once for everything.
         """
         weights, compared = self._layers.weights, bool(self._last)
@@ -94,7 +100,7 @@ class Dynamics:
             size={weight.name: weight.param.numel() for weight in weights},
             dead_filters=dict(zip(names, dead, strict=True)),
             filters={weight.name: _filters(weight) for weight in weights},
-            flops=flops_of(counts, self._uses),
+            flops=weight_flops(counts, self._uses),
             histogram=histogram,
             inactive=1 - sum(histogram) / self._pruned.size if kind == "dense" else None,
             **(self._change(*rest[BINS:], compared=compared) if kind == "sparse" else {}),
@@ -115,7 +121,7 @@ class Dynamics:
         return totals
 
     def _change(self, differ: int, regrown: int, kept: int, explored: int, *, compared: bool) -> dict[str, float]:
-        """`compared` where there was a mask before."""
+        """Return the measures of change; `compared` is True if there was a mask before."""
         size = self._pruned.size
         change = {"mask_change": 100 * differ / size, "regrown": regrown / max(1, kept)} if compared else {}
         return {**change, "explored": explored / size}
@@ -137,13 +143,13 @@ class Dynamics:
 
 
 def nonzeros(layers: Layers) -> dict[str, int]:
-    """By layer; the device is asked once for all of them."""
+    """Count the non-zero weights of each layer; the device is asked once for all of them."""
     counts = _read([weight.param.detach().count_nonzero() for weight in layers.weights])
     return {weight.name: count for weight, count in zip(layers.weights, counts, strict=True)}
 
 
 @dataclass(frozen=True)
-class Counted:
+class ModelCounts:
     """What is zero in a model as it stands, and what a forward pass costs in theory."""
 
     size: int  # prunable weights
@@ -153,22 +159,20 @@ class Counted:
 
     @property
     def sparsity(self) -> float:
+        """Return the fraction of zeros."""
         return self.zeros / self.size
 
 
-def counted(model: nn.Module, uses: Mapping[str, float]) -> Counted:
+def count_model(model: nn.Module, uses: Mapping[str, float]) -> ModelCounts:
+    """Count the zeros of a model, and the FLOPs of a forward pass in which each weight has so many uses."""
     layers = find_prunable(model)
     counts, whole = nonzeros(layers), {weight.name: weight.param.numel() for weight in layers.weights}
-    return Counted(layers.size, layers.size - sum(counts.values()), flops_of(counts, uses), flops_of(whole, uses))
-
-
-def flops_of(counts: Mapping[str, int], uses: Mapping[str, float]) -> int:
-    """2 FLOPs for each use of a non-zero weight."""
-    return round(sum(2 * uses[name] * count for name, count in counts.items()))
+    zeros = layers.size - sum(counts.values())
+    return ModelCounts(layers.size, zeros, weight_flops(counts, uses), weight_flops(whole, uses))
 
 
 def threshold(histogram: list[int], zeros: int, sparsity: float) -> float | None:
-    """The magnitude below which a share `sparsity` of the weights lies, to a bin's width; None if those are all zero.
+    """Return the magnitude below which a share `sparsity` of the weights lies, to a bin's width; None if those are 0.
 
     Of a dense phase's histogram, it is where global magnitude will cut when the next phase begins.
     """
@@ -183,12 +187,12 @@ def threshold(histogram: list[int], zeros: int, sparsity: float) -> float | None
 
 
 def edge(index: int) -> float:
-    """The magnitude at which bin `index` begins."""
+    """Return the magnitude at which bin `index` begins."""
     return 2.0 ** (LOWEST + (HIGHEST - LOWEST) * index / BINS)
 
 
 def _read(counts: list[Tensor]) -> list[int]:
-    """Every number in them, in order; in one go where they are on one device."""
+    """Return every number in them, in order; in one go where they are on one device."""
     flat = [count.reshape(-1).to(torch.int64) for count in counts]
     if len({count.device for count in flat}) == 1:
         return torch.cat(flat).tolist()
@@ -196,14 +200,14 @@ def _read(counts: list[Tensor]) -> list[int]:
 
 
 def _ones(bits: Tensor) -> Tensor:
-    """Bits set in packed masks: neighbours are added in pairs, then fours, then eights, inside each byte."""
+    """Count the bits set in packed masks: neighbours are added in pairs, then fours, then eights, inside each byte."""
     bits = bits - ((bits >> 1) & 0x55)
     bits = (bits & 0x33) + ((bits >> 2) & 0x33)
     return ((bits + (bits >> 4)) & 0x0F).sum(dtype=torch.int64)
 
 
 def _groups(weight: Weight) -> int:
-    """A transposed convolution's weight has an axis for the outputs of one group only."""
+    """Return how many groups share an axis of outputs: several in a transposed convolution's weight."""
     return getattr(weight.module, "groups", 1) if weight.kind == "conv_transpose" else 1
 
 

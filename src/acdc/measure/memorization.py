@@ -1,4 +1,4 @@
-"""What becomes of training samples with a random label: memorised, or put in their true class all the same.
+"""Measures what becomes of training samples with a random label: memorised, or put in their true class all the same.
 
     memorised   share predicted as the random label they were given
     true        share predicted as their true class
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from acdc.data.images import ImageData, Images, InMemory
+from acdc.errors import ArgumentError, Shown
 
 _KEYS = ("memorised", "true", "other")
 _BATCH = 1000
@@ -31,15 +32,18 @@ class Memorization:
         self, data: ImageData, *, crop: int = 0, flip: bool = False, seed: int = 0, channels_last: bool = False
     ) -> None:
         if not data.corrupted:
-            raise ValueError(
-                f"{data.name} has no random labels, so there is nothing to memorise: set data.corrupt, or call "
-                "acdc.data.random_labels.corrupt first"
+            raise ArgumentError(
+                "data",
+                Shown(data.name),
+                "it has no random labels, so there is nothing to memorise",
+                "set data.corrupt, or call acdc.data.random_labels.corrupt first",
             )
         wrong = data.corrupted["given"] != data.corrupted["true"]
         index, given, true = (data.corrupted[key][wrong] for key in ("index", "given", "true"))
         self.samples = len(index)
         if not self.samples:
-            raise ValueError(f"{data.name}: every random label is the true one; corrupt more, or kind='always-wrong'")
+            allowed = "every random label is the true one"
+            raise ArgumentError("data", Shown(data.name), allowed, "corrupt more, or with kind='always-wrong'")
         device = data.train.pixels.device
         self._given, self._true = given.to(device), true.to(device)
         pixels = data.train.pixels[index.to(device)]
@@ -53,7 +57,7 @@ class Memorization:
     def measure(
         self, model: nn.Module, *, epoch: int = 0, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     ) -> dict[str, float]:
-        """Shares in evaluation mode: memorised, true, other; and the same with _augmented behind, where that differs.
+        """Return shares in evaluation mode: memorised, true, other; and with _augmented behind, where that differs.
 
         `epoch` decides the augmented views, `autocast` the precision. The device is asked once.
         """
@@ -63,13 +67,13 @@ class Memorization:
         for views in self._views.values():
             for images, places in views.batches(epoch):
                 with autocast():
-                    said = model(images).argmax(1)
-                counts += [(said == self._given[places]).sum(), (said == self._true[places]).sum()]
+                    guess = model(images).argmax(1)
+                counts += [(guess == self._given[places]).sum(), (guess == self._true[places]).sum()]
         for module, mode in training.items():
             module.training = mode
-        found = torch.stack(counts).view(len(self._views), -1, 2).sum(1).tolist()
+        sums = torch.stack(counts).view(len(self._views), -1, 2).sum(1).tolist()
         return {
             f"{key}{suffix}": count / self.samples
-            for suffix, (memorised, true) in zip(self._views, found, strict=True)
+            for suffix, (memorised, true) in zip(self._views, sums, strict=True)
             for key, count in zip(_KEYS, (memorised, true, self.samples - memorised - true), strict=True)
         }

@@ -1,4 +1,4 @@
-"""What a recipe will cost, before it is trained: FLOPs by the paper's rule (§4).
+"""Predicts what a recipe costs, before it is trained: FLOPs by the paper's rule (§4).
 
     inference   F for an image of the dense model, F_C of the compressed one: 2 for each use of a weight that is kept
     training    3 · F_C for an image in compressed epochs, 2 · F_D + F in dense ones, summed over epochs and images;
@@ -19,13 +19,14 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from acdc.flops.counting import weight_flops
 from acdc.flops.training import epoch_flops
-from acdc.measure.dynamics import flops_of
 from acdc.methods.base import Base
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget, budgets
-from acdc.sparsity.layers import Layers, find_prunable
+from acdc.sparsity.layers import Layers
 from acdc.sparsity.patterns import NM, Channel, Unstructured
+from acdc.sparsity.prunable import find_prunable
 
 Kept = dict[str, int]
 _BEYOND = 0.1  # what kept runs have ended outside of two estimates, .06 at most, and some more
@@ -42,11 +43,12 @@ class Compressed:
 
     @property
     def exact(self) -> bool:
+        """Return True if no training changes these counts."""
         return self.how == "exact"
 
 
 def compressed(method: Base, layers: Layers) -> Compressed:
-    """`layers` are those the method prunes, with initial weights."""
+    """Estimate what the method keeps of `layers`, those it prunes, with initial weights."""
     if not method.needs_sparsity and method.sparsity is None:
         every = {weight.name: weight.param.numel() for weight in layers.weights}
         how = f"an upper bound, every weight kept: how many become 0 is decided by {method.decided_by}"
@@ -70,11 +72,13 @@ def compressed(method: Base, layers: Layers) -> Compressed:
 
 @dataclass(frozen=True)
 class Inference:
+    """FLOPs of a forward pass of one image."""
+
     dense: int
     compressed: tuple[int, ...]  # from low to high, one or two; none of dense training
 
     def spread(self) -> "Inference":
-        """As a range to expect: of two estimates neither is a bound."""
+        """Return a range to expect: of two estimates neither is a bound."""
         if len(self.compressed) < 2:
             return self
         low, high = self.compressed
@@ -82,15 +86,15 @@ class Inference:
         return replace(self, compressed=wider)
 
 
-def inference(model: nn.Module, uses: Mapping[str, float], found: Compressed | None) -> Inference:
-    """FLOPs for one image."""
+def inference(model: nn.Module, uses: Mapping[str, float], sparse: Compressed | None) -> Inference:
+    """Estimate the FLOPs for one image, of the dense model and where `sparse` says what is kept."""
     whole = {weight.name: weight.param.numel() for weight in find_prunable(model).weights}
-    ways = found.kept if found else ()
-    return Inference(flops_of(whole, uses), tuple(sorted(flops_of({**whole, **kept}, uses) for kept in ways)))
+    ways = sparse.kept if sparse else ()
+    return Inference(weight_flops(whole, uses), tuple(sorted(weight_flops({**whole, **kept}, uses) for kept in ways)))
 
 
 def training(kinds: Sequence[str], flops: Inference, samples: int, method: Base | None = None) -> tuple[int, ...]:
-    """FLOPs of a stage whose epochs are of these kinds, "dense" or "sparse": from low to high.
+    """Estimate the FLOPs of a stage whose epochs are of these kinds, "dense" or "sparse": from low to high.
 
     `method` says how sparse each sparse epoch is and what it costs; without it all are at the target, at 3 · F_C.
     """

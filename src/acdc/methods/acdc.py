@@ -27,7 +27,7 @@ from acdc.core.sparsifier import Sparsifier
 from acdc.methods.scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget
-from acdc.sparsity.weights import Layers, check_axes
+from acdc.sparsity.layers import Layers, check_axes
 
 _INITIAL_NORM = 3**-0.5  # of a filter as torch draws it first, where a layer has none left to go by
 
@@ -82,7 +82,7 @@ class ACDC(Scored):
     def layers(self, model: nn.Module) -> Layers:
         layers = super().layers(model)
         for weight in layers.weights if self.revive else ():
-            check_axes("revive=True", weight, "leave revive out")
+            check_axes(weight, "revive", True, "leave revive out")
         return layers
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:

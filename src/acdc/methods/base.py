@@ -11,9 +11,9 @@ from acdc.core.sparsifier import Sparsifier
 from acdc.errors import wrong
 from acdc.schedule import ABSOLUTE, Duration, Phase, Schedule
 from acdc.sparsity.distributions import Budget, Distribution, budgets, check_distribution, check_sparsity
-from acdc.sparsity.layers import Layers, find_prunable
+from acdc.sparsity.layers import Layers
 from acdc.sparsity.patterns import Pattern, Unstructured
-from acdc.sparsity.rules import Rule
+from acdc.sparsity.prunable import Rule, find_prunable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,20 +10,25 @@ FLOPs      as AC/DC's, by the weights that are not 0; narrower arithmetic is not
 Costs      in compressed phases a copy of the weights and about eight passes over them a step; the dense twin.
 Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC. NeurIPS 2021, for the scheme. Bengio, Léonard, Courville: Estimating
            or Propagating Gradients Through Stochastic Neurons. 2013, for straight-through gradients.
+
+The grid of a group (a layer, or one output channel of it) is Δ·{−L, …, 0, …, L} with L = 2^(b−1) − 1, so that b bits
+number its 2L + 1 points, and Δ = max|θ| / L, so that the largest weight is on it. A weight goes to the nearest point.
+What is on its grid stays there, but for the last bit.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from acdc.core.bundle import Bundle
 from acdc.core.sparsifier import Sparsifier
+from acdc.errors import ArgumentError
 from acdc.methods.learned import Learned
 from acdc.schedule import Phase, Schedule
-from acdc.sparsity.quantise import check_bits, quantise
-from acdc.sparsity.weights import Layers, check_axes
+from acdc.sparsity.layers import Layers, check_axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +67,7 @@ class QuantisedACDC(Learned):
     def layers(self, model: nn.Module) -> Layers:
         layers = super().layers(model)
         for weight in layers.weights if self.per == "channel" else ():
-            check_axes("per='channel'", weight, "write per='layer'")
+            check_axes(weight, "per", self.per, "write per='layer'")
         return layers
 
     def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
@@ -81,3 +86,30 @@ class QuantisedACDC(Learned):
 
     def keeps_best_twin(self) -> bool:
         return self.twin == "best"
+
+
+def levels(bits: int) -> int:
+    """Return L, the points of the grid on each side of 0."""
+    return 2 ** (bits - 1) - 1
+
+
+@torch.no_grad()
+def quantise(weight: Tensor, bits: int, dim: int | None = None) -> Tensor:
+    """Return the nearest points of the grid of the whole tensor, or of each of its slices along `dim`."""
+    delta = spacing(weight, bits, dim)
+    return torch.round(weight / delta).clamp_(-levels(bits), levels(bits)).mul_(delta)
+
+
+def spacing(weight: Tensor, bits: int, dim: int | None = None) -> Tensor:
+    """Return Δ of each group, in a shape that broadcasts over the weights; 1 where all of them are 0."""
+    if dim is None:
+        largest = weight.abs().amax()
+    else:
+        largest = weight.abs().amax([d for d in range(weight.ndim) if d != dim % weight.ndim], keepdim=True)
+    return torch.where(largest > 0, largest / levels(bits), 1)
+
+
+def check_bits(bits: object) -> None:
+    """Refuse what is no number of bits."""
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 16:
+        raise ArgumentError("bits", bits, "expected a whole number from 2 to 16", "write bits=4")

@@ -27,7 +27,7 @@ import torch
 from acdc.core.sparsifier import Sparsifier
 from acdc.methods.sparse import SparseThroughout, largest
 from acdc.methods.timing import fraction
-from acdc.sparsity.distributions import Distribution
+from acdc.sparsity.distributions import Distribution, round_to_total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +103,4 @@ def share_out(total: int, weights: Sequence[float], room: Sequence[int]) -> list
             break
         full.update(more)
     exact = [Fraction(room[i]) if i in full else weight[i] * scale for i in range(len(weight))]
-    whole = [math.floor(share) for share in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda i: (whole[i] - exact[i], i))
-    for i in by_remainder[: total - sum(whole)]:
-        whole[i] += 1
-    return whole
+    return round_to_total(exact, total)

@@ -1,1 +1,1 @@
-"""Where: which weights may be pruned, how many, in which pattern, and exactly which ones."""
+"""Which weights may be pruned, how many, in which pattern, and exactly which ones."""

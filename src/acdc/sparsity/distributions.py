@@ -4,12 +4,14 @@ A distribution turns one target sparsity into budgets: groups of layers and how 
 of "global", "uniform" and "erk" sum to the same total, to the weight.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from acdc.sparsity.rules import matches
-from acdc.sparsity.weights import Weight
+from acdc.errors import ArgumentError
+from acdc.sparsity.layers import Weight
+from acdc.sparsity.prunable import matches
 
 NAMES = ("global", "uniform", "erk")
 Distribution = str | Mapping[str, float]
@@ -18,34 +20,35 @@ Distribution = str | Mapping[str, float]
 
 @dataclass(frozen=True)
 class Budget:
-    """`keep` weights survive among the layers named."""
+    """The number of weights that survive among some layers together."""
 
     names: tuple[str, ...]
     keep: int
 
 
 def check_sparsity(argument: str, value: object) -> float:
+    """Return the sparsity as a float, or refuse it."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        hint = ", for example 0.9"
+        allowed, instead = "sparsity is the fraction of zeros, at least 0 and below 1", f"write {argument}=0.9"
         if isinstance(value, int | float) and 1 < value < 100:
-            hint = f"; for {value:g} % write {argument}={value / 100:g}"
-        raise ValueError(f"{argument}={value!r}: sparsity is the fraction of zeros, at least 0 and below 1{hint}")
+            instead = f"for {value:g} % write {argument}={value / 100:g}"
+        raise ArgumentError(argument, value, allowed, instead)
     return float(value)
 
 
 def check_distribution(distribution: object) -> None:
+    """Refuse what is neither the name of a distribution nor a mapping to sparsities."""
     if isinstance(distribution, Mapping):
         for name, value in distribution.items():
             check_sparsity(f"distribution[{name!r}]", value)
     elif distribution not in NAMES:
-        raise ValueError(
-            f"distribution={distribution!r}: expected one of {', '.join(map(repr, NAMES))}, or a mapping from layer "
-            "names to sparsities such as {'layer1.*': 0.8, 'fc': 0.5}"
-        )
+        names = ", ".join(map(repr, NAMES))
+        allowed = f"expected one of {names}, or a mapping from layer names to sparsities such as"
+        raise ArgumentError("distribution", distribution, f"{allowed} {{'layer1.*': 0.8, 'fc': 0.5}}")
 
 
 def budgets(distribution: Distribution, weights: Sequence[Weight], sparsity: float | None) -> list[Budget]:
-    """The budgets that bring `weights` to `sparsity`."""
+    """Return the budgets that bring `weights` to `sparsity`."""
     if isinstance(distribution, Mapping):
         return [
             Budget((w.name,), max(_kept(w.param.numel(), s), min(1, w.param.numel())))
@@ -55,7 +58,8 @@ def budgets(distribution: Distribution, weights: Sequence[Weight], sparsity: flo
     sizes = [w.param.numel() for w in weights]
     keep = _kept(sum(sizes), sparsity)
     if keep == 0:
-        raise ValueError(f"sparsity={sparsity!r} leaves none of the {sum(sizes)} prunable weights; choose a lower one")
+        allowed = f"it leaves none of the {sum(sizes)} prunable weights"
+        raise ArgumentError("sparsity", sparsity, allowed, "choose a lower one")
     if distribution == "global":
         return [Budget(tuple(w.name for w in weights), keep)]
     densities = (
@@ -63,16 +67,17 @@ def budgets(distribution: Distribution, weights: Sequence[Weight], sparsity: flo
         if distribution == "uniform"
         else erk_densities([tuple(w.param.shape) for w in weights], keep)
     )
-    shares = _round_to_total([d * n for d, n in zip(densities, sizes, strict=True)], keep)
-    return [Budget((w.name,), share) for w, share in zip(weights, shares, strict=True)]
+    shares = [density * size for density, size in zip(densities, sizes, strict=True)]
+    counts = _none_empty(round_to_total(shares, keep), shares)
+    return [Budget((w.name,), count) for w, count in zip(weights, counts, strict=True)]
 
 
 def erk_densities(shapes: Sequence[tuple[int, ...]], keep: int) -> list[Fraction]:
-    """Erdős–Rényi–Kernel: density ∝ sum of a layer's dimensions / their product, none above 1, `keep` in all.
+    """Return Erdős–Rényi–Kernel densities: ∝ sum of a layer's dimensions / their product, none above 1, `keep` in all.
 
     Evci et al. 2020, §3. A layer whose share would exceed all its weights stays dense and the rest share what is left.
     """
-    sizes = [_product(shape) for shape in shapes]
+    sizes = [math.prod(shape) for shape in shapes]
     raw = [Fraction(sum(shape), size) for shape, size in zip(shapes, sizes, strict=True)]
     dense: set[int] = set()
     while True:
@@ -88,15 +93,18 @@ def erk_densities(shapes: Sequence[tuple[int, ...]], keep: int) -> list[Fraction
 def _per_layer(rules: Mapping[str, float], weights: Sequence[Weight], default: float | None) -> list[float]:
     for rule in rules:
         if not any(matches(rule, w) for w in weights):
-            raise ValueError(
-                f"distribution[{rule!r}] matches no prunable layer; the layers are {', '.join(w.name for w in weights)}"
+            names = ", ".join(w.name for w in weights)
+            raise ArgumentError(
+                f"distribution[{rule!r}]", rules[rule], f"it matches no prunable layer; the layers are {names}"
             )
     values = [next((s for rule, s in rules.items() if matches(rule, w)), default) for w in weights]
     missing = [w.name for w, value in zip(weights, values, strict=True) if value is None]
     if missing:
-        raise ValueError(
-            f"distribution gives no sparsity for {', '.join(missing)}: add them, exclude them, or set sparsity= as "
-            "the value for layers it does not name"
+        raise ArgumentError(
+            "distribution",
+            dict(rules),
+            f"it gives no sparsity for {', '.join(missing)}",
+            "add them, exclude them, or set sparsity= as the value for layers it does not name",
         )
     return [value for value in values if value is not None]
 
@@ -105,22 +113,21 @@ def _kept(size: int, sparsity: float) -> int:
     return size - round(sparsity * size)
 
 
-def _round_to_total(shares: Sequence[Fraction], total: int) -> list[int]:
-    """Whole numbers nearest to the shares that sum to the total (largest remainders, earlier layers first)."""
-    whole = [int(share) for share in shares]
+def round_to_total(shares: Sequence[Fraction], total: int) -> list[int]:
+    """Round shares of `total` to whole numbers with that sum, by largest remainders, earlier shares first."""
+    whole = [math.floor(share) for share in shares]
     by_remainder = sorted(range(len(shares)), key=lambda i: (whole[i] - shares[i], i))
     for i in by_remainder[: total - sum(whole)]:
         whole[i] += 1
-    for i, share in enumerate(shares):  # no layer is rounded away while another can spare a weight
-        richest = max(range(len(whole)), key=whole.__getitem__)
-        if share and not whole[i] and whole[richest] > 1:
-            whole[richest] -= 1
-            whole[i] = 1
     return whole
 
 
-def _product(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size
+def _none_empty(counts: Sequence[int], shares: Sequence[Fraction]) -> list[int]:
+    """Give each layer that was rounded to nothing a weight of the richest, while that has one to spare."""
+    counts = list(counts)
+    for i, share in enumerate(shares):
+        richest = max(range(len(counts)), key=counts.__getitem__)
+        if share and not counts[i] and counts[richest] > 1:
+            counts[richest] -= 1
+            counts[i] = 1
+    return counts

@@ -1,176 +1,212 @@
-"""Which parameters are prunable.
+"""The weights of a model: the layers they belong to, along which axes they multiply, and which a layer computes itself.
 
-Only weights that multiply activations are: convolutions, linear layers (GPT-2's Conv1D among them), attention
-projections and, on request, embeddings and matrices of other layers. Biases and normalisation parameters are not
-(paper, §3). A parameter that appears under several names (tied weights) is one weight and counted once.
+Only weights that multiply activations are known: of convolutions, linear layers (GPT-2's Conv1D among them), attention
+projections and embeddings. sparsity/prunable.py chooses among them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from torch import nn
-from torch.nn.parameter import is_lazy
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils import parametrize
 
-from acdc.sparsity.computed import computations
-from acdc.sparsity.kinds import NORMS, is_matrix, weights_of
-from acdc.sparsity.rules import Rule, check_exclude, check_include, check_rules, is_specific, matches
-from acdc.sparsity.weights import Layers, Weight, merge_aliases
+from acdc.errors import ArgumentError
+
+AXES = {
+    "conv": (0, 1),
+    "conv_transpose": (1, 0),
+    "linear": (0, 1),
+    "linear_transposed": (1, 0),
+    "attention": (0, 1),
+    "embedding": (0, 1),
+}
+"""The axes of output and input channels, by kind. The axes of weights of kind "other" are not known."""
+
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+_CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_CONV_TRANSPOSE = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+# GPT-2's linear layer. It is known by name, now and before it moved, as acdc does not import transformers.
+_LINEAR_TRANSPOSED = {"transformers.pytorch_utils.Conv1D", "transformers.modeling_utils.Conv1D"}
+# What torch puts beside a tensor that a forward pre-hook computes: the suffixes, who computes it, and how to undo that.
+_HOOKS = (
+    (("_g", "_v"), "weight_norm", "torch.nn.utils.remove_weight_norm"),
+    (("_orig", "_mask"), "torch.nn.utils.prune", "torch.nn.utils.prune.remove"),
+    (("_orig", "_u"), "spectral_norm", "torch.nn.utils.remove_spectral_norm"),
+)
+_PARAMETRIZATIONS = {"_WeightNorm": "weight_norm", "_SpectralNorm": "spectral_norm", "_Orthogonal": "orthogonal"}
+
+
+@dataclass(frozen=True, eq=False)
+class Computation:
+    """How a layer computes one of its tensors: from which parameters, by what, and how to make it a parameter again."""
+
+    tensor: str
+    sources: tuple[nn.Parameter, ...]
+    largest: nn.Parameter  # of the sources that stand in the tensor's place: about as large as the tensor
+    by: str
+    remover: str
+
+    @property
+    def reason(self) -> str:
+        """Return why the tensor cannot be pruned."""
+        return f"computed by {self.by} at each forward pass ({self.undo('layer')} makes it a parameter)"
+
+    def undo(self, layer: str) -> str:
+        """Return what to type, where `layer` is an expression for the module."""
+        return f"{self.remover}({layer}, {self.tensor!r})"
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """One weight tensor of the model: its name in the state dict, and the layer it belongs to."""
+
+    name: str
+    param: nn.Parameter
+    module: nn.Module
+    kind: str  # one of AXES, or "other"
+    computation: Computation | None = None  # how the layer computes it, where it does: `param` is then a source of it
+
+    @property
+    def out_dim(self) -> int:
+        """Return the axis of output channels."""
+        return self._axes[0]
+
+    @property
+    def in_dim(self) -> int:
+        """Return the axis of input channels."""
+        return self._axes[1]
+
+    @property
+    def _axes(self) -> tuple[int, int]:
+        if self.kind not in AXES:
+            raise ArgumentError("out_dim and in_dim", allowed=_unknown_axes(self), instead="or do without them")
+        return AXES[self.kind]
+
+    @property
+    def depthwise(self) -> bool:
+        """Return True if each of its output channels reads one input channel."""
+        groups = getattr(self.module, "groups", 1)
+        return self.kind.startswith("conv") and groups > 1 and groups == self.module.in_channels
+
+
+def check_axes(weight: Weight, argument: str, received: object, instead: str) -> None:
+    """Refuse a weight whose output and input axes are not known, where `argument` needs them."""
+    if weight.kind not in AXES:
+        raise ArgumentError(argument, received, _unknown_axes(weight), f"or {instead}")
+
+
+def _unknown_axes(weight: Weight) -> str:
+    return (
+        f"{weight.name} belongs to {type(weight.module).__name__}, a layer type whose output and input axes are not "
+        "known; expected weights of convolutions, linear layers, attention or embeddings only. Leave it dense with "
+        f"exclude=[{weight.name!r}]"
+    )
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The prunable weights of a model in the order they are registered, and why each other one stays dense.
+
+    `computed` are those that would be pruned if their layers did not compute them from other parameters.
+    """
+
+    weights: tuple[Weight, ...]
+    left_dense: Mapping[str, str]
+    computed: tuple[Weight, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Return the number of prunable weights."""
+        return sum(w.param.numel() for w in self.weights)
+
+    def warnings(self) -> list[str]:
+        """Return what a user may not expect of these layers. The sparsifier warns of it as it is attached."""
+        if not self.computed:
+            return []
+        names = [weight.name for weight in self.computed]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        size = sum(weight.param.numel() for weight in self.computed)
+        whole = size + self.size
+        ways = [weight.computation for weight in self.computed if weight.computation]
+        by = " or ".join(dict.fromkeys(way.by for way in ways))
+        undo = " or ".join(dict.fromkeys(way.undo("layer") for way in ways))
+        return [
+            f"some weights stay dense: {', '.join(names[:3])}{more}, which are {size:,} of {whole:,} weights "
+            f"({size / whole:.0%}). At each forward pass they are computed by {by}, "
+            f"so that no parameter can be pruned for them. To prune them, call {undo} before attaching; to keep them "
+            f"dense without this warning, write exclude=[{names[0]!r}{', …' if len(names) > 1 else ''}]"
+        ]
 
 
 def all_weights(model: nn.Module) -> Iterator[Weight]:
-    """Every weight of a known layer type, aliases of tied parameters included."""
+    """Yield every weight of a known layer type, aliases of tied parameters included."""
     for prefix, module in model.named_modules(remove_duplicate=False):
-        for local, kind in weights_of(module).items():
+        for local, kind in weight_kinds(module).items():
             param = module._parameters.get(local)
             if param is not None:
                 yield Weight(f"{prefix}.{local}" if prefix else local, param, module, kind)
 
 
-def find_prunable(
-    model: nn.Module,
-    *,
-    include: Sequence[Rule] = (),
-    exclude: Sequence[Rule] = (),
-    first_and_last_dense: bool = False,
-    depthwise_dense: bool = False,
-    embeddings: bool = False,
-) -> Layers:
-    """Find the weights to prune. `include` restricts to what it matches; `exclude` then takes away.
-
-    A rule of `include` also reaches matrices of layer types acdc does not know, as include=["rnn.*"] does; "*" means
-    every known layer. Parameters that a module holds beside other layers, such as position embeddings, are reached by
-    their full names only, and those of normalisation layers never. A weight that its layer computes (weight_norm,
-    spectral_norm, torch.nn.utils.prune and other parametrizations) cannot be pruned: it stays dense, with a warning as
-    a sparsifier is attached, and a rule that asks for nothing else is refused.
-    """
-    for argument, rules in (("include", include), ("exclude", exclude)):
-        check_rules(argument, rules)
-    computed = list(_computed_weights(model))
-    others = _other_weights(model, computed)
-    wanted = {id(weight.param) for weight in others if any(_asks_for(rule, weight) for rule in include)}
-    rest = [weight for weight in others if id(weight.param) not in wanted]
-    weights = [*all_weights(model), *(weight for weight in computed if weight.kind != "other")]
-    weights += [weight for weight in others if id(weight.param) in wanted]
-    order = {id(param): i for i, param in enumerate(model.parameters())}
-    candidates = sorted(weights, key=lambda weight: order[id(weight.param)])
-    for rule in include:
-        check_include(rule, model, candidates, rest)
-    for rule in exclude:
-        check_exclude(rule, model, candidates, rest)
-
-    kept: list[Weight] = []
-    left: dict[str, str] = {}
-    unprunable: list[Weight] = []
-    for aliases in merge_aliases(candidates):
-        weight = aliases[0]
-        if reason := _why_dense(aliases, include, exclude, depthwise_dense, embeddings):
-            left[weight.name] = reason
-        elif weight.computation:
-            left[weight.name] = weight.computation.reason
-            unprunable.append(weight)
-        else:
-            kept.append(weight)
-    for aliases in merge_aliases(rest):
-        left[aliases[0].name] = _why_other_dense(aliases, exclude)
-    if first_and_last_dense and kept:
-        for weight in {kept[0].name: kept[0], kept[-1].name: kept[-1]}.values():
-            left[weight.name] = "first or last layer (first_and_last_dense)"
-        kept = kept[1:-1]
-    if not kept:
-        said = {"include": include, "exclude": exclude, "first_and_last_dense": first_and_last_dense}
-        said["depthwise_dense"] = depthwise_dense
-        raise ValueError(_nothing_prunable(model, left, {knob: value for knob, value in said.items() if value}))
-    return Layers(tuple(kept), left, tuple(unprunable))
+def merge_aliases(weights: Sequence[Weight]) -> list[list[Weight]]:
+    """Group the names of each parameter, in the order given."""
+    groups: dict[int, list[Weight]] = {}
+    for weight in weights:
+        group = groups.setdefault(id(weight.param), [])
+        if all(weight.name != alias.name for alias in group):
+            group.append(weight)
+    return list(groups.values())
 
 
-def _computed_weights(model: nn.Module) -> Iterator[Weight]:
-    """Yield weights that their layers compute. Of its parameters the largest stands for a weight, by its size."""
-    for prefix, module in model.named_modules(remove_duplicate=False):
-        for computation in computations(module):
-            if computation.largest.ndim > 1:
-                kind = weights_of(module).get(computation.tensor, "other")
-                name = f"{prefix}.{computation.tensor}" if prefix else computation.tensor
-                yield Weight(name, computation.largest, module, kind, computation)
+def weight_kinds(module: nn.Module) -> dict[str, str]:
+    """Return the kind of each weight of a layer by its attribute; nothing for a layer of unknown type."""
+    if isinstance(module, _CONV):
+        return {"weight": "conv"}
+    if isinstance(module, _CONV_TRANSPOSE):
+        return {"weight": "conv_transpose"}
+    if isinstance(module, nn.Linear):
+        return {"weight": "linear"}
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return {"weight": "embedding"}
+    if isinstance(module, nn.MultiheadAttention):
+        return dict.fromkeys(_ATTENTION_WEIGHTS, "attention")
+    if any(f"{base.__module__}.{base.__qualname__}" in _LINEAR_TRANSPOSED for base in type(module).__mro__):
+        return {"weight": "linear_transposed"}
+    return {}
 
 
-def _other_weights(model: nn.Module, computed: Sequence[Weight]) -> list[Weight]:
-    """Return the parameters of unknown layer types with two dimensions or more, unless they normalise."""
-    known = {id(weight.param) for weight in all_weights(model)}
-    known |= {id(source) for weight in computed if weight.computation for source in weight.computation.sources}
-    others = [
-        Weight(f"{prefix}.{local}" if prefix else local, param, module, "other")
-        for prefix, module in model.named_modules(remove_duplicate=False)
-        if not isinstance(module, NORMS)
-        for local, param in module._parameters.items()
-        if param is not None and id(param) not in known and not is_lazy(param) and param.ndim > 1
-    ]
-    return others + [weight for weight in computed if weight.kind == "other"]
+def is_matrix(param: nn.Parameter) -> bool:
+    """Return True if at least two axes are longer than 1. A vector, whatever its shape, multiplies no matrix."""
+    return sum(size > 1 for size in param.shape) > 1
 
 
-def _asks_for(rule: Rule, weight: Weight) -> bool:
-    """Whether a rule reaches a weight of unknown layer type.
-
-    Its full name does. A wildcard might sweep in what nobody meant, and so reaches matrices of layers only: not vectors
-    in the shape of a matrix, nor what a module holds beside other layers or beside the weights of a known one.
-    """
-    if rule == weight.name:
-        return True
-    children = {name for name, _ in weight.module.named_children()} - {"parametrizations"}
-    is_layer = not children and not weights_of(weight.module)
-    return is_layer and is_matrix(weight.param) and is_specific(rule) and matches(rule, weight)
-
-
-def _why_dense(
-    aliases: list[Weight],
-    include: Sequence[Rule],
-    exclude: Sequence[Rule],
-    depthwise_dense: bool,
-    embeddings: bool,
-) -> str | None:
-    weight = aliases[0]
-    if is_lazy(weight.param):
-        raise ValueError(f"{weight.name} is not initialised yet (a lazy layer): run one forward pass before attaching")
-    if any(matches(rule, alias) for rule in exclude for alias in aliases):
-        return "excluded"
-    if include and not any(matches(rule, alias) for rule in include for alias in aliases):
-        return "not included"
-    embedding = next((alias for alias in aliases if alias.kind == "embedding"), None)
-    if embedding and not embeddings:
-        return "embedding (embeddings=True prunes it)" if len(aliases) == 1 else "tied to an embedding"
-    if embedding and embedding.module.sparse:
-        raise ValueError(
-            f"{embedding.name}: embeddings=True needs dense gradients, and this layer has sparse=True; "
-            "build it with nn.Embedding(..., sparse=False) or leave embeddings=False"
-        )
-    if depthwise_dense and weight.depthwise:
-        return "depthwise convolution (depthwise_dense)"
-    if not weight.param.requires_grad:
-        return "frozen (requires_grad=False)"
-    if not weight.param.is_floating_point():
-        return f"not floating point ({weight.param.dtype})"
-    return None
+def computations(module: nn.Module) -> Iterator[Computation]:
+    """Yield the tensors that this layer computes. None of them is evaluated: spectral_norm would take a step."""
+    if parametrize.is_parametrized(module):
+        yield from _parametrized(module)
+    parameters = {name: param for name, param in module._parameters.items() if param is not None}
+    beside = {*parameters, *module._buffers}
+    for tensor in dict.fromkeys(name.rpartition("_")[0] for name in parameters):
+        for suffixes, by, remover in _HOOKS:
+            names = [tensor + suffix for suffix in suffixes]
+            if beside.issuperset(names) and isinstance(vars(module).get(tensor), Tensor):
+                sources = tuple(parameters[name] for name in names if name in parameters)
+                yield Computation(tensor, sources, _largest(sources), by, remover)
+                break
 
 
-def _why_other_dense(aliases: list[Weight], exclude: Sequence[Rule]) -> str:
-    globs = [rule for rule in exclude if isinstance(rule, str)]  # a function may rely on what known layers have
-    if any(matches(rule, alias) for rule in globs for alias in aliases):
-        return "excluded"
-    if computation := aliases[0].computation:
-        return computation.reason
-    return "of no known layer type (name it in full in include to prune it)"
+def _parametrized(module: nn.Module) -> Iterator[Computation]:
+    assert isinstance(module.parametrizations, nn.ModuleDict)
+    for tensor, chain in module.parametrizations.items():
+        assert isinstance(chain, parametrize.ParametrizationList)
+        originals = [param for param in chain._parameters.values() if param is not None]
+        if originals:  # a buffer may be parametrized as well
+            names = [_PARAMETRIZATIONS.get(kind := type(step).__name__, kind) for step in chain]
+            remover = "torch.nn.utils.parametrize.remove_parametrizations"
+            yield Computation(tensor, tuple(chain.parameters()), _largest(originals), " and ".join(names), remover)
 
 
-def _nothing_prunable(model: nn.Module, left: Mapping[str, str], said: Mapping[str, Any]) -> str:
-    if left:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(left.items())[:5])
-        reasons = f"every weight stays dense ({reasons}{'; …' if len(left) > 5 else ''})"
-        if not said:
-            return f"nothing to prune: {reasons}; change one of these"
-        shown = ", ".join(
-            f"{knob}={list(value) if isinstance(value, tuple) else value!r}" for knob, value in said.items()
-        )
-        return f"{shown}: nothing is left to prune, {reasons}; loosen {' or '.join(said)}"
-    return (
-        f"nothing to prune: {type(model).__name__} has no convolution, linear or attention weight. Name other "
-        "parameters in full, for example include=['rnn.weight_hh_l0']; embeddings=True prunes embeddings"
-    )
+def _largest(parameters: Iterable[nn.Parameter]) -> nn.Parameter:
+    return max(parameters, key=nn.Parameter.numel)

@@ -15,31 +15,33 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def new_mask(like: Tensor) -> Tensor:
-    """An unwritten working mask with the memory layout of `like`, or contiguous where that has holes or overlaps."""
+    """Return an unwritten working mask with the memory layout of `like`, contiguous if that has holes or overlaps."""
     layout = torch.preserve_format if _is_dense(like) else torch.contiguous_format
     return torch.empty_like(like, dtype=torch.int8, requires_grad=False, memory_format=layout)
 
 
 def as_bool(mask: Tensor) -> Tensor:
+    """Return True where a weight is kept."""
     return mask != 0
 
 
 def from_bool(keep: Tensor) -> Tensor:
+    """Return the working mask that keeps weights where `keep` is True."""
     return keep.to(torch.int8).neg_()
 
 
 def bits_of(tensor: Tensor) -> Tensor:
-    """The same memory as integers."""
+    """Return the same memory as integers."""
     return tensor.detach().view(_BITS[tensor.element_size()])
 
 
 def widen(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask for many uses: on a CPU as wide as what it masks, as an AND would otherwise widen it each time."""
+    """Return a mask for many uses: on a CPU as wide as what it masks, as an AND would otherwise widen it each time."""
     return mask if mask.device.type != "cpu" else mask.to(_BITS[like.element_size()])
 
 
 def write_masked(tensor: Tensor, mask: Tensor, out: Tensor) -> None:
-    """Into `out` the tensor with exact zeros wherever the mask is 0."""
+    """Write into `out` the tensor with exact zeros wherever the mask is 0."""
     torch.bitwise_and(bits_of(tensor), mask, out=bits_of(out))
 
 
@@ -54,7 +56,7 @@ def apply_(tensor: Tensor, mask: Tensor) -> None:
 
 
 def in_memory_order(tensor: Tensor, chunk: int) -> Iterator[Tensor]:
-    """Pieces of at most `chunk` elements in the order they lie in memory; for passes that do not mind the order.
+    """Yield pieces of at most `chunk` elements in the order they lie in memory; for passes that do not mind the order.
 
     Two tensors of one shape and stride give matching pieces. The pieces are views.
     """
@@ -66,7 +68,7 @@ def in_memory_order(tensor: Tensor, chunk: int) -> Iterator[Tensor]:
 
 
 def in_index_order(chunk: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Matching slices of tensors of one shape, at most `chunk` elements each, in index order, whatever their layout."""
+    """Yield matching slices of tensors of one shape, at most `chunk` elements each, in index order, for any layout."""
     size, rows = tensors[0].numel(), (tensors[0].shape or [0])[0]
     if size <= chunk:
         yield tensors
@@ -78,7 +80,7 @@ def in_index_order(chunk: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """No holes, no overlaps: the strides are a permutation of contiguous ones."""
+    """Return True if there are no holes and no overlaps: the strides are a permutation of contiguous ones."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size == 1:
@@ -90,7 +92,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def pack(mask: Tensor) -> Tensor:
-    """A working mask as bits in index order, eight to a byte, lowest bit first."""
+    """Return a working mask as bits in index order, eight to a byte, lowest bit first."""
     keep = mask.ne(0).reshape(-1)
     padded = torch.zeros(-(-keep.numel() // 8) * 8, dtype=torch.uint8, device=keep.device)
     padded[: keep.numel()] = keep
@@ -106,7 +108,7 @@ def packed_like(weight: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, like: Tensor) -> Tensor:
-    """The working mask that `pack` packed, with the shape, layout and device of `like`."""
+    """Return the working mask that `pack` packed, with the shape, layout and device of `like`."""
     packed = packed.to(like.device)
     keep = torch.empty(packed.numel() * 8, dtype=torch.int8, device=like.device)
     for bit in range(8):
@@ -117,4 +119,5 @@ def unpack(packed: Tensor, like: Tensor) -> Tensor:
 
 
 def count_kept(mask: Tensor) -> int:
+    """Return how many weights the mask keeps."""
     return int(mask.count_nonzero())

@@ -13,23 +13,26 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from acdc.errors import ArgumentError, Shown
 from acdc.sparsity.distributions import Budget
+from acdc.sparsity.layers import Weight, check_axes
 from acdc.sparsity.masks import in_index_order
 from acdc.sparsity.topk import WHOLE, Scores, Shards, top_k
-from acdc.sparsity.weights import Weight, check_axes
 
 _CHUNK = 1 << 20
 _PIECE = 1 << 16  # what stays in a CPU's cache through the many operations of an N:M choice
 
 
 class Pattern(Protocol):
+    """The shape of the zeros: which layers it fits, and the masks of the largest scores in that shape."""
+
     @property
     def sparsity(self) -> float | None:
-        """The sparsity the pattern fixes by itself, or None where the budget decides."""
+        """Return the sparsity the pattern fixes by itself, or None where the budget decides."""
         ...
 
     def why_not(self, weight: Weight) -> str | None:
-        """Why this layer cannot take the pattern and stays dense, or None if it can.
+        """Return why this layer cannot take the pattern and stays dense, or None if it can.
 
         A pattern that needs the axes of a layer refuses one whose axes are not known.
         """
@@ -75,7 +78,8 @@ class NM:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.n, int) and isinstance(self.m, int) and 0 < self.n < self.m):
-            raise ValueError(f"NM({self.n!r}, {self.m!r}): expected whole numbers 0 < N < M, for example NM(2, 4)")
+            received = Shown(f"NM({self.n!r}, {self.m!r})")
+            raise ArgumentError("pattern", received, "expected whole numbers 0 < N < M", "write NM(2, 4)")
 
     @property
     def sparsity(self) -> float:
@@ -87,14 +91,13 @@ class NM:
         return f"{channels} input channels do not divide by {self.m}" if channels % self.m else None
 
     def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
-        if shards.count > 1:
-            raise ValueError(f"{self}: sharded parameters are not supported; use the unstructured pattern")
+        _refuse_shards(self, shards)
         for weight in weights:
             _refuse_non_finite(weight.name, scores[weight.name])
             self.write_mask(weight, scores[weight.name], out[weight.name])
 
     def write_mask(self, weight: Weight, score: Tensor, mask: Tensor) -> None:
-        """Of one layer, whose scores are known to be finite: no device has to wait."""
+        """Write the mask of one layer, whose scores are known to be finite: no device has to wait."""
         group = 0
         score, mask = _channels_last(score, weight), _channels_last(mask, weight)
         for part, kept in in_index_order(max(_CHUNK // self.m, 1) * self.m, score, mask):
@@ -132,7 +135,8 @@ class Block:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.rows, int) and isinstance(self.cols, int) and min(self.rows, self.cols) > 0):
-            raise ValueError(f"Block({self.rows!r}, {self.cols!r}): expected whole numbers above 0, e.g. Block(4, 4)")
+            received = Shown(f"Block({self.rows!r}, {self.cols!r})")
+            raise ArgumentError("pattern", received, "expected whole numbers above 0", "write Block(4, 4)")
 
     @property
     def sparsity(self) -> None:
@@ -146,8 +150,7 @@ class Block:
         return None
 
     def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
-        if shards.count > 1:
-            raise ValueError(f"{self}: sharded parameters are not supported; use the unstructured pattern")
+        _refuse_shards(self, shards)
         by_name = {w.name: w for w in weights}
         for budget in budgets:
             tiles = {name: self._tile_scores(scores[name], by_name[name]) for name in budget.names}
@@ -182,8 +185,7 @@ class Channel:
         return None
 
     def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
-        if shards.count > 1:
-            raise ValueError(f"{self}: sharded parameters are not supported; use the unstructured pattern")
+        _refuse_shards(self, shards)
         by_name = {w.name: w for w in weights}
         for budget in budgets:
             rms, size, layer = [], [], []
@@ -203,7 +205,7 @@ class Channel:
 
 
 def _fill(score: list[float], size: list[int], layer: list[int], budget: int) -> list[bool]:
-    """Channels by falling score, the best of each layer first, until the next one would exceed the budget."""
+    """Keep channels by falling score, the best of each layer first, until the next one would exceed the budget."""
     places = Counter(layer)
     seen: Counter = Counter()
     share = []
@@ -227,8 +229,8 @@ def _fill(score: list[float], size: list[int], layer: list[int], budget: int) ->
 
 
 def _keep_n(groups: Tensor, n: int, first_group: int) -> Tensor:
-    """1 at the n largest magnitudes of each row, 0 elsewhere. Among equals the place to start from moves on by one
-    with every row.
+    """Return 1 at the n largest magnitudes of each row, 0 elsewhere. Among equals the place to start from moves on by
+    one with every row.
 
     What is not below the n-th largest is kept; the few rows in which that is more than n are then done by pairs. To
     know whether there are any, a GPU would have to wait.
@@ -244,8 +246,8 @@ def _keep_n(groups: Tensor, n: int, first_group: int) -> Tensor:
 
 
 def _keep_n_by_keys(groups: Tensor, n: int, first_group: int) -> Tensor:
-    """The same. Magnitudes are ordered as their bits are; times m plus a place in the row no two are equal, and a
-    double still holds them exactly.
+    """Return the same. Magnitudes are ordered as their bits are; times m plus a place in the row no two are equal, and
+    a double still holds them exactly.
     """
     rows, m = groups.shape
     if groups.element_size() > 4:
@@ -266,7 +268,7 @@ def _keep_n_by_keys(groups: Tensor, n: int, first_group: int) -> Tensor:
 
 
 def _nth_largest(columns: list[Tensor], n: int) -> Tensor:
-    """Of each row."""
+    """Return the n-th largest value of each row."""
     for place in range(n):  # the largest comes to place 0, the next to place 1, …
         for other in range(place + 1, len(columns)):
             one, two = columns[place], columns[other]
@@ -277,7 +279,7 @@ def _nth_largest(columns: list[Tensor], n: int) -> Tensor:
 
 
 def _keep_n_by_pairs(groups: Tensor, n: int, turns: Tensor) -> Tensor:
-    """The same, of any magnitudes: each is compared with each other one of its row. A row's turn is its number."""
+    """Return the same for any magnitudes: each is compared with each other of its row. A row's turn is its number."""
     rows, m = groups.shape
     turn = (turns % m).to(torch.int16)
     columns = groups.t().contiguous()
@@ -291,8 +293,14 @@ def _keep_n_by_pairs(groups: Tensor, n: int, turns: Tensor) -> Tensor:
     return (beaten_by < n).t()
 
 
+def _refuse_shards(pattern: Pattern, shards: Shards) -> None:
+    if shards.count > 1:
+        allowed = "sharded parameters are not supported"
+        raise ArgumentError("pattern", pattern, allowed, "use the unstructured pattern, acdc.Unstructured()")
+
+
 def _check_axes(pattern: Pattern, weight: Weight) -> None:
-    check_axes(f"pattern={pattern}", weight, "write pattern=acdc.Unstructured()")
+    check_axes(weight, "pattern", pattern, "write pattern=acdc.Unstructured()")
 
 
 def _in_channels(weight: Weight) -> int:
@@ -302,18 +310,18 @@ def _in_channels(weight: Weight) -> int:
 
 
 def _out_channels(weight: Weight) -> int:
-    """Output channels that read the same inputs: those of one group."""
+    """Return how many output channels read the same inputs: those of one group."""
     channels = weight.param.shape[weight.out_dim]
     return channels // getattr(weight.module, "groups", 1) if weight.kind == "conv" else channels
 
 
 def _channels_last(tensor: Tensor, weight: Weight) -> Tensor:
-    """A view with the input channels as the last axis: consecutive elements are at one kernel position."""
+    """Return a view with the input channels as the last axis: consecutive elements are at one kernel position."""
     return tensor.movedim(weight.in_dim, -1)
 
 
 def _out_in_last(tensor: Tensor, weight: Weight) -> Tensor:
-    """A view with axes (kernel positions…, output channels, input channels)."""
+    """Return a view with axes (kernel positions…, output channels, input channels)."""
     return tensor.movedim((weight.out_dim, weight.in_dim), (-2, -1))
 
 

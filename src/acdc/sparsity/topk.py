@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from acdc.errors import ArgumentError
 from acdc.sparsity.masks import in_index_order, in_memory_order, new_mask
 
 Scores = Mapping[str, Tensor]
@@ -40,7 +41,7 @@ WHOLE = Shards(index=0, count=1, sum=lambda counts: counts)
 def top_k(
     scores: Scores, k: int, *, out: Mapping[str, Tensor] | None = None, shards: Shards = WHOLE
 ) -> dict[str, Tensor]:
-    """Working masks (see masks.py) of the k largest |score|; k counts over all tensors and shards together.
+    """Return working masks (see masks.py) of the k largest |score|; k counts over all tensors and shards together.
 
     `out` gives masks to write into, one for each score. They are not touched if the scores are refused.
     """
@@ -48,7 +49,7 @@ def top_k(
     histogram = shards.sum(_histogram(keys, None, digits[0])).cpu()
     total = int(histogram.sum())
     if not 0 <= k <= total:
-        raise ValueError(f"k={k}: expected a number of survivors from 0 to {total}, the number of scores")
+        raise ArgumentError("k", k, f"expected a number of survivors from 0 to {total}, the number of scores")
     _refuse_non_finite(scores, histogram, digits[0])
 
     masks = {name: new_mask(score) if out is None else out[name] for name, score in scores.items()}
@@ -75,7 +76,7 @@ def top_k(
 
 
 def top_k_reference(scores: Scores, k: int) -> dict[str, Tensor]:
-    """The same answer, slowly and obviously."""
+    """Return the same answer, slowly and obviously."""
     magnitudes = {name: score.detach().abs().double().flatten().tolist() for name, score in scores.items()}
     if k == 0:
         return {name: new_mask(score).fill_(0) for name, score in scores.items()}
@@ -94,7 +95,7 @@ def top_k_reference(scores: Scores, k: int) -> dict[str, Tensor]:
 
 
 def share_ties(ties: Sequence[int], strict: Sequence[int], places: int) -> list[int]:
-    """How many of its ties each layer keeps: in proportion, summing to `places`, and no layer dies of it.
+    """Return how many of its ties each layer keeps: in proportion, summing to `places`, and no layer dies of it.
 
     `strict` counts the survivors each layer has anyway.
     """
@@ -133,12 +134,12 @@ def _digits(scores: Scores) -> list[_Digit]:
 
 
 def _bits(scores: Scores) -> int:
-    """Bits of a magnitude: narrower floats are read as float32, which holds each of their values."""
+    """Return the bits of a magnitude: narrower floats are read as float32, which holds each of their values."""
     return 63 if any(score.dtype == torch.float64 for score in scores.values()) else 31
 
 
 def _chunk(scores: Scores) -> int:
-    """Elements read at a time: what a CPU's cache holds; on a GPU half a byte a weight, in few launches."""
+    """Return how many elements to read at once: what fits a CPU's cache; on a GPU half a byte a weight."""
     if all(score.device.type == "cpu" for score in scores.values()):
         return 1 << 20
     return min(max(sum(s.numel() for s in scores.values()) // 8, 1 << 20), 1 << 26)
@@ -167,7 +168,7 @@ class _Keys:
         return keys.bitwise_and_(bits)
 
     def everything(self) -> Iterator[Tensor]:
-        """All keys, flat and in no particular order, a chunk at a time; small layers share a chunk."""
+        """Yield all keys, flat and in no particular order, a chunk at a time; small layers share a chunk."""
         filled, device = 0, self.home
         for score in self.scores.values():
             for part in in_memory_order(score, self.chunk):
@@ -180,7 +181,7 @@ class _Keys:
             yield self._scratch[device][:filled]
 
     def with_mask(self, name: str, mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pieces of one layer's keys and of its mask."""
+        """Yield pieces of one layer's keys and of its mask."""
         score = self.scores[name]
         if score.stride() == mask.stride():
             pieces = zip(in_memory_order(score, self.chunk), in_memory_order(mask, self.chunk), strict=True)
@@ -191,7 +192,7 @@ class _Keys:
 
 
 def _histogram(keys: _Keys, prefix: int | None, digit: _Digit) -> Tensor:
-    """Counts of each value of `digit` among the keys whose higher digits are `prefix`; None for the highest digit."""
+    """Count each value of `digit` among the keys whose higher digits are `prefix`; None for the highest digit."""
     counts = torch.zeros(1 << digit.width, dtype=torch.int64, device=keys.home)
     for part in keys.everything():
         if digit.below:
@@ -203,7 +204,7 @@ def _histogram(keys: _Keys, prefix: int | None, digit: _Digit) -> Tensor:
 
 
 def _count(values: Tensor, width: int, *, all_inside: bool) -> Tensor:
-    """How often each number from 0 to below 2^width occurs; others are not counted."""
+    """Count how often each number from 0 to below 2^width occurs; others are not counted."""
     bins = 1 << width
     if values.is_cuda and not torch.are_deterministic_algorithms_enabled():  # counting is deterministic all the same
         return torch.histc(values, bins, 0, bins - 1)
@@ -211,7 +212,7 @@ def _count(values: Tensor, width: int, *, all_inside: bool) -> Tensor:
 
 
 def _pick(histogram: Tensor, rank: int) -> tuple[int, int]:
-    """The value that holds the rank-th largest entry, and how many entries lie above that value."""
+    """Return the value that holds the rank-th largest entry, and how many entries lie above that value."""
     reached = histogram.flip(0).cumsum(0)  # entries of the highest values, one more value each
     place = int(torch.searchsorted(reached, rank))
     assert place < len(histogram), "rank exceeds the number of entries"

@@ -20,7 +20,7 @@ from acdc import methods
 from acdc.core.result import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 from acdc.data.random_labels import save_indices
 from acdc.flops.uses import forward_uses
-from acdc.measure.dynamics import counted
+from acdc.measure.dynamics import count_model
 from acdc.recipes.schema import Recipe
 from acdc.runs import folder, predictions
 from acdc.runs.checkpoint import Found, MismatchError
@@ -224,7 +224,7 @@ def _measured(
     few = setting.world.size == 1 and problem.loaders.test.samples * problem.classes <= _FEW
     logits: list[torch.Tensor] | None = [] if few else None
     score = evaluate(model, problem.loaders.test, stage.recipe, setting, logits)
-    found = counted(model, uses)
+    found = count_model(model, uses)
     norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
     final = file in ("baseline.safetensors", "sparse.safetensors", "finetuned.safetensors")
     best = stage.best if final else stage.best_twin if file == "dense.safetensors" else None

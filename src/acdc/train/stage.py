@@ -27,14 +27,15 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from acdc.core.result import StateDict, to_cpu
 from acdc.core.sparsifier import Sparsifier
 from acdc.data.images import Batches, full_share
-from acdc.measure.dynamics import Dynamics, PhaseEnd, flops_of, nonzeros
+from acdc.flops.counting import weight_flops
+from acdc.measure.dynamics import Dynamics, PhaseEnd, nonzeros
 from acdc.methods.base import Base
 from acdc.recipes.fit import attach_quietly
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
 from acdc.runs.records import EpochRow
 from acdc.schedule import Duration
-from acdc.sparsity.layers import find_prunable
+from acdc.sparsity.prunable import find_prunable
 from acdc.structure import check_optimizer, check_tensors
 from acdc.train import optim
 from acdc.train.evaluate import Score, evaluate
@@ -227,7 +228,7 @@ class Stage:
             test_accuracy=test.accuracy,
             test_loss=test.loss,
             sparsity=1 - sum(counts.values()) / self._layers.size,
-            flops=flops_of(counts, self._uses),
+            flops=weight_flops(counts, self._uses),
             lr=self.optimizer.param_groups[0]["lr"],
             seconds=now - start,
             eval_seconds=now - trained,

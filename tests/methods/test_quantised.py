@@ -2,8 +2,7 @@ import pytest
 import torch
 
 import acdc
-from acdc.methods.quantised import QuantisedACDC
-from acdc.sparsity.quantise import quantise
+from acdc.methods.quantised import QuantisedACDC, quantise
 from tests.methods.tiny import Tiny, sparse_for
 
 
