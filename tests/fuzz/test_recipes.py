@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from acdc.cli import main, train
+from acdc.cli import main
+from acdc.cli.train import prepare_new
 from acdc.errors import UsageError
 from acdc.recipes.load import shipped, write_value
-from acdc.train.distributed import World
-from acdc.train.place import Place
+from acdc.train.prepare import RunOptions
 from tests.fuzz.mutate import damaged_bytes, damaged_value
 
 BASE = tomllib.loads(shipped()["digits"].read_text(encoding="utf-8"))
@@ -46,9 +46,8 @@ def damaged(dice: random.Random) -> bytes:
 
 def train_takes(arguments: argparse.Namespace) -> bool:
     """Whether `acdc train` would begin: all that it looks at before it makes a folder."""
-    place = Place(device=torch.device("cpu"), why_device="", root=None, workers=0, world=World(), log=())
     try:
-        train._new(arguments, place)
+        prepare_new(arguments, RunOptions(device=torch.device("cpu"), workers=0))
     except UsageError:
         return False
     return True

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from acdc.cli import common
+from acdc.cli import options
+from acdc.cli.output import show_table
 from acdc.recipes.load import write_value
 from acdc.recipes.paper import settings_of
 from acdc.recipes.schema import PaperRow, Recipe
@@ -21,12 +22,12 @@ def add_to(verbs: Any) -> None:
         "command that trains it.",
         allow_abbrev=False,
     )
-    common.add_recipe(parser)
+    options.add_recipe(parser)
     parser.set_defaults(verb=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    recipe = common.read_recipe(args)
+    recipe = options.read_recipe(args)
     print(to_toml(recipe))
     schedule = recipe.schedule()
     print(schedule if schedule else f"dense training, {recipe.epochs} epochs")
@@ -66,7 +67,7 @@ def _paper(recipe: Recipe, name: str) -> None:
     rows = [(str(number), *(_cell(row, key) for key in used)) for number, row in enumerate(recipe.paper, 1)]
     if used:
         title = "What the paper reports: accuracies in %, costs as fractions of the dense model's"
-        common.show_table(title, header, rows)
+        show_table(title, header, rows)
     print("\nThe same settings here:" if used else "\nWhat the paper finds, and the same settings here:")
     for number, row in enumerate(recipe.paper, 1):
         print(f"{number:>3}  {command(name, row)}")

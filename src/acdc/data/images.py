@@ -113,12 +113,8 @@ def hold_out(data: ImageData, count: int, *, seed: int = 0) -> ImageData:
     """
     total = len(data.train)
     if not 0 < count < total:
-        raise ArgumentError(
-            "validation",
-            received=count,
-            allowed=f"{data.name} has {total:,} training images",
-            instead=f"set aside from 1 to {total - 1}",
-        )
+        allowed = f"{data.name} has {total:,} training images"
+        raise ArgumentError("count", received=count, allowed=allowed, instead=f"set aside from 1 to {total - 1}")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
     kept, held = order[count:].sort().values, order[:count].sort().values
     corrupted, notes = data.corrupted, data.notes

@@ -44,12 +44,8 @@ def corrupt(data: ImageData, count: int, *, seed: int, kind: Kind = "always-wron
         allowed = f"random labels are one of {', '.join(map(repr, get_args(Kind)))}"
         raise ArgumentError("kind", received=kind, allowed=allowed, instead="write kind='always-wrong'")
     if not 0 < count <= total:
-        raise ArgumentError(
-            "count",
-            received=count,
-            allowed=f"{data.name} has {total:,} training images",
-            instead=f"corrupt from 1 to {total} of them",
-        )
+        allowed = f"{data.name} has {total:,} training images"
+        raise ArgumentError("count", received=count, allowed=allowed, instead=f"corrupt from 1 to {total} of them")
     if data.classes < 2:
         raise ValueError(
             f"{data.name} has {data.classes} class: there is no other label to give; use 2 classes or more"

@@ -5,8 +5,8 @@ needs numbers.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,30 +29,34 @@ _CORE_RATE = 20e9
 _DAY = 24 * 3600.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataFacts:
-    """What a recipe is checked against. `images` are those of an epoch; None where the data could not be read."""
+class ImageFacts(Protocol):
+    """What a recipe is checked against."""
 
-    classes: int
-    shape: tuple[int, int, int]
-    images: int | None
+    @property
+    def train(self) -> int:
+        """Return the number of training images."""
+        ...
 
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
 
-UNREAD = DataFacts(classes=10, shape=(3, 32, 32), images=None)  # to check what does not depend on the data
+    @property
+    def classes(self) -> int: ...
 
 
 def check_fit(
     recipe: Recipe,
-    data: DataFacts,
+    data: ImageFacts,
     known: Sequence[Finding] = (),
     *,
+    unread: bool = False,
     begun: bool = False,
     method_table: str = "method",
     cpu_cores: int | None = None,
 ) -> list[Finding]:
     """Return what is wrong with a recipe on these data, and what may surprise.
 
-    Where something is `known` to be wrong, or the data could not be read, only that is checked which does not build on
+    Where something is `known` to be wrong, or the data are `unread`, only that is checked which does not build on
     it. See `validate` for the rest.
     """
     errors: list[ArgumentError] = []
@@ -71,15 +75,15 @@ def check_fit(
         return []
     try:
         model = build_on_meta(recipe, data)
-        uses = _forward(model, recipe, data) if data.images is not None else {}
+        uses = _forward(model, recipe, data) if not unread else {}
     except ArgumentError as error:
         return [Finding(error)]
-    if known or data.images is None:
+    if known or unread:
         if recipe.method.name != "dense":
             attempt(lambda: _layers_only(recipe).layers(model))
         return list(map(Finding, errors))
     warnings: list[ArgumentError] = []
-    steps = -(-data.images // recipe.train.batch_size)
+    steps = -(-data.train // recipe.train.batch_size)
     if (method := recipe.build_method()) is not None:
         if attempt(lambda: _whole_epochs(recipe, method)) and attempt(lambda: method.budgets(method.layers(model))):
             # Refused as it is attached: phases without a step, a point to rewind to that is never passed.
@@ -105,7 +109,7 @@ def check_fit(
 # Model
 
 
-def build_on_meta(recipe: Recipe, data: DataFacts) -> nn.Module:
+def build_on_meta(recipe: Recipe, data: ImageFacts) -> nn.Module:
     """Build the recipe's model without memory for its weights, where its code allows that."""
     given = recipe.model
     make = partial(models.build, given.name, classes=data.classes, in_channels=data.shape[0], **given.options)
@@ -121,7 +125,7 @@ def build_on_meta(recipe: Recipe, data: DataFacts) -> nn.Module:
         raise error.under("model") from None
 
 
-def _forward(model: nn.Module, recipe: Recipe, data: DataFacts) -> dict[str, float]:
+def _forward(model: nn.Module, recipe: Recipe, data: ImageFacts) -> dict[str, float]:
     """Return how often an image uses each weight; or say that the model cannot take these images."""
     size = " x ".join(map(str, data.shape))
     outputs: list[object] = []
@@ -221,11 +225,10 @@ def _odd_rates(recipe: Recipe) -> list[ArgumentError]:
     return found
 
 
-def _takes_days(recipe: Recipe, data: DataFacts, flops: int, cores: int) -> list[ArgumentError]:
+def _takes_days(recipe: Recipe, data: ImageFacts, flops: int, cores: int) -> list[ArgumentError]:
     """Warn of a run that would take a CPU a day or more, by the FLOPs of dense training."""
-    assert data.images is not None
     stages = 1 + recipe.run.baseline
-    days = 3 * flops * data.images * recipe.epochs * stages * len(recipe.run.seeds) / (_CORE_RATE * cores) / _DAY
+    days = 3 * flops * data.train * recipe.epochs * stages * len(recipe.run.seeds) / (_CORE_RATE * cores) / _DAY
     if days < 1:
         return []
     size, runs = " x ".join(map(str, data.shape)), stages * len(recipe.run.seeds)
@@ -235,7 +238,7 @@ def _takes_days(recipe: Recipe, data: DataFacts, flops: int, cores: int) -> list
             "model.name",
             received=recipe.model.name,
             allowed=f"about {days:,.0f} days on this CPU: {flops / 1e9:.2g} GFLOPs for an image of {size}, times 3 to "
-            f"train on it, {data.images:,} images, {recipe.epochs} epochs{several}, at an assumed "
+            f"train on it, {data.train:,} images, {recipe.epochs} epochs{several}, at an assumed "
             f"{_CORE_RATE * cores / 1e9:.0f} GFLOPs a second on {cores} core{'s' * (cores > 1)}",
             instead="train on a GPU, or take smaller images, a smaller model or fewer epochs (acdc check times a step)",
         )

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from acdc import methods
@@ -169,10 +170,15 @@ class Recipe:
         if self.method.name == "dense":
             return None
         given = self._given_schedule()
-        return given if given is not None else self._build(None).schedule
+        method = None if given is not None else self.build_method()
+        return method.schedule if method else given
 
     def build_method(self) -> "Base | None":
-        """Return the method with its knobs, or None for dense training."""
+        """Build the method, once for each recipe; None for dense training."""
+        return self._method
+
+    @cached_property
+    def _method(self) -> "Base | None":
         if self.method.name == "dense":
             return None
         schedule = self._given_schedule()

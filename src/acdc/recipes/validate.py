@@ -12,7 +12,7 @@ from acdc import data, methods, models
 from acdc.errors import ArgumentError, did_you_mean
 from acdc.limits import Limits
 from acdc.recipes.findings import Finding, SettingError
-from acdc.recipes.fit import DataFacts, check_fit
+from acdc.recipes.fit import ImageFacts, check_fit
 from acdc.recipes.load import convert
 from acdc.recipes.schema import (
     Recipe,
@@ -33,9 +33,10 @@ _STAND_IN = 0.99  # in place of a sparsity that is wrong: no other knob of a met
 
 def validate(
     recipe: Recipe,
-    data: DataFacts | None = None,
+    data: ImageFacts | None = None,
     *,
     known: Sequence[Finding] = (),
+    unread: bool = False,
     begun: bool = False,
     method_table: str = "method",
     cpu_cores: int | None = None,
@@ -44,13 +45,16 @@ def validate(
 
     Without `data` the recipe alone is checked, and no code of the user's is imported. With `data` only what they add
     is: whether the model takes these images, the method these layers and steps, the learning rate these epochs, and
-    on a CPU of so many cores, whether it takes days. A run that has `begun` is warned where a new one is refused, as
+    on a CPU of so many cores, whether it takes days. Where the data are `unread`, others stand in for them, and what
+    depends on them is not checked. A run that has `begun` is warned where a new one is refused, as
     its method will never act. `method_table` is what a user types to set the method's knobs.
     """
     if data is None:
         found = _check_alone(recipe)
     else:
-        found = check_fit(recipe, data, known, begun=begun, method_table=method_table, cpu_cores=cpu_cores)
+        found = check_fit(
+            recipe, data, known, unread=unread, begun=begun, method_table=method_table, cpu_cores=cpu_cores
+        )
     return [finding for finding in found if not finding.follows_from(known)]
 
 
