@@ -77,7 +77,7 @@ def call(argument: str, path: str, *, offered: Mapping[str, Any], options: Mappi
     given = {name: value for name, value in offered.items() if name in own and name not in options} | dict(options)
     needed = [name for name in own if parameters[name].default is inspect.Parameter.empty and name not in given]
     if needed:
-        raise ArgumentError(needed[0], allowed=f"{path} needs it", instead="set it")
+        raise ArgumentError(needed[0], allowed=f"{path} cannot be called without it", instead="set it")
     try:
         return function(**given)
     except Exception as error:  # a user's own code may raise anything

@@ -33,6 +33,8 @@ _VERBS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if argv is None:
+        _import_from_here()
     try:
         return _run(argv)
     except (UsageError, RecordError) as error:
@@ -56,6 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 file=sys.stderr,
             )
         return 2
+
+
+def _import_from_here() -> None:
+    """Make the current folder importable, as `python -m acdc` does: a recipe may name a user's own modules."""
+    with contextlib.suppress(FileNotFoundError):  # it is gone
+        here = os.getcwd()
+        if here not in sys.path and "" not in sys.path:
+            sys.path.insert(0, here)
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -10,6 +10,7 @@ from torch import nn
 
 from acdc.cli import options
 from acdc.cli.output import show_table, si
+from acdc.data import own_name
 from acdc.errors import Problems, UsageError
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict
@@ -69,7 +70,7 @@ def _introduce(prepared: PreparedRun) -> None:
     recipe, facts, method = prepared.recipe, prepared.facts, prepared.method
     assumed = " (as published; not found here)" if facts.missing else ""
     print(f"{recipe.name}: {recipe.about}" if recipe.about else recipe.name)
-    print(f"data: {recipe.data.name}, {facts}{assumed}")
+    print(f"data: {own_name(recipe.data.name, prepared.options.root)}, {facts}{assumed}")
     print(f"model: {recipe.model.name}, {sum(p.numel() for p in prepared.skeleton.parameters()):,} parameters")
     if method and prepared.layers:
         print("\n".join(describe_layers(method, prepared.layers)))

@@ -6,10 +6,12 @@ by an output pipe that was closed.
 
 import argparse
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from acdc import data
 from acdc.cli import options
 from acdc.cli.output import draw_report
 from acdc.errors import UsageError
@@ -69,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             prepared, out = prepare_resumed(args, place), Path(args.resume)
         else:
             prepared = prepare_new(args, place)  # before there is a folder: a refused run leaves nothing behind
-            out = _claim(args.out, prepared.recipe, world)
+            out = _claim(args.out, _run_name(prepared), world)
         if len(prepared.recipe.run.seeds) > 1:
             return _train_seeds(prepared, out, jobs)
         if jobs > 1 and world.first:
@@ -134,8 +136,14 @@ def _check_out(text: str | None, recipe: str) -> list[str]:
     return [f"--out {text}: {reason}; {hint}{resume}"]
 
 
-def _claim(text: str | None, recipe: Recipe, world: World) -> Path:
+def _run_name(prepared: PreparedRun) -> str:
+    """Return the recipe's name, with that of the data where they are the user's own."""
+    recipe, own = prepared.recipe.name, re.sub(r"[^\w.-]+", ".", prepared.data.name)
+    return recipe if prepared.data.name in data.names() or own in recipe else f"{recipe}-{own}"
+
+
+def _claim(text: str | None, name: str, world: World) -> Path:
     try:
-        return world.by_first(lambda: folder.claim(Path(text) if text else None, recipe.name))
+        return world.by_first(lambda: folder.claim(Path(text) if text else None, name))
     except OSError as error:
         raise UsageError([f"--out {text or 'runs'}: {error.strerror}; type another folder after --out"]) from None

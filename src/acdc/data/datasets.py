@@ -119,7 +119,7 @@ def free_memory() -> int | None:
 def _described(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of {' x '.join(map(str, value.shape)) or 'no axes'}"
-    return f"{len(value)} values" if isinstance(value, tuple | list) else f"of type {type(value).__name__}"
+    return f"{len(value)} values" if isinstance(value, tuple | list) else f"a value of type {type(value).__name__}"
 
 
 def _refused(path: str, allowed: str, instead: str) -> ArgumentError:

@@ -112,7 +112,7 @@ def check_fit(
 def build_on_meta(recipe: Recipe, data: ImageFacts) -> nn.Module:
     """Build the recipe's model without memory for its weights, where its code allows that."""
     given = recipe.model
-    make = partial(models.build, given.name, classes=data.classes, in_channels=data.shape[0], **given.options)
+    make = partial(models.build, given.name, classes=data.classes, in_channels=data.shape[0], seed=0, **given.options)
     try:
         with torch.device("meta"):
             return make()
@@ -120,7 +120,7 @@ def build_on_meta(recipe: Recipe, data: ImageFacts) -> nn.Module:
         if not models.is_import_path(given.name):
             raise error.under("model") from None
     try:  # its code may need numbers, which meta tensors do not have
-        return make(seed=0)
+        return make()
     except ArgumentError as error:
         raise error.under("model") from None
 

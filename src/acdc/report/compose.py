@@ -102,7 +102,7 @@ def _methods(found: Sequence[Group], notes: Sequence[str]) -> Report:
     masks = overlay.mask_change(found)
     drawn = [by_cost.frontier(made), dots.dots(made), methods.accuracy(found), methods.loss(found)]
     first, held = runs[0], cells.read(runs[0].folder.resolve().parent) if runs[0].cell else None
-    data, net = (part.name or "?" for part in (first.config.recipe.data, first.config.recipe.model))
+    data, net = (name or "?" for name in (first.config.data_name, first.config.recipe.model.name))
     counts = sorted({len(group.runs) for group in found})
     seeds = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     names = len({group.name for group in found})
@@ -147,7 +147,7 @@ def _several(found: Sequence[Group], notes: Sequence[str]) -> Report:
     runs = [run for group in found for run in group.runs]
     drawn = [overlay.accuracy(found), frontier.frontier(found), overlay.loss(found), overlay.mask_change(found)]
     first = runs[0]
-    data = first.config.recipe.data.name or "?"
+    data = first.config.data_name or "?"
     return Report(
         title=several.headline(found),
         subtitle=f"{len(runs)} runs of {len(found)} setting{'s' if len(found) > 1 else ''} on {data}",
@@ -167,7 +167,7 @@ def _subtitle(run: Run) -> str:
     hardware, recipe = run.config.hardware, run.config.recipe
     parts = [
         recipe.name,
-        f"{recipe.model.name} on {recipe.data.name}",
+        f"{recipe.model.name} on {run.config.data_name}",
         f"{run.planned} epochs",
         f"seed {run.seed}",
         hardware.get("gpu") or hardware.get("cpu"),

@@ -11,7 +11,7 @@ _TITLES = {"baseline": "dense baseline", "finetuned": "twin, fine-tuned"}
 
 def name(run: Run) -> str:
     """The page's title: what was trained, and what came out."""
-    best, model, data = facts.headline(run), run.config.recipe.model.name, run.config.recipe.data.name
+    best, model, data = facts.headline(run), run.config.recipe.model.name, run.config.data_name
     if best.role != "sparse":
         return f"{model} on {data}: dense, {words.percent(best.accuracy)}"
     return (

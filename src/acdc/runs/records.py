@@ -145,6 +145,7 @@ class RunConfig:
     recipe: RecipeSettings
     method: MethodSettings | None = None
     data: DataCounts = field(default_factory=DataCounts)
+    dataset: str | None = None
     root: str | None = None
     started: str | None = None
     commit: str | None = None
@@ -156,6 +157,11 @@ class RunConfig:
     processes: AtLeastOne | None = None
     resumed: tuple[Mapping[str, Any], ...] = ()
     settings: Mapping[str, Any] = whole()
+
+    @property
+    def data_name(self) -> str | None:
+        """Return what the data are called: a folder of images has its own name."""
+        return self.dataset or self.recipe.data.name
 
 
 # logs.json

@@ -240,7 +240,7 @@ def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Found | N
     else:
         config = {
             "command": "train",
-            "dataset": recipe.data.name,
+            "dataset": data.name,
             "model": recipe.model.name,
             "root": prepared.options.absolute_root,
             "warnings": list(prepared.warnings),

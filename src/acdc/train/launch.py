@@ -75,7 +75,7 @@ def _lock(out: Path) -> int:
 
 def introduce(console: Console, run: PreparedRun, out: Path, resume: Found | None) -> None:
     recipe, method, device = run.recipe, run.method, run.device
-    console.say(f"{recipe.data.name}: {run.facts}")
+    console.say(f"{run.data.name}: {run.facts}")
     for note in run.data.notes:
         console.say(f"note: {note}")
     console.say(f"model: {recipe.model.name}, {sum(p.numel() for p in run.skeleton.parameters()):,} parameters")
