@@ -31,6 +31,7 @@ class Numeric(Net):
     def __init__(self, num_classes):
         super().__init__(num_classes)
         self.largest = self.fc.weight.max().item()  # which a tensor without values does not have
+    def forward(self, x): return super().forward(x) if x.sum() > -1 else None
 
 def thousand(): return Net(1000)
 def pooled(classes): return nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(20), nn.Flatten(), nn.Linear(4, classes))

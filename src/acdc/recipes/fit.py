@@ -1,10 +1,11 @@
 """Checks that a recipe fits its data: its model takes the images, its method has layers and steps.
 
-The model is built on the meta device, without memory for its weights; a user's own is built for real where its code
-needs numbers.
+The model is built on the meta device, without memory for its weights. A user's own is built for real: its code may need
+numbers, which tensors on that device do not have.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -74,7 +75,7 @@ def check_fit(
     if any(finding.table == "model" for finding in known):
         return []
     try:
-        model = build_on_meta(recipe, data)
+        model = build_skeleton(recipe, data)
         uses = _forward(model, recipe, data) if not unread else {}
     except ArgumentError as error:
         return [Finding(error)]
@@ -109,18 +110,13 @@ def check_fit(
 # Model
 
 
-def build_on_meta(recipe: Recipe, data: ImageFacts) -> nn.Module:
-    """Build the recipe's model without memory for its weights, where its code allows that."""
+def build_skeleton(recipe: Recipe, data: ImageFacts) -> nn.Module:
+    """Build the recipe's model to be looked at: without memory for its weights, unless its code is the user's own."""
     given = recipe.model
-    make = partial(models.build, given.name, classes=data.classes, in_channels=data.shape[0], seed=0, **given.options)
+    own = models.is_import_path(given.name)
     try:
-        with torch.device("meta"):
-            return make()
-    except ArgumentError as error:
-        if not models.is_import_path(given.name):
-            raise error.under("model") from None
-    try:  # its code may need numbers, which meta tensors do not have
-        return make()
+        with nullcontext() if own else torch.device("meta"):
+            return models.build(given.name, classes=data.classes, in_channels=data.shape[0], seed=0, **given.options)
     except ArgumentError as error:
         raise error.under("model") from None
 

@@ -16,7 +16,7 @@ from acdc.errors import UsageError
 from acdc.methods.base import Base
 from acdc.recipes import load as recipes
 from acdc.recipes.findings import Finding, RecipeError
-from acdc.recipes.fit import build_on_meta
+from acdc.recipes.fit import build_skeleton
 from acdc.recipes.schema import Recipe
 from acdc.recipes.validate import validate
 from acdc.sparsity.layers import Layers
@@ -92,8 +92,8 @@ class PreparedRun:
 
     @cached_property
     def skeleton(self) -> nn.Module:
-        """Build the model on the meta device: to be counted, without the time and memory of its weights."""
-        return build_on_meta(self.recipe, self.facts)
+        """Build the model to be counted: on the meta device, unless its code is the user's own."""
+        return build_skeleton(self.recipe, self.facts)
 
     @cached_property
     def layers(self) -> Layers | None:
