@@ -176,7 +176,7 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
         (["--variant", "a=sr_ste:pattern=2:7", "--methods", "gmp"], "^acdc: a: method.pattern=NM.*fits none"),
         (
             ["--variant", "a=gmp:train.batch_size=4096", "--methods", "gmp"],
-            "^acdc: a: train.batch_size = 4,096: digits",
+            "^acdc: a: train.batch_size=4096: digits",
         ),
         (["--methods", "gmp,rigl"], '^acdc: rigl: method.every="100st": the first update.*write rigl.every="1st"'),
         (["--variant", "a=rigl:run.seeds=[1,2]"], "run.seeds is settled: all are trained with --seeds"),
@@ -226,7 +226,7 @@ def test_what_is_wrong_with_the_run_whose_cost_all_get_is_said_with_the_rest(tmp
     wrong = ["--methods", "gmp", "--equal", "flops", "--like", "rigl", "--set", "rigl.dropp=1"]
     assert compare(tmp_path / "c", *wrong, "--set", "train.batch_size=4096") == 2
     said = capsys.readouterr().err
-    assert said.count("train.batch_size = 4,096: digits has 1,397 training images") == 1
+    assert said.count("train.batch_size=4096: digits has 1,397 training images") == 1
     assert "--like rigl: method.dropp: no such setting" in said
     assert compare(tmp_path / "c", "--methods", "gmp", "--equal", "flops", "--set", 'acdc.exclude=["fcc"]') == 2
     assert "--like acdc: method.exclude=['fcc'] matches no weight" in capsys.readouterr().err
