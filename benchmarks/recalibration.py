@@ -19,9 +19,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.train import weights
+from acdc.train import saved_models
 from acdc.train.evaluate import evaluate
 from acdc.train.experiment import reproducible
+from acdc.train.prepare import RunOptions
 from acdc.train.recalibrate import norms_of, recalibrate
 from acdc.train.setting import Setting
 from acdc.train.step import Execution, computable
@@ -35,18 +36,18 @@ FILES = ("sparse.safetensors", "dense.safetensors", "finetuned.safetensors", "ba
 
 
 def measure(folder: Path, device: torch.device, data: str | None) -> Iterator[Row]:
-    recipe = computable(weights.recipe_of(folder), device)
+    recipe = computable(saved_models.trained_recipe(folder), device)
     setting = Setting(device=device, execution=Execution(False, False, ()), checkpoints=folder / "checkpoints")
     files = [name for name in FILES if (folder / name).is_file()]
     if not files:
         raise FileNotFoundError(f"{folder}: holds none of {', '.join(FILES)}")
-    problem = weights.data_of(folder, recipe, device, data, None)
+    problem = saved_models.load_run_data(folder, recipe, RunOptions(device=device, root=data))
     with closing(problem), reproducible(recipe, device), progress("recalibration", len(files) * len(WAYS)) as begin:
         for file in files:
             for way in WAYS:
                 begin(f"{file}, {way}")
                 model = problem.new_model(recipe).to(device)
-                weights.load(model, folder / file)
+                saved_models.load_weights(model, folder / file)
                 if way != "as trained":
                     torch.manual_seed(0)
                     with _only_the_last(model, way == "the last layer's"), _dropout(model, way == "all, dropout on"):

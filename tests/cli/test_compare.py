@@ -273,7 +273,7 @@ def test_answers_on_other_images_are_not_compared(trained_on_jpegs: tuple[Path, 
     images = copy(trained_on_jpegs[1], tmp_path / "images")
     (images / "val" / "dog" / "2.jpg").write_bytes(b"")
     said = refused(run, newest, "--data", images, "--workers", "0")
-    assert "made/sparse: its kept predictions are not of the test images that can be read now" in said
+    assert "made/sparse: its kept predictions do not cover the test images that can be read now" in said
     assert "then: number 2; now: number 2, 6" in said
     mended = copy(images, tmp_path / "mended")
     for broken in ("cat/1.jpg", "dog/2.jpg"):
@@ -304,7 +304,7 @@ def test_predictions_that_do_not_say_of_which_images_are_made_again(
     predictions.add(run, {name: Made(kept.logits()) for name, kept in predictions.kept(run).items()})
     (row,) = as_json(tmp_path, run, "--data", images, "--workers", "0")
     assert (row["samples"], row["source"]) == (5, "run again")
-    assert "kept predictions are of 5 of 6 test images, and do not say of which: it is run" in capsys.readouterr().out
+    assert "kept predictions cover 5 of 6 test images, and do not say which: it is run" in capsys.readouterr().out
     (run / "sparse.safetensors").unlink()
     assert "5 predictions of 6 test images, and nothing says of which; remove it" in refused(run, "--data", images)
 

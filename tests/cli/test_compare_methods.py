@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from acdc.cli import common, compare_methods, main
+from acdc.cli import compare_methods, main, options
 from acdc.errors import Problems
+from acdc.recipes import load
 from acdc.recipes.schema import Recipe
 from acdc.train import pool, variants
 from acdc.train.cells import by_method, plan
@@ -118,8 +119,8 @@ def planned(*arguments: str) -> dict[str, Recipe]:
     parser = argparse.ArgumentParser()
     compare_methods.add_to(parser.add_subparsers())
     args = parser.parse_args(["compare-methods", *arguments, "--equal", "flops"])
-    settings, own = by_method(common.settings(args))
-    found = plan(args, common.read(args.recipe, settings), settings, own, problems := Problems())
+    settings, own = by_method(options.settings(args))
+    found = plan(args, load.read(args.recipe, settings), settings, own, problems := Problems())
     assert not problems
     return {cell.variant.name: cell.recipe for cell in found}
 
@@ -178,7 +179,7 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
         (["--variant", "a=sr_ste:pattern=2:7", "--methods", "gmp"], "^acdc: a: method.pattern=NM.*fits none"),
         (
             ["--variant", "a=gmp:train.batch_size=4096", "--methods", "gmp"],
-            "^acdc: a: train.batch_size = 4,096: digits",
+            "^acdc: a: train.batch_size=4096: digits",
         ),
         (["--methods", "gmp,rigl"], '^acdc: rigl: method.every="100st": the first update.*write rigl.every="1st"'),
         (["--variant", "a=rigl:run.seeds=[1,2]"], "run.seeds is settled: all are trained with --seeds"),
@@ -228,7 +229,7 @@ def test_what_is_wrong_with_the_run_whose_cost_all_get_is_said_with_the_rest(tmp
     wrong = ["--methods", "gmp", "--equal", "flops", "--like", "rigl", "--set", "rigl.dropp=1"]
     assert compare(tmp_path / "c", *wrong, "--set", "train.batch_size=4096") == 2
     said = capsys.readouterr().err
-    assert said.count("train.batch_size = 4,096: digits has 1,397 training images") == 1
+    assert said.count("train.batch_size=4096: digits has 1,397 training images") == 1
     assert "--like rigl: method.dropp: no such setting" in said
     assert compare(tmp_path / "c", "--methods", "gmp", "--equal", "flops", "--set", 'acdc.exclude=["fcc"]') == 2
     assert "--like acdc: method.exclude=['fcc']: the rule matches no weight" in capsys.readouterr().err
@@ -249,9 +250,7 @@ def test_ctrl_c_before_a_run_trains_speaks_of_no_checkpoint(tmp_path: Path) -> N
         said, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert said == "gmp-90-seed0: stopped, without a checkpoint (0 of 2)\n"
-    assert errors.endswith(
-        f"acdc: stopped by SIGINT; no run has come to a checkpoint; begin again with: {same(command)}\n"
-    )
+    assert errors.endswith(f"acdc: Stopped by SIGINT. No run has a checkpoint yet. Start again with: {same(command)}\n")
 
 
 def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_path: Path) -> None:
@@ -277,8 +276,8 @@ def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_pat
         _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert errors == (
-        "acdc: stopped at once; of 2 runs 0 done and 1 more with a checkpoint; lost is what dense-seed0 trained since "
-        f"its checkpoint and all that new-seed0 trained; go on with: {same(command)}\n"
+        "acdc: Stopped at once. 0 of 2 runs finished, 1 has a checkpoint. Lost: what dense-seed0 trained since "
+        f"its checkpoint and all that new-seed0 trained. Resume with: {same(command)}\n"
     )
     assert len(runs) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in runs), "none goes on by itself"
@@ -297,7 +296,7 @@ def test_runs_stop_with_a_checkpoint_where_nobody_reads_what_becomes_of_them(tmp
         said = errors.read()
     assert process.wait(timeout=HANG) == 141
     assert said == (
-        "acdc: stopped as nobody reads its output any more; of 2 runs 1 done and 1 more with a checkpoint; go on with: "
+        "acdc: Stopped: the output pipe was closed. 1 of 2 runs finished, 1 has a checkpoint. Resume with: "
         f"{same(command)}\n"
     )
 
@@ -308,7 +307,7 @@ def test_ctrl_c_says_how_many_runs_are_there(tmp_path: Path) -> None:
         (job.folder / "checkpoints").mkdir(parents=True)
         (job.folder / "checkpoints" / "0-acdc-00000022.pt").touch()
     (jobs[0].folder / "result.json").touch()
-    assert pool.left(jobs) == "of 3 runs 1 done and 1 more with a checkpoint; go on with"
+    assert pool.left(jobs) == "1 of 3 runs finished, 1 has a checkpoint. Resume with"
 
 
 def test_another_comparison_s_folder_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -74,13 +74,13 @@ def test_checkpoints_that_cannot_be_read(run: Path, tmp_path: Path, capsys: pyte
     newest = sorted((run / "checkpoints").glob("*.pt"))[-1]
     gone = newest.with_name("9-none-00000001.pt")
     code, _, error = evaluated(capsys, str(gone))
-    assert (code, f"there is no such checkpoint; type a checkpoint, such as {newest}" in error) == (1, True)
+    assert (code, f"there is no such checkpoint; type a checkpoint, such as {newest}" in error) == (2, True)
     alone = shutil.copy(newest, tmp_path / "alone.pt")
     code, _, error = evaluated(capsys, str(alone))
     assert (code, "type RUN/checkpoints/NAME.pt" in error) == (2, True)
     newest.write_bytes(newest.read_bytes()[:5000])
     code, _, error = evaluated(capsys, str(newest))
-    assert (code, f"{newest}: damaged" in error) == (1, True)
+    assert (code, f"{newest}: damaged" in error) == (2, True)
     for file in run.glob("*.safetensors"):
         file.unlink()
     code, _, error = evaluated(capsys, str(run))
@@ -99,7 +99,7 @@ def test_a_difference_shows(run: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_run_that_is_not_complete(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "result.json").unlink()
     assert main(["eval", str(run / "sparse.safetensors"), "--device", "cpu"]) == 0
-    assert f"the run is not complete; go on with: acdc train --resume {run}" in capsys.readouterr().out
+    assert f"the run is not complete; resume it with: acdc train --resume {run}" in capsys.readouterr().out
     (run / "result.json").write_text('{"models": ')
     assert main(["eval", str(run / "sparse.safetensors"), "--device", "cpu"]) == 0
     assert "result.json cannot be read" in capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_measured(
     weights["extra"] = weights.pop("fc.bias")
     save_file(weights, run / "finetuned.safetensors")
     code, rows, error = evaluated(capsys, str(run))
-    assert (code, list(rows)) == (1, ["baseline.safetensors"])
+    assert (code, list(rows)) == (2, ["baseline.safetensors"])
     assert "sparse.safetensors: its contents do not match the digest written with it; restore the file" in error
     assert "dense.safetensors: cut short" in error
     assert "it lacks fc.bias; it adds extra; fc.weight is 5 x 32 and should be 10 x 32" in error
@@ -127,7 +127,7 @@ def test_a_model_with_a_flipped_bit_is_refused(run: Path, capsys: pytest.Capture
     content[-3] ^= 0x10
     (run / "sparse.safetensors").write_bytes(content)
     code, rows, error = evaluated(capsys, str(run / "sparse.safetensors"))
-    assert (code, rows) == (1, {})
+    assert (code, rows) == (2, {})
     assert "sparse.safetensors: its contents do not match the digest written with it; restore the file from" in error
 
 
@@ -145,13 +145,13 @@ def test_a_model_that_another_tool_wrote_is_measured_and_a_note_says_so(
 
 def test_masks_are_no_model(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, error = evaluated(capsys, str(trained / "masks.safetensors"))
-    assert code == 1
+    assert code == 2
     assert "does not fit the run's model" in error
 
 
 def test_what_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, error = evaluated(capsys, str(run / "nope.safetensors"))
-    assert code == 1
+    assert code == 2
     assert "there is no such file; the folder's models are baseline.safetensors, dense" in error
     assert "masks" not in error
     code, _, error = evaluated(capsys, str(tmp_path))
@@ -168,7 +168,7 @@ def test_an_empty_run_says_how_to_go_on(run: Path, capsys: pytest.CaptureFixture
     for file in run.glob("*.safetensors"):
         file.unlink()
     code, _, error = evaluated(capsys, str(run))
-    assert (code, "no model in it yet; go on with: acdc train --resume" in error) == (2, True)
+    assert (code, "no model in it yet; resume it with: acdc train --resume" in error) == (2, True)
 
 
 def test_a_folder_of_several_seeds(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

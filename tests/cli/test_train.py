@@ -12,7 +12,6 @@ import sys
 import termios
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +20,9 @@ from safetensors.torch import load_file
 
 import acdc
 from acdc import integrity
-from acdc.cli import common, main, train
+from acdc.cli import main
+from acdc.cli import train as train_verb
+from acdc.cli.options import read_device
 from acdc.data.digits import load_digits
 from acdc.data.images import InMemory
 from acdc.errors import UsageError
@@ -30,10 +31,13 @@ from acdc.models.resnet_cifar import digits_net
 from acdc.recipes import load
 from acdc.runs import folder, predictions
 from acdc.runs.records import ModelResult
-from acdc.train import experiment, loading, planning, telling
+from acdc.train import experiment, loading, planning
 from acdc.train.console import open_console
 from acdc.train.distributed import World
 from acdc.train.evaluate import evaluate
+from acdc.train.launch import show_results
+from acdc.train.prepare import plan_stages
+from acdc.train.resume import resume_command
 from acdc.train.setting import Setting
 from acdc.train.step import Execution
 from tests import processes
@@ -256,8 +260,7 @@ def test_the_paper_s_value_stands_beside_with_its_note(tmp_path: Path, capsys) -
     row: Any = {"test_accuracy": 0.74, "test_loss": 1.0, "sparsity": 0.9, "reported_sparsity": 0.9}
     row |= {"flops": 13, "dense_flops": 100, "flops_ratio": 0.13}
     outcome = ModelResult(model="Top-KAST, sparse", file="sparse.safetensors", **row)
-    problem: Any = SimpleNamespace(loaders=SimpleNamespace(test=SimpleNamespace(samples=50_000)))
-    telling.show(open_console(experiment.plan(recipe)), recipe, [outcome], problem, tmp_path)
+    show_results(open_console(plan_stages(recipe)), recipe, [outcome], 50_000, tmp_path)
     out = capsys.readouterr().out
     assert "74.76 %" in out
     assert "paper: Top-KAST ⋆, backward sparsity 80 %; as quoted by the paper\n" in out
@@ -303,7 +306,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--epochs", "2"], "epochs"),
         (["--epochs", "4.5"], "train.epochs = 4.5: expected a whole number"),
         (["--set", "train.batch_size=0"], "train.batch_size = 0: expected 1 or more"),
-        (["--set", "train.batch_size=1398"], "train.batch_size = 1,398: digits has 1,397 training images; set it to"),
+        (["--set", "train.batch_size=1398"], "train.batch_size=1398: digits has 1,397 training images; set it to 1397"),
         (["--lr", "0"], "optimizer.lr = 0.0: expected a number above 0"),
         (["--lr", "fast"], 'optimizer.lr = "fast": expected a number'),
         (["--seed", "-1"], "run.seeds = .*expected whole numbers from 0"),
@@ -394,11 +397,11 @@ def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: 
 @pytest.mark.parametrize(("available", "device"), [(False, "cpu"), (True, "cuda")])
 def test_auto_takes_a_gpu_where_there_is_one(available: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    chosen, why = common.read_device("auto")
+    chosen, why = read_device("auto")
     assert chosen.type == device
     assert why.startswith("chosen because")
     with pytest.raises(UsageError, match="--device tpu"):
-        common.read_device("tpu")
+        read_device("tpu")
 
 
 def test_a_folder_that_holds_something_is_refused_and_left_alone(run: Path, capsys) -> None:
@@ -442,7 +445,7 @@ def test_a_diverging_run_says_so_and_keeps_its_metrics(tmp_path: Path, capsys) -
     assert main(["train", "--no-report", "--epochs", "4", *growing, "--device", "cpu", "--out", str(out)]) == 1
     said = capsys.readouterr().err
     assert re.search(r"dense: the loss of step \d+ \(epoch 1\) is not finite.*there is no checkpoint yet", said)
-    assert "begin anew with a lower --lr, such as --lr 0.1" in said
+    assert "Resuming would diverge again. Start a new run with a lower --lr, such as --lr 0.1." in said
     assert (out / "config.json").exists()
     assert not (out / "result.json").exists()
 
@@ -478,7 +481,7 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(number: int, code: i
         process.wait()
     assert process.returncode == code
     name = signal.Signals(number).name
-    assert f"acdc: stopped by {name}, with a checkpoint; go on with: acdc train --resume {out}" in errors
+    assert f"acdc: Stopped by {name}. A checkpoint was written; resume with: acdc train --resume {out}" in errors
     assert len(metrics(out)) >= 2
     assert not (out / "result.json").exists()
     assert list((out / "checkpoints").iterdir())
@@ -535,7 +538,7 @@ def test_a_signal_to_all_processes_leaves_the_workers_to_the_run(
     finally:
         process.kill()
     assert process.returncode == code, errors
-    assert f"stopped by {signal.Signals(number).name}, with a checkpoint" in errors
+    assert f"Stopped by {signal.Signals(number).name}. A checkpoint was written" in errors
     assert list(out.glob("checkpoints/*.pt"))
 
 
@@ -566,7 +569,7 @@ def test_a_worker_that_dies_ends_the_run_in_words_and_it_goes_on(tmp_path: Path,
     done = processes.run(typed, env=environment(), timeout=HANG)
     assert done.returncode == 1
     assert re.match("acdc: workers=1: a worker process ended.*set fewer workers", done.stderr), done.stderr
-    assert done.stderr.endswith(f"go on with: acdc train --resume {out}\n")
+    assert done.stderr.endswith(f"resume with: acdc train --resume {out}\n")
     assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu", "--workers", "0"]) == 0
     assert (out / "result.json").is_file()
 
@@ -587,7 +590,7 @@ def test_a_run_stopped_twice_ends_with_the_same_bytes(run: Path, number: signal.
     last = [sys.executable, "-m", "acdc", "train", "--no-report", "--device", "cpu", *resume]
     done = processes.run(last, env=environment())
     assert done.returncode == 0, done.stderr
-    assert "going on from: " in done.stdout
+    assert "Resuming from " in done.stdout
     for name in (*MODELS, "masks"):
         assert (out / f"{name}.safetensors").read_bytes() == (run / f"{name}.safetensors").read_bytes(), name
     timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in metrics(run)]
@@ -630,7 +633,7 @@ def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_again(stopped: Pat
     shutil.rmtree(stopped / "checkpoints")
     capsys.readouterr()
     assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
-    assert "warning: no checkpoint is there to go on from: 5 epochs are trained again" in capsys.readouterr().out
+    assert "warning: there is no checkpoint to resume from: 5 epochs are trained again" in capsys.readouterr().out
 
 
 def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) -> None:
@@ -638,8 +641,8 @@ def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) 
     newest.write_bytes(newest.read_bytes()[:1000])
     assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
     said = capsys.readouterr().out
-    assert f"passed over: {newest}: damaged" in said
-    assert "its name ends in .damaged now" in said
+    assert f"Skipped a checkpoint, {newest}: damaged" in said
+    assert "; renamed it to *.damaged.\n" in said
     assert newest.with_name(f"{newest.name}.damaged").stat().st_size == 1000
 
 
@@ -651,8 +654,8 @@ def test_checkpoints_of_another_version_are_left_alone(stopped: Path, capsys) ->
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
     said = capsys.readouterr().err
     assert ".pt: format 1, and this version of acdc reads format 2; resume with the version that wrote it" in said
-    assert "make room" not in said
-    assert said.endswith("to start over, type the command that began it with another --out\n")
+    assert "free disk space" not in said
+    assert said.endswith("To start over, type the command that began the run with another --out.\n")
     assert contents(stopped) == before
 
 
@@ -662,7 +665,7 @@ def test_damaged_predictions_of_a_stage_before_are_not_written_anew(stopped: Pat
     content[-1] ^= 1
     path.write_bytes(content)
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
-    said = f"{path}: its contents do not match the digest written with it; restore or remove it, then go on with: acdc"
+    said = f"{path}: its contents do not match the digest written with it. Restore or remove the file, then resume"
     assert said in capsys.readouterr().err
     assert path.read_bytes() == content
     path.unlink()
@@ -689,7 +692,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> Non
     before = contents(stopped)
     capsys.readouterr()
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 2
-    assert "is of another recipe (optimizer.lr was 0.1 there and is 0.3 here)" in capsys.readouterr().err
+    assert "belongs to another recipe (optimizer.lr was 0.1 there and is 0.3 here)" in capsys.readouterr().err
     assert contents(stopped) == before
 
 
@@ -706,11 +709,11 @@ def test_a_checkpoint_older_than_a_setting_has_its_default(stopped: Path, capsys
     (stopped / "config.json").write_text(json.dumps(config))
     capsys.readouterr()
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 2
-    assert "is of another recipe (rate.rewarm was 0.0 there and is 1.0 here)" in capsys.readouterr().err
+    assert "belongs to another recipe (rate.rewarm was 0.0 there and is 1.0 here)" in capsys.readouterr().err
     del config["recipe"]["rate"]["rewarm"]
     (stopped / "config.json").write_text(json.dumps(config))
     assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
-    assert "going on from" in capsys.readouterr().out
+    assert "Resuming from" in capsys.readouterr().out
 
 
 def test_a_first_checkpoint_that_failed_starts_over(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -770,10 +773,8 @@ def test_a_reader_that_leaves_in_the_middle_costs_nothing(tmp_path: Path) -> Non
     process.stdout.close()
     assert process.wait(timeout=HANG) == 141
     with process.stderr as said:
-        stopped = (
-            "acdc: stopped as nobody reads its output any more, with a checkpoint; go on with: acdc train --resume"
-        )
-        assert said.read() == f"{stopped} {out}\n"
+        stopped = "acdc: Stopped: the output pipe was closed. A checkpoint was written; resume with: acdc train"
+        assert said.read() == f"{stopped} --resume {out}\n"
     assert list((out / "checkpoints").iterdir())
 
 
@@ -808,7 +809,7 @@ def test_piped_to_nobody(tmp_path: Path) -> None:
     done = processes.run(run, env=environment(), stdout=writer)
     os.close(writer)
     assert done.returncode == 141
-    assert re.fullmatch(r"acdc: stopped as nobody reads .*, with a checkpoint; go on with: .*\n", done.stderr)
+    assert re.fullmatch(r"acdc: Stopped: the output pipe was closed\. A checkpoint was written; .*\n", done.stderr)
     assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu"]) == 0
     assert (out / "result.json").exists()
 
@@ -868,7 +869,7 @@ def test_what_a_method_cautions_of_is_said_as_the_run_begins_and_once(tmp_path: 
 
 def test_what_cannot_be_resumed_is_refused(run: Path, tmp_path: Path, capsys) -> None:
     for arguments, message in (
-        ([str(tmp_path)], "there is no run (no config.json) in this folder"),
+        ([str(tmp_path)], "this folder holds no run (no config.json)"),
         ([str(run)], "this run is complete"),
         ([str(run), "--epochs", "5"], "leave the other settings out"),
     ):
@@ -911,7 +912,7 @@ def test_a_stop_while_models_are_measured_does_not_wait_for_the_end(tmp_path: Pa
     small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]
     assert main(["train", "--no-report", "--epochs", "4", "--out", str(out), *small]) == 143
     assert not (out / "result.json").exists()
-    assert f"with a checkpoint; go on with: acdc train --resume {out}" in capsys.readouterr().err
+    assert f"A checkpoint was written; resume with: acdc train --resume {out}" in capsys.readouterr().err
     monkeypatch.undo()
     assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu"]) == 0
     assert len(metrics(out)) == 4
@@ -933,33 +934,32 @@ def test_a_stop_as_one_seed_ends_keeps_the_next_from_beginning(tmp_path: Path, m
     assert (out / "seed-3" / "result.json").is_file()
     assert not (out / "seed-4" / "metrics.jsonl").exists()
     assert capsys.readouterr().err.endswith(
-        "acdc: stopped by SIGTERM; of 2 runs 1 done and 0 more with a checkpoint; "
-        f"go on with: acdc train --resume {out}\n"
+        f"acdc: Stopped by SIGTERM. 1 of 2 runs finished, 0 have a checkpoint. Resume with: acdc train --resume {out}\n"
     )
 
 
 def test_a_second_ctrl_c_before_a_seed_trains_says_what_there_is(tmp_path: Path, monkeypatch, capsys) -> None:
     """As while a large folder of images is listed for it."""
-    out, begun, seeds = tmp_path / "run", train._begun, iter(range(10))
+    out, prepare, seeds = tmp_path / "run", train_verb.prepare, iter(range(10))
 
-    def interrupted(*args: Any) -> Any:
-        if next(seeds):
+    def interrupted(*args: Any, **options: Any) -> Any:
+        if next(seeds) == 2:  # the first is of all seeds
             raise KeyboardInterrupt
-        return begun(*args)
+        return prepare(*args, **options)
 
-    monkeypatch.setattr(train, "_begun", interrupted)
+    monkeypatch.setattr(train_verb, "prepare", interrupted)
     small = ["--set", "run.baseline=false", "--set", "run.finetune=false", "--device", "cpu"]
     assert main(["train", "--no-report", "--epochs", "4", "--seeds", "3,4", "--out", str(out), *small]) == 130
-    said = "of 2 runs 1 done and 0 more with a checkpoint"
-    assert capsys.readouterr().err == f"acdc: stopped at once; {said}; go on with: acdc train --resume {out}\n"
+    said = "1 of 2 runs finished, 0 have a checkpoint"
+    assert capsys.readouterr().err == f"acdc: Stopped at once. {said}. Resume with: acdc train --resume {out}\n"
 
 
 def test_what_to_type_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert common.resume(Path("run")) == "acdc train --resume run"
+    assert resume_command(Path("run")) == "acdc train --resume run"
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    assert common.resume(Path("run"), 2) == "torchrun --nproc-per-node 2 -m acdc train --resume run"
+    assert resume_command(Path("run"), 2) == "torchrun --nproc-per-node 2 -m acdc train --resume run"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert common.resume(Path("run"), 16) == "torchrun --nnodes 2 --nproc-per-node 8 -m acdc train --resume run"
+    assert resume_command(Path("run"), 16) == "torchrun --nnodes 2 --nproc-per-node 8 -m acdc train --resume run"
 
 
 def test_what_device_and_data_lack_is_told_with_the_recipe_s_mistakes(tmp_path: Path, capsys) -> None:

@@ -90,9 +90,7 @@ def test_set_aside_first_the_validation_labels_stay_true(clean: ImageData) -> No
 
 @pytest.mark.parametrize("count", [0, -1, 4001])
 def test_a_count_out_of_range_is_refused(clean: ImageData, count: int) -> None:
-    with pytest.raises(
-        ValueError, match=f"count = {count}: synthetic has 4,000 training images; corrupt from 1 to 4000"
-    ):
+    with pytest.raises(ValueError, match=f"count={count}: synthetic has 4,000 training images; corrupt from 1 to 4000"):
         corrupt(clean, count, seed=0)
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from acdc.cli.train import _newest
 from acdc.runs import checkpoint
 from acdc.runs.checkpoint import CheckpointError
 from acdc.train.distributed import World
+from acdc.train.resume import find_newest
 from acdc.train.stage import Stage
 from tests.distributed.ranks import call_on_two_ranks
 from tests.train.problems import outcome, stage
@@ -58,10 +58,10 @@ def look(checkpoints: Path, world: World) -> dict[str, Any]:
 
     checkpoint.load = slowly
     try:
-        _newest(checkpoints, world)
+        find_newest(checkpoints, world)
     except CheckpointError as error:
         said = str(error)
-    found = _newest(checkpoints, world)
+    found = find_newest(checkpoints, world)
     world.by_first(lambda: checkpoint.set_aside(found))
     return {"said": said, "found": found.path.name, "files": sorted(path.name for path in checkpoints.iterdir())}
 

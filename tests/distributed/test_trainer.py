@@ -74,7 +74,7 @@ def test_a_signal_to_torchrun_stops_both_with_a_checkpoint_and_the_run_goes_on(t
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     stopped = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     errors = stopped.stderr
-    assert "stopped by SIGTERM, with a checkpoint; go on with: torchrun --nproc-per-node 2 -m acdc train" in errors
+    assert "Stopped by SIGTERM. A checkpoint was written; resume with: torchrun --nproc-per-node 2 -m acdc" in errors
     assert not (parts / "result.json").exists()
     done = two_ranks([*ACDC, "train", "--no-report", "--resume", str(parts), "--device", "cpu"])
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from acdc.measure.dynamics import nonzeros
 from acdc.methods.acdc import ACDC
 from acdc.recipes import load
 from acdc.recipes.paper import settings_of
-from acdc.train import experiment
+from acdc.train.prepare import plan_stages
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_training_flops_by_the_paper_s_rule(resnet20) -> None:
     assert method is not None
     cost = predict.inference(model, uses, predict.compressed(method, method.layers(model)))
     (compressed,) = cost.compressed
-    costs = {name: predict.training(planned.kinds, cost, 50_000) for name, planned in experiment.plan(recipe).items()}
+    costs = {name: predict.training(planned.kinds, cost, 50_000) for name, planned in plan_stages(recipe).items()}
     assert costs["acdc"] == (50_000 * (50 * 3 * compressed + 50 * 3 * cost.dense),)
     assert costs["finetune"] == (50_000 * 15 * 3 * cost.dense,)
 

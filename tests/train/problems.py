@@ -11,8 +11,9 @@ from acdc.flops.uses import forward_uses
 from acdc.recipes import load
 from acdc.recipes.schema import Recipe
 from acdc.runs.records import EpochRow
-from acdc.train import loading
 from acdc.train.distributed import World
+from acdc.train.loading import LoadedData
+from acdc.train.loading import load as load_data
 from acdc.train.setting import Setting
 from acdc.train.stage import Stage
 from acdc.train.step import Execution
@@ -54,8 +55,8 @@ def recipe(*settings: str) -> Recipe:
     return load.from_tables("small", TABLES, settings)
 
 
-def problem(said: Recipe, world: World | None = None) -> loading.Problem:
-    return loading.load(said, torch.device(DEVICE), world=world or World())
+def problem(said: Recipe, world: World | None = None) -> LoadedData:
+    return load_data(said, torch.device(DEVICE), world=world or World())
 
 
 def stage(

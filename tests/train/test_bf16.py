@@ -74,7 +74,7 @@ def test_train_and_check_say_it_and_leave_nothing_behind(known_to_crash: None, t
 
 
 def test_check_times_the_step_in_fp32_where_no_device_was_asked_for(known_to_crash: None, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("acdc.train.timing._ENOUGH", 0.01)
+    monkeypatch.setattr("acdc.train.time_estimate._ENOUGH", 0.01)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["check", "digits", "--set", "train.precision=bf16"]) == 0
     said = capsys.readouterr()

@@ -11,7 +11,7 @@ from rich.console import Console as Terminal
 from acdc.recipes.load import read
 from acdc.train import console
 from acdc.train.console import Clock, LiveConsole, PlainConsole, Planned, open_console
-from acdc.train.experiment import plan
+from acdc.train.prepare import plan_stages
 from acdc.train.rows import Live as Moment
 from tests.runs.test_folder import ROW
 
@@ -84,7 +84,7 @@ def test_plain_output_survives_a_narrow_encoding(monkeypatch: pytest.MonkeyPatch
 def test_the_live_table_fits_its_terminal(width: int) -> None:
     screen = io.StringIO()
     terminal = Terminal(file=screen, force_terminal=True, width=width, color_system="standard", legacy_windows=False)
-    shown = LiveConsole(plan(read("digits")), terminal)
+    shown = LiveConsole(plan_stages(read("digits")), terminal)
     for run, phase in (("dense", "dense"), ("acdc", "final compressed")):
         shown.epoch(replace(ROW, run=run, phase=phase, epoch=36, test_accuracy=0.9875))
     terminal.print(shown._progress())
@@ -123,7 +123,7 @@ def test_the_result_fits_eighty_columns() -> None:
 
 def test_phases_are_drawn_where_they_lie() -> None:
     """AC/DC: the colour of each epoch's phase as far as the run has come; fine-tuning begins under the final phase."""
-    runs = plan(read("digits", ["train.epochs=4"]))
+    runs = plan_stages(read("digits", ["train.epochs=4"]))
     strip = console._strip(runs["acdc"], done=3, epochs=4, cells=4)
     assert [span.style for span in strip.spans] == ["blue", "dark_orange", "blue", "grey35"]
     assert console._strip(runs["finetune"], done=0, epochs=4, cells=4).plain == "   ━"

@@ -14,7 +14,8 @@ from acdc.report.facts import models
 from acdc.report.read import read as read_run
 from acdc.report.tables import models as table
 from acdc.runs import checkpoint
-from acdc.train import experiment, stage
+from acdc.train import stage
+from acdc.train.prepare import plan_stages
 
 SETTINGS = (
     "train.epochs=12", "data.name=synthetic", "data.classes=4", "data.shape=[1, 8, 8]", "data.train=40", "data.test=20",
@@ -37,7 +38,7 @@ def test_the_best_twin_is_fine_tuned_as_planned_and_said_to_be_chosen(
     sets = [part for setting in (*SETTINGS, *extra) for part in ("--set", setting)]
     assert main(["train", "--no-report", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), *sets]) == 0
     out = capsys.readouterr().out
-    planned = experiment.plan(read("digits", [*SETTINGS, *extra]))["finetune"]
+    planned = plan_stages(read("digits", [*SETTINGS, *extra]))["finetune"]
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     tuned = [row["epoch"] for row in rows if row["run"] == "finetune"]
     assert tuned == [*range(planned.first, planned.first + len(planned.kinds))] == [10, 11]

@@ -38,7 +38,7 @@ def test_labels_are_corrupted_in_the_training_set_only() -> None:
 
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"train.batch_size = 71: synthetic has 70 training images; set it to 70"):
+    with pytest.raises(ValueError, match=r"train.batch_size=71: synthetic has 70 training images; set it to 70"):
         problem(recipe("train.batch_size=71"))
 
 
@@ -99,7 +99,7 @@ def test_a_run_stopped_by_bad_images_goes_on_with_a_higher_limit(tree: Path, tmp
     assert train(tree, out, "data.bad_limit=1") == 1
     said = capsys.readouterr().err
     assert f"acdc train --resume {out} --set data.bad_limit=4" in said
-    assert "make room" not in said
+    assert "free disk space" not in said
     again = ["train", "--resume", str(out), "--device", "cpu", "--workers", "0"]
     assert main([*again, "--set", "data.bad_limit=4", "--lr", "1"]) == 2
     assert "only data.bad_limit, run.checkpoint_every, run.keep may be set anew" in capsys.readouterr().err
@@ -170,7 +170,7 @@ def test_a_tree_that_is_not_there_or_of_other_classes_is_refused(tree: Path, tmp
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("setting", ["data.validation = 500", "data.corrupt = 500"])
+@pytest.mark.parametrize("setting", ["data.validation=500", "data.corrupt=500"])
 def test_more_images_than_there_are_is_told_of_the_setting(setting: str) -> None:
     with pytest.raises(ValueError, match=f"^{setting}: synthetic has 70 training images"):
         problem(recipe(setting))

@@ -1,20 +1,27 @@
-"""acdc check: all that is wrong with a recipe at once; or else what it will do and cost, without training it."""
+"""acdc check: name all that is wrong with a recipe at once; or else show what it will do and cost, without training."""
 
 import argparse
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from acdc.cli import common
+import torch
+from torch import nn
+
+from acdc.cli import options
+from acdc.cli.output import show_table, si
+from acdc.errors import Problems, UsageError
+from acdc.flops.uses import forward_uses
 from acdc.measure import predict
 from acdc.methods.base import Base
 from acdc.recipes import load
 from acdc.recipes.paper import accuracies, row_for
 from acdc.recipes.schema import Recipe
 from acdc.sparsity.layers import Layers
-from acdc.train import experiment, timing
+from acdc.train import time_estimate
+from acdc.train.launch import describe_layers, describe_sparsity
+from acdc.train.prepare import PreparedRun, RunOptions, inspect, read_recipe
 from acdc.train.rates import Rates
-from acdc.train.subject import Subject, read
 
 
 def add_to(verbs: Any) -> None:
@@ -24,54 +31,66 @@ def add_to(verbs: Any) -> None:
         "FLOPs by the paper's count, and how long it will take here.",
         allow_abbrev=False,
     )
-    common.add_recipe(parser, default="digits")
-    common.add_place(parser)
+    options.add_recipe(parser, default="digits")
+    options.add_place(parser)
     parser.add_argument("--layers", action="store_true", help="list every layer with the weights it keeps")
     parser.add_argument("--no-timing", action="store_true", help="do not time a few steps")
     parser.set_defaults(verb=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    warnings: list[str] = []
-    subject = read(args, warnings)
-    _introduce(subject)
-    _flops(subject, args.recipe, args.layers)
-    if not args.no_timing:
-        _time(subject)
+    prepared = _inspect(args)
+    model = prepared.new_model()
+    _introduce(prepared)
+    _show_flops(prepared, model, args.recipe, args.layers)
+    warnings = [*prepared.warnings, *([] if args.no_timing else _show_time(prepared, model))]
     for warning in warnings:
         print(f"warning: {warning}")
     return 0
 
 
+def _inspect(args: argparse.Namespace) -> PreparedRun:
+    problems, unreadable = Problems(), list[str]()
+    settings = options.readable_settings(args, unreadable)
+    recipe, mistakes = read_recipe(args.recipe, settings, problems)
+    problems += unreadable
+    device, why_device = problems.attempt(options.read_device, args.device) or options.read_device("auto")
+    problems.attempt(lambda: options.read_workers(args.workers))
+    if recipe is None:
+        raise UsageError(problems)
+    place = RunOptions(device=device, why_device=why_device, root=args.data)
+    return inspect(recipe, place, mistakes=mistakes, problems=problems, device_is_final=args.device == "cpu")
+
+
 # What it will do
 
 
-def _introduce(subject: Subject) -> None:
-    recipe, facts, method = subject.recipe, subject.facts, subject.method
+def _introduce(prepared: PreparedRun) -> None:
+    recipe, facts, method = prepared.recipe, prepared.facts, prepared.method
     assumed = " (as published; not found here)" if facts.missing else ""
     print(f"{recipe.name}: {recipe.about}" if recipe.about else recipe.name)
-    print(f"data: {recipe.data.name}, {facts.told()}{assumed}")
-    print(f"model: {recipe.model.name}, {sum(p.numel() for p in subject.model.parameters()):,} parameters")
-    if method and subject.layers:
-        print("\n".join(common.compressed(method, subject.layers)))
-    steps, epochs = subject.steps, recipe.epochs
+    print(f"data: {recipe.data.name}, {facts}{assumed}")
+    print(f"model: {recipe.model.name}, {sum(p.numel() for p in prepared.skeleton.parameters()):,} parameters")
+    if method and prepared.layers:
+        print("\n".join(describe_layers(method, prepared.layers)))
+    steps, epochs = prepared.steps_per_epoch, recipe.epochs
     parts = f", in {recipe.train.accumulate} parts" if recipe.train.accumulate > 1 else ""
     print(f"batch: {recipe.train.batch_size:,} images{parts}; {steps:,} steps an epoch, {steps * epochs:,} in all")
     print(f"learning rate: {_rates(recipe, steps)}")
-    print(f"device: {subject.device.type} ({subject.why_device}); {recipe.train.precision}")
-    for why in subject.execution.why:
+    print(f"device: {prepared.device.type} ({prepared.options.why_device}); {recipe.train.precision}")
+    for why in prepared.execution.why:
         print(why)
     seeds = ", ".join(map(str, recipe.run.seeds))
     if method:
         spread = method.distribution if isinstance(method.distribution, str) else "by layer"
-        print(f"sparsity: {common.sparsity_of(method)}, {method.pattern}, {spread}; seeds {seeds}")
+        print(f"sparsity: {describe_sparsity(method)}, {method.pattern}, {spread}; seeds {seeds}")
         print(method.schedule)
     else:
         print(f"dense training, {epochs} epochs; seeds {seeds}")
 
 
 def _rates(recipe: Recipe, steps: int) -> str:
-    """Of each epoch's first step: where it changes, or its start, top and end where it always does."""
+    """Describe the rate of each epoch's first step: where it changes; start, top and end where it always does."""
     rates = Rates(recipe.rate, recipe.optimizer.lr, recipe.epochs, steps)
     each = [rates.at(epoch * steps) for epoch in range(recipe.epochs)]
     turns = [epoch for epoch in range(1, len(each)) if each[epoch] != each[epoch - 1]]
@@ -84,36 +103,38 @@ def _rates(recipe: Recipe, steps: int) -> str:
 # What it will cost
 
 
-def _flops(subject: Subject, name: str, list_layers: bool) -> None:
-    recipe, samples, length = subject.recipe, subject.facts.train, subject.recipe.epochs
-    method, layers = subject.method, subject.layers
-    found = predict.compressed(method, layers) if method and layers else None
-    if found and method and layers and list_layers:
-        _layer_table(method, layers, found)
-    cost = predict.inference(subject.model, subject.uses, found).spread()
-    rows, most = [("dense model", common.si(cost.dense, 4), "1.00x")], "at most " if found and found.bound else ""
-    if found:
-        title = f"compressed model{' (exact)' if found.exact else ''}"
+def _show_flops(prepared: PreparedRun, model: nn.Module, name: str, list_layers: bool) -> None:
+    recipe, samples, length, method = prepared.recipe, prepared.facts.train, prepared.recipe.epochs, prepared.method
+    layers = method.layers(model) if method else None  # with weights: global magnitude is estimated from them
+    prediction = predict.compressed(method, layers) if method and layers else None
+    if prediction and method and layers and list_layers:
+        _layer_table(method, layers, prediction)
+    uses = forward_uses(model, torch.zeros(1, *prepared.facts.shape))
+    cost = predict.inference(model, uses, prediction).spread()
+    rows = [("dense model", si(cost.dense, 4), "1.00x")]
+    most = "at most " if prediction and prediction.bound else ""
+    if prediction:
+        title = f"compressed model{' (exact)' if prediction.exact else ''}"
         rows.append((title, most + _range(cost.compressed), most + _ratios(cost.compressed, cost.dense)))
-    common.show_table("Inference FLOPs for an image, in theory", ("", "FLOPs", "of dense"), rows)
+    show_table("Inference FLOPs for an image, in theory", ("", "FLOPs", "of dense"), rows)
     dense = 3 * cost.dense * samples * length
-    rows = [(f"a dense run of {length} epochs", str(length), "0", common.si(dense, 4), "1.00x")]
-    for stage, planned in experiment.plan(recipe).items():
+    rows = [(f"a dense run of {length} epochs", str(length), "0", si(dense, 4), "1.00x")]
+    for stage, planned in prepared.plan.items():
         sparse, each = planned.kinds.count("sparse"), predict.training(planned.kinds, cost, samples, method)
         counts, bound = (str(len(planned.kinds) - sparse), str(sparse)), most if sparse else ""
         if stage != "dense":
             rows.append((planned.title, *counts, bound + _range(each), bound + _ratios(each, dense)))
     header = ("", "dense epochs", "compressed", "FLOPs", "of that dense run")
-    common.show_table("Training FLOPs by the rule of the method's card, in theory", header, rows)
-    if found and not found.exact:
-        print(f"the compressed model is estimated: {found.how}")
+    show_table("Training FLOPs by the rule of the method's card, in theory", header, rows)
+    if prediction and not prediction.exact:
+        print(f"the compressed model is estimated: {prediction.how}")
     if method and any(phase.name == "decompressed" for phase in method.schedule.phases):
         print("dense phases are counted whole: weights that stay 0 in them, which training decides, make them cheaper")
     _paper(recipe, name)
 
 
 def _paper(recipe: Recipe, name: str) -> None:
-    """The paper compares runs of any length with dense training as long as the recipe's own, before settings."""
+    """Print the paper's figures. It compares runs of any length with dense training as long as the recipe's own."""
     row = row_for(recipe)
     if row is None:
         return
@@ -123,46 +144,45 @@ def _paper(recipe: Recipe, name: str) -> None:
         costs.append(f"against {usual} dense epochs")
     titles = {"sparse": "sparse", "baseline": "dense", "dense": "dense twin", "finetuned": "fine-tuned"}
     models = [f"{titles[file]} {accuracy}" for file, accuracy in accuracies(row).items()]
-    if said := [part for part in (", ".join(costs), ", ".join(models), row.note) if part]:
-        print(f"the paper, with these settings: {'; '.join(said)}")
+    if parts := [part for part in (", ".join(costs), ", ".join(models), row.note) if part]:
+        print(f"the paper, with these settings: {'; '.join(parts)}")
 
 
-def _layer_table(method: Base, layers: Layers, found: predict.Compressed) -> None:
+def _layer_table(method: Base, layers: Layers, prediction: predict.Compressed) -> None:
     rows = []
     for weight in layers.weights:
         size, shape = weight.param.numel(), " x ".join(map(str, weight.param.shape))
-        rows.append((weight.name, shape, f"{size:,}", *(f"{kept[weight.name] / size:.2%}" for kept in found.kept)))
+        rows.append((weight.name, shape, f"{size:,}", *(f"{kept[weight.name] / size:.2%}" for kept in prediction.kept)))
     kept = ("kept if even", "of the initial weights")
-    if len(found.kept) == 1:
-        kept = ("kept at most" if found.bound else "kept",)
-    common.show_table(f"Layers that are {method.compression()}", ("layer", "shape", "weights", *kept), rows)
+    if len(prediction.kept) == 1:
+        kept = ("kept at most" if prediction.bound else "kept",)
+    show_table(f"Layers that are {method.compression()}", ("layer", "shape", "weights", *kept), rows)
 
 
-def _time(subject: Subject) -> None:
-    recipe, facts, batch = subject.recipe, subject.facts, subject.recipe.train.batch_size
+def _show_time(prepared: PreparedRun, model: nn.Module) -> list[str]:
+    """Time a few steps, and return a warning if a step does not fit into the GPU's memory."""
+    recipe, facts, batch = prepared.recipe, prepared.facts, prepared.recipe.train.batch_size
     try:
-        found = timing.measure(recipe, subject.model, facts.shape, facts.classes, subject.device)
-    except timing.TooLargeError:
-        subject.warnings.append(
-            f"train.batch_size = {batch}: a step does not fit into the GPU's memory; type "
-            f"--set train.accumulate={2 * recipe.train.accumulate}, or a smaller batch"
-        )
-        return
-    epoch = found.step * facts.train / batch + found.evaluation * (facts.test + facts.validation)
-    epochs = sum(len(planned.kinds) for planned in experiment.plan(recipe).values()) * len(recipe.run.seeds)
-    scaled = f", scaled up from {found.batch}, as a whole one is slow" if found.batch != batch else ""
-    memory = f"; {found.memory / 2**30:.1f} GiB of GPU memory" if found.memory else ""
-    cores = f" on {found.threads} of {os.cpu_count()} cores" if subject.device.type == "cpu" else ""
+        timing = time_estimate.measure(recipe, model, facts.shape, facts.classes, prepared.device)
+    except time_estimate.TooLargeError:
+        advice = f"type --set train.accumulate={2 * recipe.train.accumulate}, or a smaller batch"
+        return [f"train.batch_size = {batch}: a step does not fit into the GPU's memory; {advice}"]
+    epoch = timing.step * facts.train / batch + timing.evaluation * (facts.test + facts.validation)
+    epochs = sum(len(planned.kinds) for planned in prepared.plan.values()) * len(recipe.run.seeds)
+    scaled = f", scaled up from {timing.batch}, as a whole one is slow" if timing.batch != batch else ""
+    memory = f"; {timing.memory / 2**30:.1f} GiB of GPU memory" if timing.memory else ""
+    cores = f" on {timing.threads} of {os.cpu_count()} cores" if prepared.device.type == "cpu" else ""
     print(
-        f"\ntime: about {_duration(epoch * epochs)} on this {subject.device.type}: {epochs} epochs of "
-        f"{_duration(epoch)}, {_duration(found.step)} for a step of {batch} images{scaled} "
-        f"({found.precision}{cores}{memory})"
+        f"\ntime: about {_duration(epoch * epochs)} on this {prepared.device.type}: {epochs} epochs of "
+        f"{_duration(epoch)}, {_duration(timing.step)} for a step of {batch} images{scaled} "
+        f"({timing.precision}{cores}{memory})"
     )
-    print("      timed on made images, without compiling; reading images from disk comes on top")
+    print("      timed on random images, without compiling; reading images from disk comes on top")
+    return []
 
 
 def _range(values: Sequence[int]) -> str:
-    return " to ".join(dict.fromkeys(common.si(value, 4) for value in values))
+    return " to ".join(dict.fromkeys(si(value, 4) for value in values))
 
 
 def _ratios(values: Sequence[int], dense: int) -> str:

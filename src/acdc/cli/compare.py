@@ -9,14 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acdc.cli import common
+from acdc.cli import options
+from acdc.cli.output import fp32_note, show_table
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
-from acdc.measure.agreement import Agreement, AgreementCounter
+from acdc.measure.agreement import Agreement
 from acdc.runs import folder
-from acdc.train import loading, pairs, weights
+from acdc.train import model_pairs, saved_models
 from acdc.train.experiment import reproducible
-from acdc.train.pairs import Model
+from acdc.train.launch import describe_images
+from acdc.train.loading import LoadedData
+from acdc.train.model_pairs import SavedModel
+from acdc.train.prepare import RunOptions
 from acdc.train.step import autocast, computable
 
 _BATCH = 1000  # of predictions that were kept
@@ -36,38 +40,38 @@ def add_to(verbs: Any) -> None:
     )
     parser.add_argument("b", metavar="B", nargs="?", help="another, or another file of the same run")
     parser.add_argument("--json", metavar="FILE", help="also write all of it there, with the flips of every class")
-    common.add_place(parser)
+    options.add_place(parser)
     parser.set_defaults(verb=run)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    a: Model
-    b: Model
+    a: SavedModel
+    b: SavedModel
     source: str
     agreement: Agreement
 
 
 def run(args: argparse.Namespace) -> int:
-    device, why = common.read_device(args.device)
-    workers = common.read_workers(args.workers)
-    compared = pairs.pairs(args.a, args.b)
+    device, why = options.read_device(args.device)
+    place = RunOptions(device=device, root=args.data, workers=options.read_workers(args.workers))
+    compared = model_pairs.find_pairs(args.a, args.b)
     for a, b in compared:
-        pairs.refuse_other_data(a, b)
+        model_pairs.refuse_other_data(a, b)
     kept = all(model.kept for pair in compared for model in pair)
     try:
-        problem, missing = _problem(compared[0][0], device, args.data, workers, kept=kept)
+        problem, missing = _problem(compared[0][0], place, kept=kept)
     except UsageError as error:
         notes = dict.fromkeys(model.note for pair in compared for model in pair if model.note and not model.kept)
         raise UsageError([*error.problems, *notes]) from None
     try:
         if problem:
-            pairs.refuse_other_models(compared, problem)
+            model_pairs.refuse_changed_data(compared, problem)
             if not kept:
                 print(f"device: {device.type} ({why})")
                 again = [model.recipe for pair in compared for model in pair if not model.kept]
                 changed = [recipe for recipe in again if computable(recipe, device) is not recipe]
-                for text in dict.fromkeys(map(common.in_fp32, changed)):
+                for text in dict.fromkeys(map(fp32_note, changed)):
                     print(text)
         done = [_compare(a, b, problem, device) for a, b in compared]
     except (ValueError, BadImagesError) as error:
@@ -88,19 +92,17 @@ def run(args: argparse.Namespace) -> int:
 # Comparing
 
 
-def _problem(
-    model: Model, device: torch.device, asked: str | None, workers: int | None, *, kept: bool
-) -> tuple[loading.Problem | None, str | None]:
+def _problem(model: SavedModel, place: RunOptions, *, kept: bool) -> tuple[LoadedData | None, str | None]:
     """The test images; or, where predictions were kept and will do, why there are none."""
     try:
-        return weights.data_of(model.where, model.recipe, device, asked, workers), None
+        return saved_models.load_run_data(model.where, model.recipe, place), None
     except UsageError as error:
-        if kept and asked is None:
+        if kept and place.root is None:
             return None, str(error)
         raise
 
 
-def _compare(a: Model, b: Model, problem: loading.Problem | None, device: torch.device) -> Compared:
+def _compare(a: SavedModel, b: SavedModel, problem: LoadedData | None, device: torch.device) -> Compared:
     counter, start = AgreementCounter(), 0
     with reproducible(a.recipe, device), torch.no_grad():
         answers = [_answers(model, problem, device) for model in (a, b)]
@@ -112,7 +114,9 @@ def _compare(a: Model, b: Model, problem: loading.Problem | None, device: torch.
     return Compared(a=a, b=b, source=" and ".join(sorted(sources)), agreement=counter.result())
 
 
-def _batches(a: Model, b: Model, problem: loading.Problem | None) -> Iterator[tuple[Tensor | None, Tensor | None, int]]:
+def _batches(
+    a: SavedModel, b: SavedModel, problem: LoadedData | None
+) -> Iterator[tuple[Tensor | None, Tensor | None, int]]:
     """Images, labels and how many, of the test images that both could judge, in their order. Without data there are
     neither, and images only where a model is run."""
     if a.kept and b.kept:
@@ -125,19 +129,19 @@ def _batches(a: Model, b: Model, problem: loading.Problem | None) -> Iterator[tu
     assert problem is not None, "without data there are kept predictions"
     test = problem.loaders.test
     for number, (images, labels) in enumerate(test.batches(0), 1):
-        pairs.refuse_other_images((a, b), problem, number * test.batch_size)
+        model_pairs.refuse_other_images((a, b), problem, number * test.batch_size)
         if len(labels):  # some of it could be read
             yield images, labels, len(labels)
 
 
-def _answers(model: Model, problem: loading.Problem | None, device: torch.device) -> Callable[[Any, slice], Tensor]:
+def _answers(model: SavedModel, problem: LoadedData | None, device: torch.device) -> Callable[[Any, slice], Tensor]:
     """Logits of some of the test images that could be read, by their rows."""
     if model.kept:
         logits = model.kept.logits()
         return lambda images, rows: logits[rows]
     assert problem is not None, "without data there are kept predictions"
     network, precision = problem.new_model(model.recipe).to(device), computable(model.recipe, device).train.precision
-    weights.load(network, model.file)
+    saved_models.load_weights(network, model.file)
     network.eval()
 
     def answer(images: Tensor, rows: slice) -> Tensor:
@@ -152,7 +156,7 @@ def _answers(model: Model, problem: loading.Problem | None, device: torch.device
 
 def _show(done: Sequence[Compared]) -> None:
     models = [model for one in done for model in (one.a, one.b)]
-    runs, names, rows = dict.fromkeys(model.where for model in models), pairs.labels(models), []
+    runs, names, rows = dict.fromkeys(model.where for model in models), model_pairs.labels(models), []
     for one in done:
         found = one.agreement
         known = (found.accuracy_a, found.accuracy_b, found.both_right, found.only_a_right, found.only_b_right)
@@ -167,9 +171,9 @@ def _show(done: Sequence[Compared]) -> None:
         )
     header = ["A", "B", "agree", "A to B", "B to A", "A right", "B right", "both", "only A", "only B"]
     sources, images = sorted({one.source for one in done}), done[0].a.test
-    judged = common.judged(images, images - done[0].agreement.samples, "test images")
+    judged = describe_images(images, images - done[0].agreement.samples, "test images")
     title = f"{', '.join(map(str, runs))}: answers on {judged} ({', '.join(sources)})"
-    common.show_table(title, header, rows, text=2)
+    show_table(title, header, rows, text=2)
     print("agree: the same top-1 class; A to B: cross-entropy −Σ softmax(A) · log softmax(B), in nats")
     for one in done:
         a, b = names[one.a.file], names[one.b.file]
@@ -185,7 +189,9 @@ def _most(flips: Mapping[int, int]) -> str:
 
 
 def _notes(done: Sequence[Compared]) -> list[str]:
-    notes = [note for one in done for note in (pairs.other_training(one.a, one.b), one.a.note, one.b.note) if note]
+    notes = [
+        note for one in done for note in (model_pairs.other_training(one.a, one.b), one.a.note, one.b.note) if note
+    ]
     return list(dict.fromkeys(notes))
 
 

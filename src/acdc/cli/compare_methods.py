@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from acdc.cli import common
+from acdc.cli import options
+from acdc.cli.output import draw_report, show_table
 from acdc.errors import Problems, UsageError
 from acdc.recipes.schema import Recipe
 from acdc.report import several
@@ -25,10 +26,8 @@ from acdc.runs import differences, folder
 from acdc.runs.decode import RecordError
 from acdc.train import pool
 from acdc.train.cells import Cell, by_method, plan
-from acdc.train.distributed import World
-from acdc.train.facts import Facts
-from acdc.train.loading import Problem
-from acdc.train.place import Place, fit, load
+from acdc.train.loading import LoadedData
+from acdc.train.prepare import RunOptions, load_data, prepare, read_recipe
 
 DEFAULT = "acdc,gmp,rigl"
 EXAMPLES = """examples:
@@ -52,8 +51,8 @@ def add_to(verbs: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    common.add_recipe(parser, default="digits")
-    common.add_place(parser)
+    options.add_recipe(parser, default="digits")
+    options.add_place(parser)
     listed = "from acdc ls methods, dense too (default %(default)s)"
     parser.add_argument("--methods", default=DEFAULT, metavar="A,B", help=listed)
     said = "a method with settings of its own, under a name of its own; repeatable"
@@ -68,24 +67,23 @@ def add_to(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     problems = Problems()  # all that is found before anything is made, and before the first of them is trained
-    settings, own = by_method(common.readable_settings(args, problems))
+    settings, own = by_method(options.readable_settings(args, problems))
     shared = [s for s in settings if not s.startswith("method.") or s.startswith("method.schedule")]
-    examined = common.examine_with(args.recipe, shared)
-    base = examined.recipe  # whose epochs all have
-    problems[:0] = examined.problems
+    examined: list[str] = []
+    base, _ = read_recipe(args.recipe, shared, examined)  # whose epochs all have
+    problems[:0] = examined
     jobs = problems.attempt(pool.read_jobs, args.jobs)
-    device = problems.attempt(common.read_device, args.device)
-    place = Place(
-        device=(device or common.read_device("auto"))[0],
+    device = problems.attempt(options.read_device, args.device)
+    place = RunOptions(
+        device=(device or options.read_device("auto"))[0],
         why_device=device[1] if device else "",
         root=args.data,
-        workers=problems.attempt(common.read_workers, args.workers),
-        world=World(),
-        log=(),
+        workers=problems.attempt(options.read_workers, args.workers),
         settings=tuple(differences.free(settings)[0]),
+        report=False,  # the comparison has a page of its own
     )
     cells = plan(args, base, settings, own, problems)
-    found, warnings = _fit(cells, place, examined.problems)
+    found, warnings = _fit(cells, place, examined)
     out = Path(args.out or f"runs/compare-{Path(args.recipe).stem}")
     problems += [*found, *_bad_out(out, base, cells)]
     if problems or base is None or jobs is None:
@@ -105,34 +103,39 @@ def run(args: argparse.Namespace) -> int:
     return ended.code
 
 
-def _fit(cells: Sequence[Cell], place: Place, told: Sequence[str]) -> tuple[list[str], list[str]]:
+def _fit(cells: Sequence[Cell], place: RunOptions, told: Sequence[str]) -> tuple[list[str], list[str]]:
     """Every run looked at as `acdc check` does: all that is wrong and not told yet, and what may surprise."""
     problems, warnings = {}, {}  # what is said, and the methods it is said of
-    loaded: dict[str, Problem | UsageError] = {}
+    loaded: dict[str, LoadedData | UsageError] = {}
+
+    def load(recipe: Recipe, place: RunOptions) -> LoadedData:
+        """Load each data set once, also one that cannot be loaded."""
+        key = repr((recipe.data, recipe.train.batch_size))
+        if key not in loaded:
+            try:
+                loaded[key] = load_data(recipe, place)
+            except UsageError as error:
+                loaded[key] = error
+        if isinstance(data := loaded[key], UsageError):
+            raise data
+        return data
+
     for cell in {(cell.variant.name, cell.sparsity): cell for cell in cells}.values():
-        recipe, name, wrong = cell.recipe, cell.variant.name, list(map(str, cell.wrong))
-        data = repr((recipe.data, recipe.train.batch_size, recipe.train.precision))
+        name, wrong = cell.variant.name, list(map(str, cell.wrong))
         try:
-            if data not in loaded and not common.data_is_wrong(cell.wrong):
-                loaded[data] = load(recipe, place)
+            prepared = prepare(
+                cell.recipe, place, mistakes=cell.wrong, problems=wrong, load=load, method_table=cell.variant.method
+            )
         except UsageError as error:
-            loaded[data] = error
-        found = loaded.get(data)
-        if isinstance(found, UsageError):
-            wrong += found.problems
-            found = None
-        try:
-            facts = Facts.of(found) if found else None
-            for text in fit(recipe, facts, place.device, wrong=cell.wrong, typed=cell.variant.method):
-                warnings.setdefault(text, []).append(name)
-        except UsageError as error:
-            wrong += error.problems
-        for text in wrong:
-            if text not in told:
-                problems.setdefault(text, []).append(name)
-    for found in loaded.values():
-        if not isinstance(found, UsageError):
-            found.close()
+            for text in error.problems:
+                if text not in told:
+                    problems.setdefault(text, []).append(name)
+            continue
+        for text in prepared.warnings:
+            warnings.setdefault(text, []).append(name)
+    for data in loaded.values():
+        if not isinstance(data, UsageError):
+            data.close()
     names = {cell.variant.name for cell in cells}
     return _told(problems, names), _told(warnings, names)
 
@@ -216,11 +219,11 @@ def summarise(out: Path) -> None:
         made = rows.rows(found)
         folder.write_json(out / "result.json", {"methods": rows.as_json(made), "missing": missing})
         title = "Costs as fractions of the dense model's inference, and of {} epochs of dense training"
-        common.show_table(title.format(rows.reference(found)), comparing.HEADER, comparing.plain_rows(made))
+        show_table(title.format(rows.reference(found)), comparing.HEADER, comparing.plain_rows(made))
         if agreed := comparing.agreement(made):
-            common.show_table(f"{agreed.title}, in %", agreed.header, agreed.rows)
+            show_table(f"{agreed.title}, in %", agreed.header, agreed.rows)
             print(f"\n{agreed.note}")
-        print(f"\n{common.report_of(out)}")
+        print(f"\n{draw_report(out)}")
     if missing:
         print(f"\nnot complete, and in no table: {len(missing)} of {len(missing) + len(whole)} runs", file=sys.stderr)
         for said in missing:

@@ -1,28 +1,19 @@
-"""acdc eval: the models of a run, measured again on the test images and set beside what the run said."""
+"""acdc eval: measure the models of a run again on the test images, and set them beside what the run wrote."""
 
 import argparse
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from acdc.cli import common
+from acdc.cli import options
+from acdc.cli.output import fp32_note, show_table, si
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
-from acdc.flops.uses import forward_uses
-from acdc.measure.dynamics import ModelCounts, count_model
-from acdc.recipes.schema import Recipe
-from acdc.runs.decode import RecordError, read
-from acdc.runs.records import RunResult
-from acdc.train import loading, weights
-from acdc.train.evaluate import Score, evaluate
-from acdc.train.experiment import reproducible
-from acdc.train.setting import Setting
-from acdc.train.step import Execution, computable
+from acdc.train import saved_models
+from acdc.train.launch import describe_images
+from acdc.train.prepare import RunOptions
+from acdc.train.saved_models import Measurement
 
 
 def add_to(verbs: Any) -> None:
@@ -40,92 +31,68 @@ def add_to(verbs: Any) -> None:
     parser.add_argument(
         "--file", action="append", default=[], metavar="NAME", help="only this file of the run; repeatable"
     )
-    common.add_place(parser)
+    options.add_place(parser)
     parser.set_defaults(verb=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    device, why = common.read_device(args.device)
-    workers = common.read_workers(args.workers)
-    where, names = _where(args)
-    seeds = sorted(path for path in where.glob("seed-*") if (path / "config.json").is_file())
+    device, why = options.read_device(args.device)
+    workers = options.read_workers(args.workers)
+    folder, files = _find(args)
+    seeds = sorted(path for path in folder.glob("seed-*") if (path / "config.json").is_file())
     print(f"device: {device.type} ({why})")
-    return max([_one(path, names, device, args.data, workers) for path in seeds or [where]])
+    place = RunOptions(device=device, why_device=why, root=args.data, workers=workers)
+    return max([_evaluate(path, files, place) for path in seeds or [folder]])
 
 
-@dataclass(frozen=True)
-class Measured:
-    file: str
-    score: Score
-    counted: ModelCounts
-
-
-def _where(args: argparse.Namespace) -> tuple[Path, list[str]]:
-    """The run, and the files of it that were named."""
+def _find(args: argparse.Namespace) -> tuple[Path, list[str]]:
+    """Return the run's folder, and the files of it that were named."""
     path = Path(args.run)
-    where = weights.run_of(path)
-    names = [name if name.endswith(weights.FILES) else f"{name}.safetensors" for name in args.file]
-    if path.suffix in weights.FILES:
-        if names:
+    folder = saved_models.run_folder(path)
+    files = [name if name.endswith(saved_models.FILES) else f"{name}.safetensors" for name in args.file]
+    if path.suffix in saved_models.FILES:
+        if files:
             raise UsageError([f"RUN {path} names a file already; leave --file out, or give the run's folder"])
-        names = [os.path.relpath(path, where)]
-    if not (where / "config.json").is_file():
-        raise UsageError([f"RUN {path}: {weights.no_run(path, where)}"])
-    return where, names
+        files = [os.path.relpath(path, folder)]
+    if not (folder / "config.json").is_file():
+        raise UsageError([f"RUN {path}: {saved_models.why_no_run(path, folder)}"])
+    return folder, files
 
 
-def _one(where: Path, names: list[str], device: torch.device, root: str | None, workers: int | None) -> int:
-    trained = weights.recipe_of(where)
-    recipe = computable(trained, device)
-    if recipe is not trained:
-        print(common.in_fp32(trained))
-    if not names:
-        names = weights.models(where)
-        if not names:
-            instead = weights.a_checkpoint(where)
-            resume = f"go on with: acdc train --resume {where}{f'; or {instead}' if instead else ''}"
-            raise UsageError([f"RUN {where}: no model in it yet; {resume}"])
-    problem = weights.data_of(where, recipe, device, root, workers)
-    if difference := weights.other_data(where, problem):
-        print(f"note: these are not the data of the run: {difference}")
+def _evaluate(folder: Path, files: list[str], place: RunOptions) -> int:
+    trained = saved_models.trained_recipe(folder)
+    if not files:
+        files = saved_models.model_files(folder)
+        if not files:
+            checkpoint = saved_models.checkpoint_hint(folder)
+            resume = f"resume it with: acdc train --resume {folder}{f'; or {checkpoint}' if checkpoint else ''}"
+            raise UsageError([f"RUN {folder}: no model in it yet; {resume}"])
+    prepared = saved_models.reopen_run(folder, trained, place)
+    if prepared.recipe is not trained:
+        print(fp32_note(trained))
     problems: list[str] = []
     try:
-        with reproducible(recipe, device):
-            measured = list(_measure_all(where, names, recipe, problem, device, problems))
+        if difference := saved_models.data_difference(folder, prepared.data):
+            print(f"note: these are not the data of the run: {difference}")
+        measurements = saved_models.measure_models(folder, files, prepared, problems)
     except BadImagesError as error:
         raise UsageError([str(error)]) from None
     finally:
-        problem.close()
-    if measured:
-        samples = problem.loaders.test.samples
-        _show(where, measured, common.judged(samples, samples - min(one.score.samples for one in measured)))
+        prepared.data.close()
+    if measurements:
+        images = prepared.facts.test
+        unreadable = images - min(one.score.samples for one in measurements)
+        _show(folder, measurements, describe_images(images, unreadable))
     for text in problems:
         print(f"acdc: {text}", file=sys.stderr)
-    return 1 if problems else 0
+    return 2 if problems else 0
 
 
-def _measure_all(
-    where: Path, names: list[str], recipe: Recipe, problem: loading.Problem, device: torch.device, problems: list[str]
-) -> Iterator[Measured]:
-    setting = Setting(device=device, execution=Execution(False, False, ()), checkpoints=where / "checkpoints")
-    uses: dict[str, float] = {}
-    for name in names:
-        model = problem.new_model(recipe).to(device)
-        uses = uses or forward_uses(model, problem.example(device))
-        try:
-            weights.load(model, where / name)
-        except ValueError as error:
-            problems.append(str(error))
-            continue
-        score = evaluate(model, problem.loaders.test, recipe, setting)
-        yield Measured(name, score, count_model(model, uses))
-
-
-def _show(where: Path, measured: list[Measured], images: str) -> None:
-    said, note = _said(where)
+def _show(folder: Path, measurements: list[Measurement], images: str) -> None:
+    accuracies, note = saved_models.read_accuracies(folder)
     rows = []
-    for one in measured:
-        before, accuracy, cost = said.get(one.file), one.score.accuracy, one.counted
+    for one in measurements:
+        before, accuracy, cost = accuracies.get(one.file), one.score.accuracy, one.counted
         difference = ""
         if before is not None:
             difference = "the same" if before == accuracy else f"{100 * (accuracy - before):+.2f}"
@@ -135,25 +102,13 @@ def _show(where: Path, measured: list[Measured], images: str) -> None:
                 f"{accuracy:.2%}",
                 f"{one.score.loss:.4f}",
                 f"{cost.sparsity:.2%}",
-                common.si(cost.flops, 4),
+                si(cost.flops, 4),
                 f"{cost.flops / cost.dense_flops:.2f}x",
                 "" if before is None else f"{before:.2%}",
                 difference,
             )
         )
     header = ("file", "accuracy", "loss", "sparsity", "FLOPs", "of dense", "result.json", "difference")
-    common.show_table(f"{where}: test accuracy on {images}; FLOPs in theory, per image", header, rows)
+    show_table(f"{folder}: test accuracy on {images}; FLOPs in theory, per image", header, rows)
     if note:
         print(note)
-
-
-def _said(where: Path) -> tuple[dict[str, float], str]:
-    """Accuracies by file, as the run wrote them; and why there are none."""
-    path = where / "result.json"
-    if not path.is_file():
-        return {}, f"{path} is not there: the run is not complete; go on with: acdc train --resume {where}"
-    try:
-        result = read(RunResult, path)
-    except RecordError as error:
-        return {}, f"{path.name} cannot be read: nothing to compare with ({error})"
-    return {row.file: row.test_accuracy for row in result.models} if result else {}, ""

@@ -1,4 +1,4 @@
-"""acdc ls: what there is to name in a command or a recipe."""
+"""acdc ls: list what can be named in a command or a recipe."""
 
 import argparse
 import tomllib
@@ -7,7 +7,7 @@ from inspect import getdoc
 from typing import Any
 
 from acdc import data, methods, models
-from acdc.cli import common
+from acdc.cli.output import show_table
 from acdc.errors import UsageError
 from acdc.recipes import shelf
 from acdc.schedule import Schedule
@@ -43,15 +43,16 @@ def run(args: argparse.Namespace) -> int:
 def _recipes() -> None:
     rows = []
     for name, path in shelf.shipped().items():
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
-        rows.append((name, said["model"]["name"], said["data"]["name"], str(_epochs(name, said)), said["about"]))
-    common.show_table("Recipes, for acdc train NAME", ("name", "model", "data", "epochs", "about"), rows, text=5)
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        model, data_set = tables["model"]["name"], tables["data"]["name"]
+        rows.append((name, model, data_set, str(_epochs(name, tables)), tables["about"]))
+    show_table("Recipes, for acdc train NAME", ("name", "model", "data", "epochs", "about"), rows, text=5)
     print("\nacdc show NAME shows one, acdc check NAME what it will cost, acdc cp NAME FILE copies it to change")
 
 
-def _epochs(name: str, said: Mapping[str, Any]) -> int:
-    """As reading the recipe would give; reading it takes torch, and a list should be there at once."""
-    epochs, schedule = said.get("train", {}).get("epochs"), said.get("method", {}).get("schedule")
+def _epochs(name: str, tables: Mapping[str, Any]) -> int:
+    """Return a recipe's epochs without reading it, which imports torch: a list should be there at once."""
+    epochs, schedule = tables.get("train", {}).get("epochs"), tables.get("method", {}).get("schedule")
     if epochs is None and isinstance(schedule, str):
         return Schedule.named()[schedule]().total_steps(1)
     if epochs is None:
@@ -63,12 +64,12 @@ def _epochs(name: str, said: Mapping[str, Any]) -> int:
 
 def _models() -> None:
     rows = [(name, models.describe(name)) for name in models.names()]
-    common.show_table("Models, for model.name", ("name", "about"), rows, text=2)
+    show_table("Models, for model.name", ("name", "about"), rows, text=2)
 
 
 def _data() -> None:
     rows = [(name, data.describe(name).summary) for name in data.names()]
-    common.show_table("Data sets, for data.name", ("name", "about"), rows, text=2)
+    show_table("Data sets, for data.name", ("name", "about"), rows, text=2)
     print(f"\nfiles are looked for in {data.find_root()}: set ACDC_DATA or type --data DIR for another place")
 
 
@@ -79,7 +80,7 @@ def _schedules() -> None:
         lengths = (schedule.total, schedule.dense_length, schedule.sparse_length)
         rows.append((name, _first_line(make), *(f"{int(length.value)}" for length in lengths if length)))
     header = ("name", "about", "epochs", "dense", "compressed")
-    common.show_table("Schedules, for method.schedule", header, rows, text=2)
+    show_table("Schedules, for method.schedule", header, rows, text=2)
     knobs = 'warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep"'
     print(f"\nor lengths of your own: method.schedule = {{ {knobs} }}, and train.epochs")
     print("or train.epochs alone, for the proportions of imagenet over any number of epochs")
@@ -88,7 +89,7 @@ def _schedules() -> None:
 def _methods() -> None:
     rows = [(name, methods.card(name).partition("\n")[0].rstrip(".")) for name in methods.names()]
     rows.append(("dense", "plain training: nothing is pruned"))
-    common.show_table("Methods, for method.name", ("name", "about"), rows, text=2)
+    show_table("Methods, for method.name", ("name", "about"), rows, text=2)
     print("\nacdc ls methods NAME shows a method's card: idea, equation, knobs, costs, reference")
 
 
@@ -96,7 +97,7 @@ def _criteria() -> None:
     from acdc import criteria
 
     rows = [(name, criteria.card(name).partition("\n")[0].rstrip(".")) for name in criteria.names()]
-    common.show_table("Criteria, for method.criterion of acdc, gmp and one_shot", ("name", "keeps"), rows, text=2)
+    show_table("Criteria, for method.criterion of acdc, gmp and one_shot", ("name", "keeps"), rows, text=2)
     print("\nwith knobs: --set method.criterion='{name=\"woodfisher\", steps=20}'")
     print("acdc ls criteria NAME shows a criterion's card: formula, costs, reference, knobs")
 

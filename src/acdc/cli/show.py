@@ -1,4 +1,4 @@
-"""acdc show: a recipe with every setting, its timeline, and the paper's results with what to type for each."""
+"""acdc show: print a recipe with every setting, its timeline, and the paper's results with what to type for each."""
 
 import argparse
 import shlex
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from acdc.cli import common
+from acdc.cli import options
+from acdc.cli.output import show_table
 from acdc.recipes.paper import settings_of
 from acdc.recipes.schema import PaperRow, Recipe
 from acdc.recipes.toml import write_value
@@ -21,12 +22,12 @@ def add_to(verbs: Any) -> None:
         "command that trains it.",
         allow_abbrev=False,
     )
-    common.add_recipe(parser)
+    options.add_recipe(parser)
     parser.set_defaults(verb=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    recipe = common.read_recipe(args)
+    recipe = options.read_recipe(args)
     print(to_toml(recipe))
     schedule = recipe.schedule()
     print(schedule if schedule else f"dense training, {recipe.epochs} epochs")
@@ -36,12 +37,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """Every setting that has a value, defaults included, as a recipe's file says it; the paper's rows left out."""
+    """Write every setting that has a value, defaults included, as in a recipe's file; the paper's rows are left out."""
     return "\n".join(_lines(recipe))
 
 
 def command(name: str, row: PaperRow) -> str:
-    """What to type for a row of the paper."""
+    """Return what to type for a row of the paper."""
     words = [word for setting in settings_of(row) for word in ("--set", setting)]
     return shlex.join(["acdc", "train", name, *words])
 
@@ -51,8 +52,8 @@ def _lines(recipe: Recipe) -> Iterator[str]:
     for table in _TABLES:
         part = getattr(recipe, table)
         yield f"[{table}]"
-        said = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "options"}
-        for key, value in {**said, **getattr(part, "options", {})}.items():
+        settings = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "options"}
+        for key, value in {**settings, **getattr(part, "options", {})}.items():
             if value is not None:
                 yield f"{key} = {write_value(value)}"
         yield ""
@@ -66,7 +67,7 @@ def _paper(recipe: Recipe, name: str) -> None:
     rows = [(str(number), *(_cell(row, key) for key in used)) for number, row in enumerate(recipe.paper, 1)]
     if used:
         title = "What the paper reports: accuracies in %, costs as fractions of the dense model's"
-        common.show_table(title, header, rows)
+        show_table(title, header, rows)
     print("\nThe same settings here:" if used else "\nWhat the paper finds, and the same settings here:")
     for number, row in enumerate(recipe.paper, 1):
         print(f"{number:>3}  {command(name, row)}")

@@ -1,32 +1,25 @@
-"""acdc train: a recipe, or the rest of a run that was stopped.
+"""acdc train: train a recipe, or the rest of a run that was stopped.
 
 Exit codes: 0 done, 1 failed, 2 refused before it began; stopped after a checkpoint 130 by Ctrl-C, 143 by SIGTERM, 141
-as nobody reads its output any more.
+by an output pipe that was closed.
 """
 
 import argparse
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from acdc.cli import common
-from acdc.data.images import BadImagesError, WorkerError
+from acdc.cli import options
+from acdc.cli.output import draw_report
 from acdc.errors import UsageError
-from acdc.integrity import IntegrityError
-from acdc.recipes import load as recipes
 from acdc.recipes.schema import Recipe
-from acdc.runs import checkpoint, differences, folder
-from acdc.runs.checkpoint import CheckpointError, Found
-from acdc.runs.contents import check_contents
-from acdc.train import distributed, experiment, loading, pool, seeds, sinks, stopping, telling, weights
-from acdc.train.console import Plan, open_console
+from acdc.runs import differences, folder
+from acdc.train import distributed, pool, seeds, sinks, stopping
 from acdc.train.distributed import World
-from acdc.train.facts import Facts
-from acdc.train.finite import DivergedError
-from acdc.train.place import Place, execution, fit, load, load_data, not_here
-from acdc.train.setting import Setting
+from acdc.train.launch import train_run
+from acdc.train.prepare import PreparedRun, RunOptions, prepare, read_recipe
+from acdc.train.resume import read_interrupted
 from acdc.train.stopping import StopRequest
 
 
@@ -37,10 +30,10 @@ def add_to(verbs: Any) -> None:
         "metrics, a final table. Start it under torchrun to use several processes.",
         allow_abbrev=False,
     )
-    common.add_recipe(parser, default="digits")
-    common.add_place(parser)
+    options.add_recipe(parser, default="digits")
+    options.add_place(parser)
     parser.add_argument("--out", metavar="DIR", help="a new or empty folder (default runs/RECIPE-0001, -0002, ...)")
-    parser.add_argument("--resume", metavar="RUN", help="go on from the newest whole checkpoint of this run folder")
+    parser.add_argument("--resume", metavar="RUN", help="resume this run folder from its newest whole checkpoint")
     parser.add_argument("--jobs", default="1", metavar="N", help="seeds to train at the same time (default 1)")
     parser.add_argument(
         "--log", action="append", default=[], choices=sinks.names(), help="also send metrics there; repeatable"
@@ -54,160 +47,90 @@ def add_to(verbs: Any) -> None:
     parser.set_defaults(verb=run)
 
 
-@dataclass(frozen=True)
-class Ready:
-    """What a recipe is trained on, looked at with it: nothing is wrong, and this may surprise."""
-
-    problem: loading.Problem
-    warnings: Sequence[str]
-
-
 def run(args: argparse.Namespace) -> int:
-    device, why_device = common.read_device(args.device)
+    device, why_device = options.read_device(args.device)
     jobs = pool.read_jobs(args.jobs)
     if missing := sinks.missing(args.log):
         raise UsageError(missing)
     if jobs > 1 and "WORLD_SIZE" in os.environ:
         raise UsageError([f"--jobs {jobs}: not under torchrun, where each seed uses every process; leave --jobs out"])
     with distributed.join(device.type) as world:
-        place = Place(
+        place = RunOptions(
             device=device,
             why_device=why_device,
             root=args.data,
-            workers=common.read_workers(args.workers),
+            workers=options.read_workers(args.workers),
             world=world,
             log=tuple(args.log),
-            settings=tuple(differences.free(common.settings(args))[0]),
+            settings=tuple(differences.free(options.settings(args))[0]),
             report=args.report,
         )
         if args.resume is not None:
-            recipe, out, root = _recipe_of(args)
-            place = replace(place, root=place.root or root)
-            ready = _begun(recipe, place)
+            prepared, out = prepare_resumed(args, place), Path(args.resume)
         else:
-            recipe, ready = _new(args, place)  # before the folder is made: what is wrong leaves nothing behind
-            out = _claim(args.out, recipe, world)
-        if len(recipe.run.seeds) == 1:
-            if jobs > 1 and world.first:
-                print(f"--jobs {jobs}: one seed is trained, so there is nothing to do side by side")
-            with stopping.listening() as stop:
-                return _train_one(recipe, place, out, ready, stop, shown=out)
-        ready.problem.close()
-
-        def one(recipe: Recipe, inner: Path, stop: StopRequest) -> int:
-            return _train_one(recipe, place, inner, _begun(recipe, place), stop, shown=out)
-
-        return seeds.train_all(recipe, place, out, jobs, one)
+            prepared = prepare_new(args, place)  # before there is a folder: a refused run leaves nothing behind
+            out = _claim(args.out, prepared.recipe, world)
+        if len(prepared.recipe.run.seeds) > 1:
+            return _train_seeds(prepared, out, jobs)
+        if jobs > 1 and world.first:
+            print(f"--jobs {jobs}: one seed is trained, so there is nothing to do side by side")
+        with stopping.listening() as stop:
+            return _train_seed(prepared, out, stop, resume_from=out)
 
 
-def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: StopRequest, *, shown: Path) -> int:
-    """One seed, from the start or from its newest checkpoint. `shown` is the folder a hint names."""
-    plan, world, problem = experiment.plan(recipe), place.world, ready.problem
-    lock = world.by_first(lambda: _lock(out))  # a number that means something on rank 0
-    try:
-        # Asked once for all: rank 0 writes the file next, and a rank that looked later would go another way.
-        began = world.by_first(lambda: (out / "config.json").is_file())
-        found, notes = _found(recipe, problem, out, world) if began else (None, [])
-        wanted = place.log if world.first else ()
-        with (
-            sinks.opened(wanted, recipe, out) as logs,
-            open_console(plan, _done(plan, found), world.first, stop) as console,
-        ):
-            setting = Setting(
-                device=place.device,
-                execution=execution(recipe, Facts.of(problem), place.device, world.size),
-                checkpoints=out / "checkpoints",
-                world=world,
-                stop=stop,
-                watch=console.watch,
-                say=console.say,
-                sinks=logs,
-            )
-            telling.introduce(console, recipe, problem, setting, place, out, found)
-            for text in (*notes, *ready.warnings):
-                console.say(f"warning: {text}")
-            said = {"command": "train", "dataset": recipe.data.name, "model": recipe.model.name}
-            said |= {"root": place.whole_root, "warnings": list(ready.warnings)}
-            outcomes = experiment.run(recipe, problem, setting, out, console, resume=found, settings=said)
-            telling.show(console, recipe, outcomes, problem, out)
-            if world.first and place.report:
-                console.say(common.report_of(out))
-    except (
-        stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, IntegrityError, BadImagesError,
-        WorkerError, OSError
-    ) as error:  # fmt: skip
-        return telling.ended(error, out, shown, recipe, world)
-    finally:
-        problem.close()
-        if world.first:
-            os.close(lock)
-    return 0
+def _train_seeds(prepared: PreparedRun, out: Path, jobs: int) -> int:
+    prepared.data.close()  # each seed loads its own
+    place = prepared.options
+
+    def train(recipe: Recipe, inner: Path, stop: StopRequest) -> int:
+        return _train_seed(prepare(recipe, place, resuming=True), inner, stop, resume_from=out)
+
+    code = seeds.train_all(prepared.recipe, place, out, jobs, train)
+    if not code and place.world.first and place.report:
+        print(draw_report(out))
+    return code
+
+
+def _train_seed(prepared: PreparedRun, out: Path, stop: StopRequest, *, resume_from: Path) -> int:
+    code = train_run(prepared, out, stop, resume_from=resume_from)
+    if not code and prepared.world.first and prepared.options.report:
+        stopping.tell(draw_report(out), stop)
+    return code
 
 
 # Before it begins
 
 
-def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path, str | None]:
-    """Of a run that was stopped, with its folder and where its data lay."""
-    out = Path(args.resume)
-    fine, other = differences.free(common.settings(args))
+def prepare_new(args: argparse.Namespace, place: RunOptions) -> PreparedRun:
+    """Prepare a new run, checked as `acdc check` does; or raise all that is wrong, at once."""
+    problems, unreadable = list[str](), list[str]()
+    settings = options.readable_settings(args, unreadable)
+    recipe, mistakes = read_recipe(args.recipe, settings, problems)
+    problems += [*unreadable, *_check_out(args.out, args.recipe)]
+    if recipe is None:
+        raise UsageError(problems)
+    return prepare(recipe, place, mistakes=mistakes, problems=problems)
+
+
+def prepare_resumed(args: argparse.Namespace, place: RunOptions) -> PreparedRun:
+    """Prepare the rest of a run that was stopped."""
+    allowed, other = differences.free(options.settings(args))
     if args.out or args.recipe != "digits" or other:
         raise UsageError(
             [
-                f"--resume {out}: it goes on with its own recipe and folder; leave the other settings out "
+                f"--resume {args.resume}: a run resumes with its own recipe and folder; leave the other settings out "
                 f"(only {', '.join(differences.FREE)} may be set anew, as in --set {differences.FREE[0]}=100)"
             ]
         )
-    if not (out / "config.json").is_file():
-        raise UsageError([f"--resume {out}: there is no run (no config.json) in this folder; type the run's folder"])
-    if (out / "result.json").is_file():
-        raise UsageError([f"--resume {out}: this run is complete; its table is in {out / 'result.json'}"])
-    config = weights.config_of(out)
-    try:
-        return recipes.from_dict(config.recipe.settings, fine), out, config.root
-    except recipes.RecipeError as error:
-        raise UsageError([f"--resume {out}:", *error.problems]) from None
+    recipe, root = read_interrupted(Path(args.resume), allowed)
+    return prepare(recipe, replace(place, root=place.root or root), resuming=True)
 
 
-def _begun(recipe: Recipe, place: Place) -> Ready:
-    """Of a run that has a folder already."""
-    problem = load(recipe, place, begun=True)
-    try:
-        return Ready(problem, fit(recipe, Facts.of(problem), place.device, place.world.size, began=True))
-    except UsageError:
-        problem.close()
-        raise
-
-
-def _new(args: argparse.Namespace, place: Place) -> tuple[Recipe, Ready]:
-    """A recipe with its data, looked at as `acdc check` does; or all that is wrong, at once."""
-    examined = common.examine(args)
-    recipe, problem, warnings = examined.recipe, None, list[str]()
-    problems = [*examined.problems, *_bad_out(args.out, args.recipe)]
-    if recipe is not None:
-        problems += not_here(recipe, place.device)
-        try:
-            if not common.data_is_wrong(examined.wrong):
-                problem = load_data(recipe, place.device, root=place.root, workers=place.workers, world=place.world)
-        except UsageError as error:
-            problems += error.problems
-        try:
-            facts = Facts.of(problem) if problem else None
-            warnings = fit(recipe, facts, place.device, place.world.size, wrong=examined.wrong)
-        except UsageError as error:
-            problems += error.problems
-    if problems or recipe is None or problem is None:
-        if problem is not None:
-            problem.close()
-        raise UsageError(problems)
-    return recipe, Ready(problem, warnings)
-
-
-def _bad_out(text: str | None, recipe: str) -> list[str]:
+def _check_out(text: str | None, recipe: str) -> list[str]:
     if text is None or not (reason := folder.why_not(Path(text))):
         return []
     hint = f"type another folder, or leave --out out for the next free runs/{Path(recipe).stem}-NNNN"
-    resume = f" (to go on with it: acdc train --resume {text})" if os.path.isdir(Path(text) / "checkpoints") else ""
+    resume = f" (to resume it: acdc train --resume {text})" if os.path.isdir(Path(text) / "checkpoints") else ""
     return [f"--out {text}: {reason}; {hint}{resume}"]
 
 
@@ -216,79 +139,3 @@ def _claim(text: str | None, recipe: Recipe, world: World) -> Path:
         return world.by_first(lambda: folder.claim(Path(text) if text else None, recipe.name))
     except OSError as error:
         raise UsageError([f"--out {text or 'runs'}: {error.strerror}; type another folder after --out"]) from None
-
-
-def _lock(out: Path) -> int:
-    lock = folder.lock(out)
-    if lock is None:
-        raise UsageError([f"{out}: another process is training there; wait for it, or stop it first"])
-    return lock
-
-
-def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) -> tuple[Found | None, list[str]]:
-    """The checkpoint to go on from, None where the run stopped before its first; and what to warn of then."""
-    stages = list(experiment.plan(recipe))
-    if difference := differences.data(weights.config_of(out).data, problem.described()):
-        raise UsageError(
-            [f"--resume {out}: its data have changed: {difference}; put them back (--data DIR), or start a new run"]
-        )
-    if not checkpoint.any_in(out / "checkpoints"):
-        lost = _trim(out, stages, None, world)
-        return None, [f"no checkpoint is there to go on from: {lost} epochs are trained again"] if lost else []
-    found = _newest(out / "checkpoints", world)
-    check_contents(found.path, found.state)
-    extra = found.state["extra"]
-    if difference := differences.first(extra["recipe"], recipe.to_dict()):
-        raise UsageError(
-            [
-                f"--resume {out}: {found.path.name} is of another recipe ({difference}); put the checkpoints back that "
-                "belong to this run, or start a new one"
-            ]
-        )
-    if not 0 <= found.state["stage"] < len(stages) or stages[found.state["stage"]] != found.state["name"]:
-        raise UsageError(
-            [
-                f"--resume {out}: {found.path.name} is of stage {found.state['stage']}, {found.state['name']!r}, and "
-                f"the run's stages are {', '.join(stages)}; put the checkpoints back that belong to this run"
-            ]
-        )
-    if extra["world"] != world.size:
-        raise UsageError(
-            [
-                f"--resume {out}: it ran as {extra['world']} processes, and now there are {world.size}; type: "
-                f"{common.resume(out, extra['world'])}"
-            ]
-        )
-    _trim(out, stages, found, world)
-    world.by_first(lambda: checkpoint.set_aside(found))
-    return found, []
-
-
-def _trim(out: Path, stages: Sequence[str], found: Found | None, world: World) -> int:
-    """Drop the epochs that will run again, and return how many they are."""
-    stage, epochs = (found.state["stage"], found.state["epoch"]) if found else (-1, 0)
-    try:
-        return world.by_first(lambda: folder.trim_metrics(out, stages, stage, epochs))
-    except ValueError as error:
-        raise UsageError([f"--resume {out}: {error}"]) from None
-
-
-def _newest(checkpoints: Path, world: World) -> Found:
-    """Every rank reads it; where one cannot, all say why. None is renamed before all have looked."""
-    found, wrong = None, None
-    try:
-        found = checkpoint.newest(checkpoints)
-    except CheckpointError as error:
-        wrong = error
-    if failed := [error for error in world.gather(wrong) if error]:
-        raise failed[0]
-    assert found is not None, "or an error says why"
-    return found
-
-
-def _done(plan: Plan, found: Found | None) -> int:
-    """Epochs that need not run again."""
-    if found is None:
-        return 0
-    stages, stage = list(plan.values()), found.state["stage"]
-    return sum(len(planned.kinds) for planned in stages[:stage]) + found.state["epoch"] - stages[stage].first

@@ -14,13 +14,14 @@ def list_classes(root: Path, count: int | None) -> list[str]:
     if not root.is_dir():
         raise FileNotFoundError(
             f"root={str(root)!r}: no such folder; {_EXPECTED}. Pass the folder that holds train and val, "
-            "such as root='/data/imagenet'"
+            "such as root='/data/imagenet' (on the command line: --data DIR)"
         )
     missing = [split for split in SPLITS if not (root / split).is_dir()]
     if missing:
         raise FileNotFoundError(
             f"root={str(root)!r}: holds {_some(sorted(os.listdir(root)))} and no folder {' or '.join(missing)}; "
-            f"{_EXPECTED}. Name the two folders so (a link will do), or pass the folder that holds them"
+            f"{_EXPECTED}. Name the two folders so (a link will do), or pass the folder that holds them (on the "
+            "command line: --data DIR)"
         )
     train, val = (_folders(root, split) for split in SPLITS)
     if train != val:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from acdc.errors import ArgumentError
+
 _GPU_VALUES = 1 << 24  # made at a time on a GPU: 64 MB, 5,461 images of 3 x 32 x 32
 
 
@@ -111,9 +113,8 @@ def hold_out(data: ImageData, count: int, *, seed: int = 0) -> ImageData:
     """
     total = len(data.train)
     if not 0 < count < total:
-        raise ValueError(
-            f"validation = {count}: {data.name} has {total:,} training images; set aside from 1 to {total - 1}"
-        )
+        allowed = f"{data.name} has {total:,} training images"
+        raise ArgumentError("count", received=count, allowed=allowed, instead=f"set aside from 1 to {total - 1}")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
     kept, held = order[count:].sort().values, order[:count].sort().values
     corrupted, notes = data.corrupted, data.notes

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from acdc.data.images import ImageData, Images
+from acdc.errors import ArgumentError
 from acdc.io import write_bytes
 
 Kind = Literal["always-wrong", "uniform"]
@@ -42,9 +43,8 @@ def corrupt(data: ImageData, count: int, *, seed: int, kind: Kind = "always-wron
     if kind not in get_args(Kind):
         raise ValueError(f"kind = {kind!r}: random labels are one of {', '.join(map(repr, get_args(Kind)))}")
     if not 0 < count <= total:
-        raise ValueError(
-            f"count = {count}: {data.name} has {total:,} training images; corrupt from 1 to {total} of them"
-        )
+        allowed = f"{data.name} has {total:,} training images"
+        raise ArgumentError("count", received=count, allowed=allowed, instead=f"corrupt from 1 to {total} of them")
     if data.classes < 2:
         raise ValueError(
             f"{data.name} has {data.classes} class: there is no other label to give; use 2 classes or more"

@@ -6,6 +6,7 @@ A TOML file with one table for each class below; recipes/ holds those of the pap
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from acdc import methods
@@ -147,7 +148,8 @@ class Recipe:
         if self.method.name == "dense":
             return None
         said = self.said_schedule()
-        return said if said is not None else self._built(None).schedule
+        method = None if said is not None else self.build_method()
+        return method.schedule if method else said
 
     def said_schedule(self) -> Schedule | None:
         """The phases the recipe itself gives, if it does."""
@@ -186,7 +188,11 @@ class Recipe:
         return schedule
 
     def build_method(self) -> Base | None:
-        """None for dense training."""
+        """Build the method, once for each recipe; None for dense training."""
+        return self._method
+
+    @cached_property
+    def _method(self) -> Base | None:
         if self.method.name == "dense":
             return None
         schedule = self.said_schedule()

@@ -13,7 +13,7 @@ from acdc.recipes.mistakes import RecipeError, SettingError
 from acdc.recipes.schema import Recipe, read_pattern
 from acdc.train import variants
 from acdc.train.equal import at_equal_flops, cost_of
-from acdc.train.facts import Facts, facts_of
+from acdc.train.loading import DataFacts, read_facts
 from acdc.train.variants import Variant
 
 _Reading = Callable[[], Recipe]
@@ -64,7 +64,7 @@ def plan(
     if base is None or epochs is None:  # said already
         return []
     sheet = _Sheet(args.recipe, settings, own, epochs)
-    facts = problems.attempt(lambda: facts_of(base, args.data)) if like and sound else None
+    facts = problems.attempt(lambda: read_facts(base, args.data)) if like and sound else None
     costs: dict[float | None, float | None] = {}
     cells: list[Cell] = []
     for entry in entries:
@@ -104,7 +104,7 @@ class _Sheet:
             yield sparsity, partial(load.read, self.recipe, [*shared, *fixed, *entry.settings])
 
 
-def _read(read: _Reading, cost: float | None, facts: Facts | None) -> tuple[Recipe | None, _Mistakes]:
+def _read(read: _Reading, cost: float | None, facts: DataFacts | None) -> tuple[Recipe | None, _Mistakes]:
     """A recipe, over as many epochs as the cost buys if there is one; and what is wrong with it."""
     recipe = None
     try:
@@ -116,7 +116,7 @@ def _read(read: _Reading, cost: float | None, facts: Facts | None) -> tuple[Reci
         return recipe, (SettingError.of(error),)
 
 
-def _cost(sheet: _Sheet, like: Variant, sparsity: float, facts: Facts | None) -> tuple[float | None, _Mistakes]:
+def _cost(sheet: _Sheet, like: Variant, sparsity: float, facts: DataFacts | None) -> tuple[float | None, _Mistakes]:
     """What `like` costs at a sparsity, which all others get; or what is wrong with it."""
     ((_, read),) = sheet.recipes(like, [sparsity])
     recipe, wrong = _read(read, None, None)

@@ -20,81 +20,53 @@ from acdc import methods
 from acdc.core.result import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 from acdc.data.labels import save_indices
 from acdc.flops.uses import forward_uses
-from acdc.measure.dynamics import count_model
 from acdc.recipes.schema import Recipe
 from acdc.runs import folder, predictions
 from acdc.runs.checkpoint import Found, MismatchError
 from acdc.runs.decode import decode, require
 from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunConfig, RunResult
 from acdc.train import environment
-from acdc.train.console import Console, Plan, Planned
+from acdc.train.console import Console
 from acdc.train.evaluate import evaluate
-from acdc.train.loading import Problem
+from acdc.train.loading import LoadedData
+from acdc.train.prepare import STAGE_TITLES, PreparedRun
 from acdc.train.recalibrate import recalibrate
 from acdc.train.setting import Setting
 from acdc.train.skipped import skipped
 from acdc.train.stage import Stage
 
 _FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 8 MB each
-TITLES = {"dense": "dense baseline", "finetune": "twin, fine-tuned"}
-
-
-def plan(recipe: Recipe) -> Plan:
-    """What will run. Fine-tuning the twin replaces the final compressed phase, so it takes as many epochs."""
-    epochs, schedule = recipe.epochs, recipe.schedule()
-    dense = Planned(TITLES["dense"] if schedule else "dense", 0, ("dense",) * epochs)
-    if schedule is None:
-        return {"dense": dense}
-    phases = [schedule.phase_at(epoch, 1) for epoch in range(epochs)]
-    final = sum(phase.final for phase in phases)
-    stages = {"dense": dense} if recipe.run.baseline else {}
-    stages[recipe.method.name] = Planned(_title(recipe), 0, tuple(phase.kind for phase in phases))
-    method = recipe.build_method()
-    if recipe.run.finetune and method and method.gives_twin():
-        stages["finetune"] = Planned(TITLES["finetune"], epochs - final, ("dense",) * final)
-    return stages
-
-
-def _title(recipe: Recipe) -> str:
-    return methods.find(recipe.method.name).title()
 
 
 def run(
-    recipe: Recipe,
-    problem: Problem,
-    setting: Setting,
-    out: Path,
-    console: Console,
-    *,
-    resume: Found | None = None,
-    settings: dict[str, Any],
+    prepared: PreparedRun, setting: Setting, out: Path, console: Console, *, resume: Found | None = None
 ) -> list[ModelResult]:
     """Run every stage that is left, and write the folder `out`."""
+    recipe, data = prepared.recipe, prepared.data
     start, by_first = time.perf_counter(), setting.world.by_first
-    by_first(lambda: _begin(recipe, problem, setting, out, resume, settings))
+    by_first(lambda: _begin(prepared, setting, out, resume))
     before = resume.state["extra"]["seconds"] if resume else 0.0
     outcomes = [decode(ModelResult, row) for row in resume.state["extra"]["outcomes"]] if resume else []
     with reproducible(recipe, setting.device):
-        for outcome in _stages(recipe, problem, setting, out, console, resume, outcomes, start - before):
+        for outcome in _stages(prepared, setting, out, console, resume, outcomes, start - before):
             outcomes.append(outcome)
     result = RunResult(
         models=tuple(outcomes),
         seconds=time.perf_counter() - start + before,
-        unreadable_test_images=unreadable(outcomes, problem),
+        unreadable_test_images=unreadable(outcomes, data.loaders.test.samples),
     )
     by_first(lambda: folder.write_json(out / "result.json", asdict(result)))
     return outcomes
 
 
-def unreadable(outcomes: Sequence[ModelResult], problem: Problem) -> int:
-    """Test images that no model could be judged on."""
+def unreadable(outcomes: Sequence[ModelResult], test_images: int) -> int:
+    """Count the test images that no model could be judged on."""
     judged = [outcome.test_images for outcome in outcomes if outcome.test_images is not None]
-    return problem.loaders.test.samples - min(judged) if judged else 0
+    return test_images - min(judged) if judged else 0
 
 
 def _stages(
-    recipe: Recipe,
-    problem: Problem,
+    prepared: PreparedRun,
     setting: Setting,
     out: Path,
     console: Console,
@@ -102,17 +74,19 @@ def _stages(
     outcomes: list[ModelResult],
     began: float,
 ) -> Iterator[ModelResult]:
+    recipe, data = prepared.recipe, prepared.data
     by_first, result = setting.world.by_first, None
-    uses = forward_uses(problem.new_model(recipe).to(setting.device), problem.example(setting.device))
-    for index, (name, planned) in enumerate(plan(recipe).items()):
+    uses: dict[str, float] = {}
+    for index, (name, planned) in enumerate(prepared.plan.items()):
         if resume and index < resume.state["stage"]:
             continue
-        method = recipe.build_method() if name not in TITLES else None
+        method = prepared.method if name not in STAGE_TITLES else None
         torch.manual_seed(recipe.run.seeds[0] + setting.world.rank * 7919)  # dropout differs between ranks
-        model = problem.new_model(recipe).to(setting.device)
+        model = data.new_model(recipe).to(setting.device)
+        uses = uses or forward_uses(model, data.example(setting.device))
         if recipe.train.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        stage = Stage(index, name, model, problem.loaders, recipe, setting, uses=uses, method=method)
+        stage = Stage(index, name, model, data.loaders, recipe, setting, uses=uses, method=method)
         stage.extra = partial(_of_the_run, stage, outcomes, began)
         if resume and index == resume.state["stage"]:
             _take_up(stage, resume)
@@ -125,12 +99,12 @@ def _stages(
             by_first(partial(_tell, row, stage, setting, out, console))
         result = _finish(stage)
         made: dict[str, predictions.Made] = {}
-        for title, file, weights in _recalibrated(_models(stage, result), stage, problem, setting):
+        for title, file, weights in _recalibrated(_models(stage, result), stage, data, setting):
             masks = result.masks if result and file == "sparse.safetensors" else {}
-            outcome, said = _measured(title, file, weights, stage, problem, setting, uses, masks)
+            outcome, said = _measured(title, file, weights, stage, data, setting, uses, masks)
             by_first(partial(write_safetensors, {out / file: weights}))
             if said is not None:
-                made[Path(file).stem] = predictions.Made(said, tuple(problem.loaders.test.unread))
+                made[Path(file).stem] = predictions.Made(said, tuple(data.loaders.test.unread))
             yield outcome
         if made:
             by_first(partial(predictions.add, out, made))
@@ -178,32 +152,32 @@ def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, Sta
     """Title, file and weights of what a stage leaves."""
     if result is None:
         title, file = {
-            "dense": (TITLES["dense"], "baseline"),
+            "dense": (STAGE_TITLES["dense"], "baseline"),
             "finetune": ("dense twin, fine-tuned", "finetuned"),
         }[stage.name]
         yield title, f"{file}.safetensors", to_cpu(stage.model.state_dict())
     else:
-        title, file = f"{_title(stage.recipe)}, sparse", "sparse"
+        title, file = f"{methods.find(stage.recipe.method.name).title()}, sparse", "sparse"
         yield title, "sparse.safetensors", result.sparse
     if stage.best_weights is not None:
         yield f"{title}, best", f"{file}-best.safetensors", stage.best_weights
     if stage.ema is not None:
         yield f"{title}, average", f"{file}-ema.safetensors", to_cpu(stage.ema.module.state_dict())
     if result is not None and result.dense is not None:
-        yield f"{_title(stage.recipe)}, dense twin", "dense.safetensors", result.dense
+        yield f"{methods.find(stage.recipe.method.name).title()}, dense twin", "dense.safetensors", result.dense
 
 
 def _recalibrated(
-    models: Iterator[tuple[str, str, StateDict]], stage: Stage, problem: Problem, setting: Setting
+    models: Iterator[tuple[str, str, StateDict]], stage: Stage, data: LoadedData, setting: Setting
 ) -> Iterator[tuple[str, str, StateDict]]:
     """Each model, and after it the same one with new batch-norm statistics, if the recipe asks for it."""
     for title, file, weights in models:
         yield title, file, weights
         if stage.recipe.run.recalibrate:
-            model = problem.new_model(stage.recipe).to(setting.device)
+            model = data.new_model(stage.recipe).to(setting.device)
             model.load_state_dict(weights)
-            recalibrate(model, problem.loaders.train, precision=stage.recipe.train.precision, setting=setting)
-            skipped(problem.loaders.train, setting.world)
+            recalibrate(model, data.loaders.train, precision=stage.recipe.train.precision, setting=setting)
+            skipped(data.loaders.train, setting.world)
             named = f"{file.removesuffix('.safetensors')}-recalibrated.safetensors"
             yield f"{title}, BN recalibrated", named, to_cpu(model.state_dict())
 
@@ -213,17 +187,17 @@ def _measured(
     file: str,
     weights: StateDict,
     stage: Stage,
-    problem: Problem,
+    data: LoadedData,
     setting: Setting,
     uses: Mapping[str, float],
     masks: Mapping[str, torch.Tensor],
 ) -> tuple[ModelResult, torch.Tensor | None]:
     """Of the weights as they are saved, in a plain new model; and its logits on the test images, if they are few."""
-    model = problem.new_model(stage.recipe).to(setting.device)
+    model = data.new_model(stage.recipe).to(setting.device)
     model.load_state_dict(weights)
-    few = setting.world.size == 1 and problem.loaders.test.samples * problem.classes <= _FEW
+    few = setting.world.size == 1 and data.loaders.test.samples * data.classes <= _FEW
     logits: list[torch.Tensor] | None = [] if few else None
-    score = evaluate(model, problem.loaders.test, stage.recipe, setting, logits)
+    score = evaluate(model, data.loaders.test, stage.recipe, setting, logits)
     found = count_model(model, uses)
     norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
     final = file in ("baseline.safetensors", "sparse.safetensors", "finetuned.safetensors")
@@ -251,12 +225,11 @@ def _biases(model: torch.nn.Module) -> int:
     return sum(m.bias.numel() for m in model.modules() if isinstance(m, kinds) and m.bias is not None)
 
 
-def _begin(
-    recipe: Recipe, problem: Problem, setting: Setting, out: Path, resume: Found | None, settings: dict[str, Any]
-) -> None:
-    """What a folder says before the first step: its labels, and config.json."""
-    if problem.images and problem.images.corrupted:
-        save_indices(problem.images, out / "labels.json")
+def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Found | None) -> None:
+    """Write what a folder says before the first step: its labels, and config.json."""
+    recipe, data, method = prepared.recipe, prepared.data, prepared.method
+    if data.images and data.images.corrupted:
+        save_indices(data.images, out / "labels.json")
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     where = environment.describe(setting.device)
     if resume:
@@ -264,15 +237,18 @@ def _begin(
         config["recipe"] = recipe.to_dict()  # what may change, such as data.bad_limit, holds from here on
         config.setdefault("resumed", []).append({"at": now, "from": resume.path.name, **where})
     else:
-        loaders, method = problem.loaders, recipe.build_method()
         config = {
-            **settings,
+            "command": "train",
+            "dataset": recipe.data.name,
+            "model": recipe.model.name,
+            "root": prepared.options.absolute_root,
+            "warnings": list(prepared.warnings),
             "started": now,
             "recipe": recipe.to_dict(),
             "method": {"name": method.name, **method.config()} if method else {"name": "dense"},
-            "steps_per_epoch": loaders.train.steps,
-            "data": problem.described(),
-            "notes": list(problem.notes),
+            "steps_per_epoch": data.loaders.train.steps,
+            "data": data.identity(),
+            "notes": list(data.notes),
             "execution": list(setting.execution.why),
             "processes": setting.world.size,
             **where,

@@ -1,4 +1,4 @@
-"""A recipe's data and model, as the loop wants them."""
+"""Load a recipe's data as batches for the training loop; or tell its facts, as published, where it is not there."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ from torch import nn
 from acdc import data, models
 from acdc.data.images import Batches, ImageData, Images, InMemory, hold_out
 from acdc.data.labels import corrupt
+from acdc.errors import ArgumentError, UsageError
 from acdc.measure.memorization import Memorization
 from acdc.recipes.schema import Recipe
 from acdc.train import environment
@@ -23,8 +24,37 @@ _EVALUATION_BATCH = 1000  # images of 32 x 32; fewer where they are larger
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
-    """What is learned: the batches, and what a model of it must look like."""
+class DataFacts:
+    """Numbers that describe a data set: how many images, of what shape, in how many classes."""
+
+    train: int
+    test: int
+    shape: tuple[int, int, int]
+    classes: int
+    validation: int = 0
+    missing: str | None = None  # why these describe the set as it is published, and not as it is here
+
+    def __str__(self) -> str:
+        validation = f", {self.validation:,} validation" if self.validation else ""
+        images = f"{self.train:,} training{validation} and {self.test:,} test images"
+        return f"{images} of {' x '.join(map(str, self.shape))}, {self.classes:,} classes"
+
+    def steps(self, batch_size: int) -> int:
+        """Return the number of steps in an epoch."""
+        return -(-self.train // batch_size)
+
+
+_PUBLISHED = {
+    "digits": DataFacts(train=1397, test=400, shape=(1, 8, 8), classes=10),
+    "cifar10": DataFacts(train=50_000, test=10_000, shape=(3, 32, 32), classes=10),
+    "cifar100": DataFacts(train=50_000, test=10_000, shape=(3, 32, 32), classes=100),
+    "imagenet": DataFacts(train=1_281_167, test=50_000, shape=(3, 224, 224), classes=1000),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedData:
+    """Batches of a data set, and what a model for it must look like."""
 
     loaders: Loaders
     classes: int
@@ -33,23 +63,32 @@ class Problem:
     images: ImageData | None = None  # where all of it is in memory
     files: str | None = None  # a checksum of all names, where images are read from folders
 
+    @property
+    def facts(self) -> DataFacts:
+        loaders = self.loaders
+        return DataFacts(
+            train=loaders.train.samples,
+            test=loaders.test.samples,
+            shape=self.shape,
+            classes=self.classes,
+            validation=loaders.validation.samples if loaders.validation else 0,
+        )
+
     def example(self, device: torch.device) -> torch.Tensor:
+        """Return a batch of one black image."""
         return torch.zeros(1, *self.shape, device=device)
 
     def new_model(self, recipe: Recipe) -> nn.Module:
-        """The same initial weights at each call: they are a function of the seed."""
-        channels, seed = self.shape[0], recipe.run.seeds[0]
-        return models.build(
-            recipe.model.name, classes=self.classes, in_channels=channels, seed=seed, **recipe.model.options
-        )
+        """Build the recipe's model. Its initial weights are a function of the seed, so each call returns the same."""
+        return build_model(recipe, self.facts)
 
-    def described(self) -> dict[str, Any]:
-        """What tells other data from these: a run is not gone on with on others."""
+    def identity(self) -> dict[str, Any]:
+        """Return what tells these data from others: a run is not resumed on others."""
         loaders = self.loaders
-        found: dict[str, Any] = {"train": loaders.train.samples, "test": loaders.test.samples}
+        counts: dict[str, Any] = {"train": loaders.train.samples, "test": loaders.test.samples}
         if loaders.validation:
-            found["validation"] = loaders.validation.samples
-        return found | ({"files": self.files} if self.files else {})
+            counts["validation"] = loaders.validation.samples
+        return counts | ({"files": self.files} if self.files else {})
 
     def close(self) -> None:
         """End worker processes, if there are any."""
@@ -57,46 +96,106 @@ class Problem:
             getattr(batches, "close", lambda: None)()
 
 
+def build_model(recipe: Recipe, facts: DataFacts) -> nn.Module:
+    """Build the recipe's model for such data, with the initial weights of the recipe's first seed."""
+    return models.build(
+        recipe.model.name,
+        classes=facts.classes,
+        in_channels=facts.shape[0],
+        seed=recipe.run.seeds[0],
+        **recipe.model.options,
+    )
+
+
+def load_data(
+    recipe: Recipe, device: torch.device, *, root: str | None, workers: int | None = None, world: World | None = None
+) -> LoadedData:
+    """Load a recipe's data, or raise a UsageError: where it lies, and that it is whole, is up to the user."""
+    try:
+        return load(recipe, device, root=root, workers=workers, world=world or World())
+    except BrokenPipeError:  # whoever reads our output has gone
+        raise
+    except (ModuleNotFoundError, ValueError, OSError) as error:
+        raise UsageError([str(error)]) from None
+
+
 def load(
     recipe: Recipe, device: torch.device, *, root: str | Path | None = None, workers: int | None = None, world: World
-) -> Problem:
-    """Raises ValueError or OSError, in words, for data that is missing, altered or does not fit the recipe."""
+) -> LoadedData:
+    """Load a recipe's data. A ValueError or OSError tells what is missing, altered or does not fit the recipe."""
     if data.describe(recipe.data.name).kind == "folder":
-        return _folder(recipe, device, root, workers, world)
-    said, seed = recipe.data, recipe.run.seeds[0]
-    images = data.load(said.name, root=root, **said.options)
-    if said.crop > (side := min(images.shape[1:])):
-        size = " x ".join(map(str, images.shape[1:]))
-        raise ValueError(f"data.crop = {said.crop:,}: images of {said.name} are {size}; set it to {side} or less")
-    if said.validation:
-        with _as_set("validation", "data.validation"):
-            images = hold_out(images, said.validation)
-    if said.corrupt:
-        with _as_set("count", "data.corrupt"):
-            images = corrupt(images, said.corrupt, seed=seed, kind=said.corrupt_kind)
+        return _load_folder(recipe, device, root, workers, world)
+    settings, seed = recipe.data, recipe.run.seeds[0]
+    images = data.load(settings.name, root=root, **settings.options)
+    if settings.crop > (side := min(images.shape[1:])):
+        raise _too_large_a_crop(recipe, images.shape[1:], side)
+    if settings.validation:
+        with _naming("data.validation"):
+            images = hold_out(images, settings.validation)
+    if settings.corrupt:
+        with _naming("data.corrupt"):
+            images = corrupt(images, settings.corrupt, seed=seed, kind=settings.corrupt_kind)
     _check_batch(recipe, len(images.train), world)
     images = images.to(device)
-    make = partial(_in_memory, images=images, recipe=recipe, world=world)
+    batches = partial(_in_memory, images=images, recipe=recipe, world=world)
     loaders = Loaders(
-        train=make(images.train, train=True),
-        test=make(images.test),
-        validation=make(images.validation) if images.validation else None,
+        train=batches(images.train, train=True),
+        test=batches(images.test),
+        validation=batches(images.validation) if images.validation else None,
         memorization=_memorization(images, recipe),
     )
-    return Problem(loaders=loaders, classes=images.classes, shape=images.shape, notes=images.notes, images=images)
+    return LoadedData(loaders=loaders, classes=images.classes, shape=images.shape, notes=images.notes, images=images)
+
+
+def read_facts(recipe: Recipe, root: str | None) -> DataFacts:
+    """Return the facts of the data as it lies here; those of the published set where there is none and `root` is None.
+
+    A place that was typed is a promise that the data is there: then an error says what is missing.
+    """
+    try:
+        loaded = load(recipe, torch.device("cpu"), root=root, workers=0, world=World())
+    except (FileNotFoundError, NotADirectoryError, ModuleNotFoundError) as error:
+        if root is not None or recipe.data.name not in _PUBLISHED:
+            raise
+        return _published(recipe, str(error))
+    loaded.close()
+    return loaded.facts
+
+
+def _published(recipe: Recipe, missing: str) -> DataFacts:
+    settings, known = recipe.data, _PUBLISHED[recipe.data.name]
+    train = known.train - settings.validation
+    for setting, value, most in (
+        ("data.validation", settings.validation, known.train - 1),
+        ("data.corrupt", settings.corrupt, train),
+        ("train.batch_size", recipe.train.batch_size, train),
+    ):
+        if value > most:
+            raise _too_many_images(setting, value, recipe, known.train, most)
+    size = settings.options.get("size", known.shape[1])
+    if settings.crop > size:
+        raise _too_large_a_crop(recipe, (size, size), size)
+    return DataFacts(
+        train=train,
+        test=known.test,
+        shape=(known.shape[0], size, size),
+        classes=settings.options.get("classes", known.classes),
+        validation=settings.validation,
+        missing=missing,
+    )
 
 
 @contextmanager
-def _as_set(argument: str, setting: str) -> Iterator[None]:
-    """Errors name what the recipe calls it."""
+def _naming(setting: str) -> Iterator[None]:
+    """Name a refused argument as the recipe does."""
     try:
         yield
-    except ValueError as error:
-        raise ValueError(str(error).replace(f"{argument} = ", f"{setting} = ", 1)) from None
+    except ArgumentError as error:
+        raise error.about(setting) from None
 
 
 def _in_memory(part: Images, *, images: ImageData, recipe: Recipe, world: World, train: bool = False) -> Batches:
-    said, seed = recipe.data, recipe.run.seeds[0]
+    settings, seed = recipe.data, recipe.run.seeds[0]
     pixels = images.shape[1] * images.shape[2]
     return InMemory(
         part,
@@ -104,8 +203,8 @@ def _in_memory(part: Images, *, images: ImageData, recipe: Recipe, world: World,
         batch_size=recipe.train.batch_size if train else max(1, _EVALUATION_BATCH * 1024 // pixels),
         train=train,
         seed=seed,
-        crop=said.crop,
-        flip=said.flip,
+        crop=settings.crop,
+        flip=settings.flip,
         channels_last=recipe.train.channels_last,
         rank=world.rank,
         world=world.size,
@@ -115,19 +214,22 @@ def _in_memory(part: Images, *, images: ImageData, recipe: Recipe, world: World,
 def _memorization(images: ImageData, recipe: Recipe) -> Memorization | None:
     if not images.corrupted:
         return None
-    said, seed = recipe.data, recipe.run.seeds[0]
-    return Memorization(images, crop=said.crop, flip=said.flip, seed=seed, channels_last=recipe.train.channels_last)
+    crop, flip = recipe.data.crop, recipe.data.flip
+    return Memorization(
+        images, crop=crop, flip=flip, seed=recipe.run.seeds[0], channels_last=recipe.train.channels_last
+    )
 
 
-def _folder(
+def _load_folder(
     recipe: Recipe, device: torch.device, root: str | Path | None, workers: int | None, world: World
-) -> Problem:
+) -> LoadedData:
     from acdc.data.image_folder import ImageFolder
 
-    said = recipe.data
+    settings = recipe.data
     for key in ("validation", "corrupt", "crop"):
-        if getattr(said, key):
-            raise ValueError(f"data.{key} = {getattr(said, key)}: not for images read from folders; leave it out")
+        if value := getattr(settings, key):
+            refused = "images read from folders have no such setting"
+            raise ArgumentError(f"data.{key}", received=value, allowed=refused, instead="leave it out")
     workers = workers if workers is not None else max(1, environment.cores() // world.size)
     shared: dict[str, Any] = {
         "device": device,
@@ -136,16 +238,16 @@ def _folder(
         "rank": world.rank,
         "world": world.size,
         "channels_last": recipe.train.channels_last,
-        "bad_limit": said.bad_limit,
-        "flip": said.flip,
-        **said.options,
+        "bad_limit": settings.bad_limit,
+        "flip": settings.flip,
+        **settings.options,
     }
-    place = data.find_root(root)
-    train = ImageFolder(place, "train", train=True, batch_size=recipe.train.batch_size, **shared)
-    test = ImageFolder(place, "val", train=False, batch_size=256 * world.size, **shared)
+    folder = data.find_root(root)
+    train = ImageFolder(folder, "train", train=True, batch_size=recipe.train.batch_size, **shared)
+    test = ImageFolder(folder, "val", train=False, batch_size=256 * world.size, **shared)
     _check_batch(recipe, train.samples, world)
-    size = said.options.get("size", 224)
-    return Problem(
+    size = settings.options.get("size", 224)
+    return LoadedData(
         loaders=Loaders(train=train, test=test),
         classes=len(train.class_names),
         shape=(3, size, size),
@@ -157,13 +259,22 @@ def _folder(
 def _check_batch(recipe: Recipe, samples: int, world: World) -> None:
     batch = recipe.train.batch_size
     if batch > samples:
-        raise ValueError(
-            f"train.batch_size = {batch:,}: {recipe.data.name} has {samples:,} training images; set it to {samples:,} "
-            "or less"
-        )
+        raise _too_many_images("train.batch_size", batch, recipe, samples, samples)
     last = samples % batch or batch
     if last < world.size:
-        raise ValueError(
-            f"train.batch_size = {batch:,}: the last batch of an epoch has {last} images for {world.size} processes; "
-            "set another batch size"
+        raise ArgumentError(
+            "train.batch_size",
+            received=batch,
+            allowed=f"the last batch of an epoch has {last} images for {world.size} processes",
+            instead="set another batch size",
         )
+
+
+def _too_many_images(setting: str, value: int, recipe: Recipe, images: int, most: int) -> ArgumentError:
+    allowed = f"{recipe.data.name} has {images:,} training images"
+    return ArgumentError(setting, received=value, allowed=allowed, instead=f"set it to {most} or less")
+
+
+def _too_large_a_crop(recipe: Recipe, size: tuple[int, ...], most: int) -> ArgumentError:
+    allowed = f"images of {recipe.data.name} are {' x '.join(map(str, size))}"
+    return ArgumentError("data.crop", received=recipe.data.crop, allowed=allowed, instead=f"set it to {most} or less")

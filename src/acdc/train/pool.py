@@ -17,7 +17,7 @@ from acdc.train import stopping
 from acdc.train.environment import cores
 
 if TYPE_CHECKING:
-    from acdc.train.place import Place
+    from acdc.train.prepare import RunOptions
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Ended:
     stopped: bool  # by a signal, with jobs left
 
 
-def run_all(jobs: Sequence[Job], place: "Place", at_once: int, resume_hint: str) -> Ended:
+def run_all(jobs: Sequence[Job], place: "RunOptions", at_once: int, resume_hint: str) -> Ended:
     """Every job that has no result yet. A signal is passed on, so that each that trains leaves a checkpoint; so is it
     where nobody reads what is printed here any more.
 
@@ -112,14 +112,14 @@ def stopped(stop: stopping.StopRequest, jobs: Sequence[Job], resume_hint: str, f
     """The exit code of several runs that were asked to stop; the first process says how to go on."""
     asked = stopping.Stopped(stop.signum or signal.SIGTERM)  # where another process was asked
     if first:
-        stopping.complain(f"acdc: stopped {asked}; {left(jobs)}: {resume_hint}")
+        stopping.complain(f"acdc: {asked}. {left(jobs)}: {resume_hint}")
     return asked.exit_code
 
 
 def stopped_at_once(jobs: Sequence[Job], resume_hint: str, killed: Sequence[Job] = (), first: bool = True) -> int:
     """As `stopped`, by a second Ctrl-C, which left no time for checkpoints."""
     if first:
-        stopping.complain(f"acdc: stopped at once; {left(jobs, killed)}: {resume_hint}")
+        stopping.complain(f"acdc: Stopped at once. {left(jobs, killed)}: {resume_hint}")
     return 130
 
 
@@ -127,17 +127,17 @@ def left(jobs: Sequence[Job], killed: Sequence[Job] = ()) -> str:
     """What there is of them by now, and what is lost of those that were ended as they trained."""
     done, kept = _done(jobs), sum(job.kept and not job.done for job in jobs)
     if not done + kept:
-        return "no run has come to a checkpoint; begin again with"
+        return "No run has a checkpoint yet. Start again with"
     lost = " and ".join(
         f"what {job.name} trained since its checkpoint" if job.kept else f"all that {job.name} trained"
         for job in killed
         if not job.done
     )
-    said = f"of {len(jobs)} runs {done} done and {kept} more with a checkpoint"
-    return f"{said}{f'; lost is {lost}' if lost else ''}; go on with"
+    runs = f"{done} of {len(jobs)} runs finished, {kept} {'has' if kept == 1 else 'have'} a checkpoint"
+    return f"{runs}. {f'Lost: {lost}. ' if lost else ''}Resume with"
 
 
-def _command(place: "Place", job: Job) -> list[str]:
+def _command(place: "RunOptions", job: Job) -> list[str]:
     command = [sys.executable, "-m", "acdc", "train", "--resume", str(job.folder), "--device", place.device.type]
     if place.root is not None:
         command += ["--data", place.root]

@@ -5,31 +5,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from acdc.cli import common
 from acdc.recipes.schema import Recipe
 from acdc.runs import folder
 from acdc.runs.decode import read_object, require
 from acdc.runs.records import RunResult
 from acdc.train import stopping
 from acdc.train.pool import Job, prepare, run_all, stopped, stopped_at_once
+from acdc.train.resume import resume_command
 from acdc.train.stopping import StopRequest
 
 if TYPE_CHECKING:
-    from acdc.train.place import Place
+    from acdc.train.prepare import RunOptions
 
 One = Callable[[Recipe, Path, StopRequest], int]
 """Trains one seed in its folder, unless asked to stop, and gives the exit code."""
 
 
-def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: One) -> int:
+def train_all(recipe: Recipe, place: "RunOptions", out: Path, jobs: int, one: One) -> int:
     """Every seed that has no result yet; then mean ± standard deviation over all of them."""
-    seeds, first, hint = recipe.run.seeds, place.world.first, common.resume(out, place.world.size)
+    seeds, first, hint = recipe.run.seeds, place.world.first, resume_command(out, place.world.size)
     jobs_of = {seed: Job(f"seed {seed}", out / f"seed-{seed}") for seed in seeds}
     left = [seed for seed, job in jobs_of.items() if not job.done]
 
     def begin() -> None:
         config = read_object(out / "config.json") or {"command": "train"}
-        folder.write_json(out / "config.json", {**config, "recipe": recipe.to_dict(), "root": place.whole_root})
+        folder.write_json(out / "config.json", {**config, "recipe": recipe.to_dict(), "root": place.absolute_root})
         for seed in left:
             prepare(recipe.with_seed(seed), jobs_of[seed].folder)
 
@@ -41,12 +41,10 @@ def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: One) ->
         code = _in_turn(jobs_of, recipe, place, one, hint)
     if not code and first:
         _summarise(out, seeds)
-        if place.report:
-            print(common.report_of(out))
     return code
 
 
-def _in_turn(jobs_of: dict[int, Job], recipe: Recipe, place: "Place", one: One, hint: str) -> int:
+def _in_turn(jobs_of: dict[int, Job], recipe: Recipe, place: "RunOptions", one: One, hint: str) -> int:
     world = place.world
     with stopping.listening() as stop:
         for seed, job in jobs_of.items():

@@ -34,8 +34,8 @@ class Stopped(Exception):  # noqa: N818  # nothing went wrong
 
 
 def why(signum: int) -> str:
-    """As the end of "stopped …"."""
-    return "as nobody reads its output any more" if signum == _UNREAD else f"by {signal.Signals(signum).name}"
+    """Return a sentence that says what stopped the run."""
+    return "Stopped: the output pipe was closed" if signum == _UNREAD else f"Stopped by {signal.Signals(signum).name}"
 
 
 class StopRequest:

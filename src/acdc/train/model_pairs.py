@@ -1,4 +1,4 @@
-"""Two models of runs to be compared: found by what was typed, and refused where they did not see the same images."""
+"""Pair up saved models to compare: look up what was typed, and refuse models that did not see the same images."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,8 @@ from acdc.errors import UsageError
 from acdc.recipes.schema import Recipe
 from acdc.runs import predictions
 from acdc.runs.predictions import Kept, Source
-from acdc.train import loading, weights
+from acdc.train import saved_models
+from acdc.train.loading import LoadedData
 
 _FIRST = ("sparse", "baseline")  # what a run stands for, where it holds several models
 _TWINS = ("dense", "finetuned", "baseline")  # what its sparse model is compared with
@@ -17,7 +18,7 @@ _TRAINING = ("crop", "flip", "validation", "corrupt", "corrupt_kind")  # what da
 
 
 @dataclass(frozen=True)
-class Model:
+class SavedModel:
     """A model of a run: weights in a file, kept predictions, or both; or what a checkpoint holds."""
 
     where: Path  # the run
@@ -32,14 +33,15 @@ class Model:
         return f"{self.where.absolute().name}/{self.name}"
 
 
-def pairs(first: str, second: str | None) -> list[tuple[Model, Model]]:
+def find_pairs(first: str, second: str | None) -> list[tuple[SavedModel, SavedModel]]:
+    """Return the two models typed; with one run typed, its sparse model and each of its dense ones."""
     if second is not None:
         a, b = (_model(text) for text in (first, second))
         if a.file.resolve() == b.file.resolve():
             raise UsageError([f"A {first} and B {second} are the same model; type two different ones"])
         return [(a, b)]
     a = _model(first)
-    if Path(first).suffix in weights.FILES:
+    if Path(first).suffix in saved_models.FILES:
         raise UsageError(
             [f"A {first} is one model, and B is missing; type another model after it, or the run's folder"]
         )
@@ -49,8 +51,8 @@ def pairs(first: str, second: str | None) -> list[tuple[Model, Model]]:
     return [(a, _read(a.where, name, a.recipe, a.test)) for name in twins]
 
 
-def labels(models: Iterable[Model]) -> dict[Path, str]:
-    """As short as tells them apart, by file: the model's name, with its run, or with the run's whole path."""
+def labels(models: Iterable[SavedModel]) -> dict[Path, str]:
+    """Return the shortest names that tell them apart, by file: without the run, with its name, or with its path."""
     each = {model.file: model for model in models}
     runs = {model.where for model in each.values()}
     if len(runs) == 1:
@@ -60,23 +62,23 @@ def labels(models: Iterable[Model]) -> dict[Path, str]:
     return {file: f"{model.where}/{model.name}" for file, model in each.items()}
 
 
-def _model(text: str) -> Model:
+def _model(text: str) -> SavedModel:
     path = Path(text)
-    where = weights.run_of(path)
+    where = saved_models.run_folder(path)
     if not (where / "config.json").is_file():
-        raise UsageError([f"{text}: {weights.no_run(path, where)}"])
-    recipe = weights.recipe_of(where)
-    test = weights.config_of(where).data.test
+        raise UsageError([f"{text}: {saved_models.why_no_run(path, where)}"])
+    recipe = saved_models.trained_recipe(where)
+    test = saved_models.read_config(where).data.test
     if test is None:
         raise UsageError([f"{text}: config.json does not say how many test images there were (data.test)"])
     if path.suffix == ".pt":
         if not path.is_file():
-            raise UsageError([weights.no_checkpoint(path)])
-        return Model(where, path.stem, path, recipe, test)
+            raise UsageError([saved_models.missing_checkpoint(path)])
+        return SavedModel(where, path.stem, path, recipe, test)
     names = _names(where)
-    name = path.stem if path.suffix in weights.FILES else next((name for name in _FIRST if name in names), None)
+    name = path.stem if path.suffix in saved_models.FILES else next((name for name in _FIRST if name in names), None)
     if not names:
-        instead = weights.a_checkpoint(where) or "type a folder that acdc train has finished"
+        instead = saved_models.checkpoint_hint(where) or "type a folder that acdc train has finished"
         raise UsageError([f"{text}: it holds neither a model nor predictions; {instead}"])
     if name is None or name not in names:
         there = ", ".join(f"{name}.safetensors" for name in names)
@@ -85,21 +87,21 @@ def _model(text: str) -> Model:
 
 
 def _names(where: Path) -> list[str]:
-    files = {Path(name).stem for name in weights.models(where)}
+    files = {Path(name).stem for name in saved_models.model_files(where)}
     return sorted(files | {*_kept(where)})
 
 
-def _read(where: Path, name: str, recipe: Recipe, test: int) -> Model:
-    """With its predictions, if they are of the file as it is now, and of images that are known."""
-    model, kept = Model(where, name, where / f"{name}.safetensors", recipe, test), _kept(where).get(name)
+def _read(where: Path, name: str, recipe: Recipe, test: int) -> SavedModel:
+    """Read a model, with its kept predictions if they belong to the file as it is now, and to images that are known."""
+    model, kept = SavedModel(where, name, where / f"{name}.safetensors", recipe, test), _kept(where).get(name)
     if kept is None:
         return model
     file, again = model.file, "it is run again instead of using them"
     if kept.source is Source.OTHER:
         return replace(model, note=f"{file} is not the file its kept predictions were made from: {again}")
     if kept.source is not Source.GONE and kept.rows + len(kept.unread) < test:
-        said = f"its kept predictions are of {kept.rows:,} of {test:,} test images, and do not say of which"
-        return replace(model, note=f"{file}: {said}: {again}")
+        unknown = f"its kept predictions cover {kept.rows:,} of {test:,} test images, and do not say which"
+        return replace(model, note=f"{file}: {unknown}: {again}")
     gone = f"{file} is gone: its kept predictions stand for it"
     return replace(model, kept=kept, note=gone if kept.source is Source.GONE else None)
 
@@ -111,11 +113,11 @@ def _kept(where: Path) -> dict[str, Kept]:
         raise UsageError([f"{error}; remove it to run the models"]) from None
 
 
-# What cannot be compared
+# Which cannot be compared
 
 
-def refuse_other_data(a: Model, b: Model) -> None:
-    """All that differs in what the two were tested on, at once."""
+def refuse_other_data(a: SavedModel, b: SavedModel) -> None:
+    """Refuse models that were tested on other images, and name all that differs."""
     data_a, data_b = a.recipe.data, b.recipe.data
     sides = [("data", data_a.name, data_b.name), ("test images", f"{a.test:,}", f"{b.test:,}")]
     for key in sorted({*data_a.options, *data_b.options}):
@@ -141,8 +143,8 @@ def refuse_other_data(a: Model, b: Model) -> None:
             raise UsageError([f"{model.where / predictions.FILE}: {why}; remove it"])
 
 
-def other_training(a: Model, b: Model) -> str | None:
-    """What differs in the images and labels the two learned from, which does not stand in the way."""
+def other_training(a: SavedModel, b: SavedModel) -> str | None:
+    """Return what differs in the images and labels the two learned from; they can be compared all the same."""
     data_a, data_b = a.recipe.data, b.recipe.data
     sides = [(f"data.{key}", getattr(data_a, key), getattr(data_b, key)) for key in _TRAINING]
     if data_a.corrupt and data_b.corrupt:
@@ -155,27 +157,27 @@ def _plain(value: Any) -> str:
     return "not set" if value is None else str(list(value) if isinstance(value, tuple) else value)
 
 
-def refuse_other_models(compared: Sequence[tuple[Model, Model]], problem: loading.Problem) -> None:
-    """What is on disk now against what the runs saw."""
+def refuse_changed_data(compared: Sequence[tuple[SavedModel, SavedModel]], data: LoadedData) -> None:
+    """Refuse models that were tested on other images than lie on disk now."""
     for model in (model for pair in compared for model in pair):
-        if model.test != problem.loaders.test.samples:
+        if model.test != data.loaders.test.samples:
             raise ValueError(
                 f"{model.where} was tested on {model.test:,} images, and {model.recipe.data.name} has "
-                f"{problem.loaders.test.samples:,} here; say where the run's data lies with --data"
+                f"{data.loaders.test.samples:,} here; say where the run's data lies with --data"
             )
-        if model.kept and model.kept.classes != problem.classes:
-            data, told = model.recipe.data.name, model.kept.classes
-            raise ValueError(f"{model} tells {told:,} classes apart, and {data} has {problem.classes:,}")
+        if model.kept and model.kept.classes != data.classes:
+            name, classes = model.recipe.data.name, model.kept.classes
+            raise ValueError(f"{model} tells {classes:,} classes apart, and {name} has {data.classes:,}")
 
 
-def refuse_other_images(models: Iterable[Model], problem: loading.Problem, seen: int) -> None:
-    """Of the first `seen` test images: what cannot be read now against what a run could not read."""
-    now = tuple(place for place in problem.loaders.test.unread if place < seen)
+def refuse_other_images(models: Iterable[SavedModel], data: LoadedData, seen: int) -> None:
+    """Refuse kept predictions if other images among the first `seen` can be read now than could be read then."""
+    now = tuple(place for place in data.loaders.test.unread if place < seen)
     for model in models:
         then = tuple(place for place in model.kept.unread if place < seen) if model.kept else now
         if then != now:
             raise ValueError(
-                f"{model}: its kept predictions are not of the test images that can be read now (could not be read "
+                f"{model}: its kept predictions do not cover the test images that can be read now (could not be read "
                 f"then: {predictions.without(then)}; now: {predictions.without(now)}); to run it again, remove "
                 f"{model.where / predictions.FILE}"
             )

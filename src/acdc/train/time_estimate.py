@@ -1,4 +1,4 @@
-"""How long a recipe will take: a few real steps on made images, in the recipe's precision and batch."""
+"""Estimate how long a recipe takes, from a few real steps on random images in the recipe's precision and batch."""
 
 import time
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class TooLargeError(Exception):
 
 
 def measure(recipe: Recipe, model: nn.Module, shape: tuple[int, ...], classes: int, device: torch.device) -> Timing:
-    """Trains `model` for a moment. Compiling is left out; CUDA graphs are not."""
+    """Train `model` for a moment and time it, with CUDA graphs, without compiling."""
     with reproducible(recipe, device):
         try:
             return _Bench(computable(recipe, device), model, shape, classes, device).run()

@@ -1,0 +1,251 @@
+"""Prepare a run: data, model, method, plan and execution, each settled once before the first step.
+
+acdc train, check, eval and compare-methods all begin here. `prepare` and `inspect` raise one UsageError that names
+everything that is wrong with a recipe on its data and device, or return the run with its warnings.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from acdc.errors import UsageError
+from acdc.methods.base import Base
+from acdc.recipes import load as recipes
+from acdc.recipes.mistakes import RecipeError, SettingError
+from acdc.recipes.schema import Recipe
+from acdc.sparsity.layers import Layers
+from acdc.train import environment, loading, planning, step
+from acdc.train.console import Plan, Planned
+from acdc.train.distributed import World
+from acdc.train.loading import DataFacts, LoadedData
+
+STAGE_TITLES = {"dense": "dense baseline", "finetune": "twin, fine-tuned"}  # of the stages that have no method
+_STAND_IN = DataFacts(train=1, test=1, shape=(3, 32, 32), classes=10)  # to check the rest where the data is wrong
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Where a run happens and who watches it: nothing that changes what it computes."""
+
+    device: torch.device
+    why_device: str = ""
+    root: str | None = None  # of the data
+    workers: int | None = None
+    world: World = field(default_factory=World)
+    log: tuple[str, ...] = ()  # services that get the metrics too
+    settings: tuple[str, ...] = ()  # that a run which has begun may still change; see differences.FREE
+    report: bool = True  # draw report.html as a run ends
+
+    @property
+    def absolute_root(self) -> str | None:
+        """Return the data's place as config.json keeps it: a run may be resumed from another folder."""
+        return str(Path(self.root).resolve()) if self.root else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """A run that is about to start. What costs time to build is built when it is first asked for, and once."""
+
+    recipe: Recipe
+    options: RunOptions
+    facts: DataFacts
+    loaded: LoadedData | None = None  # None where only the facts are needed, as in acdc check
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def data(self) -> LoadedData:
+        assert self.loaded is not None, "prepare() loads the data; inspect() reads its facts alone"
+        return self.loaded
+
+    @property
+    def device(self) -> torch.device:
+        return self.options.device
+
+    @property
+    def world(self) -> World:
+        return self.options.world
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.facts.steps(self.recipe.train.batch_size)
+
+    @property
+    def method(self) -> Base | None:
+        """Return the method, or None for dense training."""
+        return self.recipe.build_method()
+
+    @cached_property
+    def plan(self) -> Plan:
+        return plan_stages(self.recipe)
+
+    @cached_property
+    def execution(self) -> step.Execution:
+        """Choose how the steps run: compiled, replayed from CUDA graphs, or neither."""
+        steps = sum(len(stage.kinds) for stage in self.plan.values()) * self.steps_per_epoch
+        return step.choose(self.recipe.train, self.device, steps=steps, world=self.world.size)
+
+    @cached_property
+    def skeleton(self) -> nn.Module:
+        """Build the model on the meta device: to be counted, without the time and memory of its weights."""
+        with torch.device("meta"):
+            return loading.build_model(self.recipe, self.facts)
+
+    @cached_property
+    def layers(self) -> Layers | None:
+        """Find the weights that the method compresses, and those it leaves dense; None for dense training."""
+        return self.method.layers(self.skeleton) if self.method else None
+
+    def new_model(self) -> nn.Module:
+        """Build the model, with the initial weights of the recipe's seed."""
+        return loading.build_model(self.recipe, self.facts)
+
+
+def plan_stages(recipe: Recipe) -> Plan:
+    """Plan a run's stages. Fine-tuning the twin replaces the final compressed phase, so it takes as many epochs."""
+    epochs, method = recipe.epochs, recipe.build_method()
+    dense = Planned(STAGE_TITLES["dense"] if method else "dense", 0, ("dense",) * epochs)
+    if method is None:
+        return {"dense": dense}
+    phases = [method.schedule.phase_at(epoch, 1) for epoch in range(epochs)]
+    final = sum(phase.final for phase in phases)
+    stages = {"dense": dense} if recipe.run.baseline else {}
+    stages[recipe.method.name] = Planned(method.title(), 0, tuple(phase.kind for phase in phases))
+    if recipe.run.finetune and method.gives_twin():
+        stages["finetune"] = Planned(STAGE_TITLES["finetune"], epochs - final, ("dense",) * final)
+    return stages
+
+
+def read_recipe(
+    name: str, settings: Iterable[str], problems: list[str]
+) -> tuple[Recipe | None, tuple[SettingError, ...]]:
+    """Read a recipe as far as it can be read, with its mistakes, which are put into words in `problems`.
+
+    Usual values stand in for mistaken ones, so that the rest can be checked; where none can, the recipe is None.
+    """
+    try:
+        return recipes.read(name, settings), ()
+    except RecipeError as error:
+        problems += [f"{error.source}:", *error.problems]
+        return error.recipe, error.mistakes
+
+
+Loading = Callable[[Recipe, RunOptions], LoadedData]
+
+
+def load_data(recipe: Recipe, options: RunOptions) -> LoadedData:
+    """Load a recipe's data, or raise a UsageError."""
+    return loading.load_data(recipe, options.device, root=options.root, workers=options.workers, world=options.world)
+
+
+def prepare(
+    recipe: Recipe,
+    options: RunOptions,
+    *,
+    mistakes: Sequence[SettingError] = (),
+    problems: Sequence[str] = (),
+    resuming: bool = False,
+    load: Loading = load_data,
+    method_table: str = "method",
+) -> PreparedRun:
+    """Load the data and check the recipe against it; raise a UsageError that names all that is wrong.
+
+    mistakes      of reading the recipe, also in `problems`; what builds on a mistaken setting is not looked at
+    problems      found before this, in words: raised with the rest
+    resuming      a run whose method will do nothing is not started; one that has begun is only warned of
+    load          shares data between runs that have the same
+    method_table  what stands before the method's settings in advice on what to type
+    """
+    wrong, loaded = [*problems, *unsupported(recipe, options.device, resuming=resuming)], None
+    if not concern_data(mistakes):
+        try:
+            loaded = load(recipe, options)
+        except UsageError as error:
+            wrong += error.problems
+    draft = PreparedRun(recipe=recipe, options=options, facts=loaded.facts if loaded else _STAND_IN, loaded=loaded)
+    try:
+        return _check(draft, mistakes, wrong, resuming=resuming, method_table=method_table)
+    except UsageError:
+        if loaded is not None:
+            loaded.close()
+        raise
+
+
+def inspect(
+    recipe: Recipe,
+    options: RunOptions,
+    *,
+    mistakes: Sequence[SettingError] = (),
+    problems: Sequence[str] = (),
+    device_is_final: bool = False,
+) -> PreparedRun:
+    """Check a recipe as `prepare` does, without keeping its data: the published facts stand in where it is not found.
+
+    What the device cannot do is wrong if this is the device to train on (`device_is_final`), else a warning.
+    """
+    wrong, facts = [*problems], _STAND_IN
+    if not concern_data(mistakes):
+        try:
+            facts = loading.read_facts(recipe, options.root)
+        except (ValueError, OSError, ModuleNotFoundError) as error:
+            wrong.append(str(error))
+    warnings = unsupported(recipe, options.device)
+    if device_is_final:
+        wrong, warnings = wrong + warnings, []
+    if facts.missing:
+        warnings.append(f"data not found: {facts.missing}")
+    draft = PreparedRun(recipe=recipe, options=options, facts=facts, warnings=tuple(warnings))
+    return _check(draft, mistakes, wrong)
+
+
+def concern_data(mistakes: Iterable[SettingError]) -> bool:
+    """True if what is wrong with a recipe keeps its data from being loaded."""
+    return any(one.table == "data" or one.setting in ("run.seeds", "train.batch_size") for one in mistakes)
+
+
+def unsupported(recipe: Recipe, device: torch.device, *, resuming: bool = False) -> list[str]:
+    """Return what this device cannot do."""
+    why = step.unsupported(recipe.train.precision, device, begun=resuming)
+    return [f'train.precision = "{recipe.train.precision}": {why}'] if why else []
+
+
+def _check(
+    draft: PreparedRun,
+    mistakes: Sequence[SettingError],
+    problems: Sequence[str],
+    *,
+    resuming: bool = False,
+    method_table: str = "method",
+) -> PreparedRun:
+    """Return the run with all its warnings if nothing is wrong. What follows from unknown data is not looked at."""
+    recipe, facts, known = draft.recipe, draft.facts, draft.facts is not _STAND_IN
+    fit = planning.fit(
+        recipe,
+        classes=facts.classes,
+        shape=facts.shape,
+        steps=draft.steps_per_epoch if known else None,
+        wrong=mistakes,
+        typed=method_table,
+    )
+    wrong = fit.problems if resuming else fit.problems + fit.idle
+    warnings = (*fit.idle, *fit.warnings, *_too_many_threads(recipe, draft.device), *draft.warnings)
+    run = replace(draft, warnings=warnings)
+    if known and not wrong and not mistakes:
+        try:
+            _ = run.execution
+        except ValueError as error:
+            wrong.append(str(error))
+    if problems or wrong:
+        raise UsageError([*problems, *wrong])
+    return run
+
+
+def _too_many_threads(recipe: Recipe, device: torch.device) -> list[str]:
+    threads, cores = recipe.train.threads, environment.cores()
+    if device.type != "cpu" or threads <= cores:
+        return []
+    advice = f"set {cores} or less, or 0 for torch's own choice"
+    return [f"train.threads = {threads:,}: this machine has {cores} cores, and more threads slow each other; {advice}"]

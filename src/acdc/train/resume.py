@@ -1,0 +1,114 @@
+"""Find where a run can be resumed: the newest whole checkpoint that belongs to its recipe, data and processes."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from acdc.errors import UsageError
+from acdc.recipes import load as recipes
+from acdc.recipes.mistakes import RecipeError
+from acdc.recipes.schema import Recipe
+from acdc.runs import checkpoint, differences, folder
+from acdc.runs.checkpoint import CheckpointError, Found
+from acdc.runs.contents import check_contents
+from acdc.train import saved_models
+from acdc.train.distributed import World
+from acdc.train.prepare import PreparedRun
+
+
+def resume_command(out: Path, processes: int = 1) -> str:
+    """Return what to type to resume a run; on every node, where there are several."""
+    if processes == 1:
+        return f"acdc train --resume {out}"
+    nodes = max(1, processes // int(os.environ.get("LOCAL_WORLD_SIZE", processes)))
+    several = f"--nnodes {nodes} " if nodes > 1 else ""
+    return f"torchrun {several}--nproc-per-node {processes // nodes} -m acdc train --resume {out}"
+
+
+def read_interrupted(out: Path, settings: Sequence[str]) -> tuple[Recipe, str | None]:
+    """Read the recipe of a run that was interrupted, with `settings` changed, and where its data lay."""
+    if not (out / "config.json").is_file():
+        raise UsageError([f"--resume {out}: this folder holds no run (no config.json); type the run's folder"])
+    if (out / "result.json").is_file():
+        raise UsageError([f"--resume {out}: this run is complete; its table is in {out / 'result.json'}"])
+    config = saved_models.read_config(out)
+    try:
+        return recipes.from_dict(config.recipe.settings, settings), config.root
+    except RecipeError as error:
+        raise UsageError([f"--resume {out}:", *error.problems]) from None
+
+
+def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Found | None, list[str]]:
+    """Return the checkpoint to resume from, None where the run stopped before its first; and what to warn of then.
+
+    Epochs after it are dropped from the metrics, and damaged checkpoints after it are renamed.
+    """
+    recipe, world, stages = run.recipe, run.world, list(run.plan)
+    if difference := differences.data(saved_models.read_config(out).data, run.data.identity()):
+        raise UsageError(
+            [f"--resume {out}: its data have changed: {difference}; put them back (--data DIR), or start a new run"]
+        )
+    if not checkpoint.any_in(out / "checkpoints"):
+        lost = _trim_metrics(out, stages, None, world)
+        return None, [f"there is no checkpoint to resume from: {lost} epochs are trained again"] if lost else []
+    newest = find_newest(out / "checkpoints", world)
+    check_contents(newest.path, newest.state)
+    extra = newest.state["extra"]
+    if difference := differences.first(extra["recipe"], recipe.to_dict()):
+        raise UsageError(
+            [
+                f"--resume {out}: {newest.path.name} belongs to another recipe ({difference}); put this run's own "
+                "checkpoints back, or start a new run"
+            ]
+        )
+    stage, name = newest.state["stage"], newest.state["name"]
+    if not 0 <= stage < len(stages) or stages[stage] != name:
+        raise UsageError(
+            [
+                f"--resume {out}: {newest.path.name} belongs to stage {stage}, {name!r}, and the run's stages are "
+                f"{', '.join(stages)}; put this run's own checkpoints back"
+            ]
+        )
+    if extra["world"] != world.size:
+        raise UsageError(
+            [
+                f"--resume {out}: it ran as {extra['world']} processes, and now there are {world.size}; type: "
+                f"{resume_command(out, extra['world'])}"
+            ]
+        )
+    _trim_metrics(out, stages, newest, world)
+    world.by_first(lambda: checkpoint.set_aside(newest))
+    return newest, []
+
+
+def find_newest(checkpoints: Path, world: World) -> Found:
+    """Read the newest whole checkpoint on every rank; where one rank cannot, the error is raised on all of them.
+
+    Damaged ones are not renamed here: a rank that looks later would not see what the others saw.
+    """
+    newest, failure = None, None
+    try:
+        newest = checkpoint.newest(checkpoints)
+    except CheckpointError as error:
+        failure = error
+    if failures := [error for error in world.gather(failure) if error]:
+        raise failures[0]
+    assert newest is not None, "or an error says why"
+    return newest
+
+
+def epochs_done(run: PreparedRun, resume: Found | None) -> int:
+    """Count the epochs, over all stages, that need not run again."""
+    if resume is None:
+        return 0
+    stages, stage = list(run.plan.values()), resume.state["stage"]
+    return sum(len(planned.kinds) for planned in stages[:stage]) + resume.state["epoch"] - stages[stage].first
+
+
+def _trim_metrics(out: Path, stages: Sequence[str], resume: Found | None, world: World) -> int:
+    """Drop the epochs that will run again from the metrics, and return how many they are."""
+    stage, epochs = (resume.state["stage"], resume.state["epoch"]) if resume else (-1, 0)
+    try:
+        return world.by_first(lambda: folder.trim_metrics(out, stages, stage, epochs))
+    except ValueError as error:
+        raise UsageError([f"--resume {out}: {error}"]) from None

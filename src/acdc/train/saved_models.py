@@ -1,0 +1,222 @@
+"""The models that runs left on disk: find them, load their weights, and measure them again on the test images."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from acdc import integrity
+from acdc.errors import UsageError
+from acdc.flops.uses import forward_uses
+from acdc.measure.dynamics import ModelCounts, count_model
+from acdc.recipes import load as recipes
+from acdc.recipes.mistakes import RecipeError
+from acdc.recipes.schema import Recipe
+from acdc.runs import checkpoint, differences, predictions
+from acdc.runs.checkpoint import CheckpointError
+from acdc.runs.contents import check_contents
+from acdc.runs.decode import RecordError, read
+from acdc.runs.records import RunConfig, RunResult
+from acdc.train.evaluate import Score, evaluate
+from acdc.train.experiment import reproducible
+from acdc.train.loading import LoadedData
+from acdc.train.prepare import PreparedRun, RunOptions, load_data
+from acdc.train.setting import Setting
+from acdc.train.step import Execution, computable
+
+FILES = (".safetensors", ".pt")
+_NO_MODELS = ("masks.safetensors", predictions.FILE)
+
+
+class SavedModelError(ValueError):
+    """A model's file that is missing, damaged, or does not fit the run's model."""
+
+
+# Where they are
+
+
+def run_folder(path: Path) -> Path:
+    """Return the run's folder, given itself or a file in it: RUN/NAME.safetensors, RUN/checkpoints/NAME.pt."""
+    if path.suffix != ".pt":
+        return path.parent if path.suffix in FILES else path
+    inside = path.parent
+    return inside.parent if inside.name not in ("", "..") else inside.resolve().parent
+
+
+def read_config(run: Path) -> RunConfig:
+    """Read what a run wrote about itself, or raise a UsageError."""
+    config = read(RunConfig, run / "config.json")
+    if config is None:
+        raise UsageError([f"RUN {run}: {why_no_run(run, run)}"])
+    return config
+
+
+def trained_recipe(run: Path) -> Recipe:
+    """Read the recipe that a run was trained by."""
+    try:
+        return recipes.from_dict(read_config(run).recipe.settings)
+    except RecipeError as error:
+        raise UsageError([f"RUN {run}: config.json cannot be read ({error}); type another run"]) from None
+
+
+def model_files(run: Path) -> list[str]:
+    """List the files of a run's models, checkpoints apart."""
+    return [path.name for path in sorted(run.glob("*.safetensors")) if path.name not in _NO_MODELS]
+
+
+def checkpoint_hint(run: Path) -> str:
+    """Return what to type where there is no model; "" where there is no checkpoint either."""
+    newest = sorted((run / "checkpoints").glob("*.pt"))[-1:]
+    return f"type a checkpoint, such as {newest[0]}" if newest else ""
+
+
+def why_no_run(path: Path, run: Path) -> str:
+    """Return what is wrong with `path`, whose folder `run` holds no run, and what to type."""
+    if path.suffix == ".pt":
+        return (
+            f"expected a checkpoint where its run keeps it, and {run} holds no run (no config.json); "
+            "type RUN/checkpoints/NAME.pt"
+        )
+    seeds = sorted(inner.name for inner in run.glob("seed-*") if inner.is_dir())
+    if seeds:
+        return f"it holds several seeds: type one of them, such as {run / seeds[0]}"
+    holds = f"{run} holds" if path.suffix in FILES else "holds"
+    return f"{holds} no run (no config.json); type a folder of acdc train"
+
+
+def missing_checkpoint(path: Path) -> str:
+    """Return what to say of a checkpoint that is not there."""
+    return f"{path}: there is no such checkpoint; {checkpoint_hint(run_folder(path)) or 'the run has none'}"
+
+
+# Their run again, to evaluate them
+
+
+def load_run_data(run: Path, recipe: Recipe, options: RunOptions) -> LoadedData:
+    """Load a run's data: from the place typed, or from where it lay in training, if anything is there now."""
+    trained_on = read_config(run).root
+    root = options.root or (trained_on if trained_on and Path(trained_on).exists() else None)
+    return load_data(recipe, replace(options, root=root))
+
+
+def reopen_run(run: Path, trained: Recipe, options: RunOptions) -> PreparedRun:
+    """Prepare a run whose models are to be evaluated, in fp32 where the device does not support its precision."""
+    recipe = computable(trained, options.device)
+    loaded = load_run_data(run, recipe, options)
+    return PreparedRun(recipe=recipe, options=options, facts=loaded.facts, loaded=loaded)
+
+
+def data_difference(run: Path, data: LoadedData) -> str | None:
+    """Return in which way these are not the data of the run, or None if they are."""
+    return differences.data(read_config(run).data, data.identity())
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one saved model does on the test images."""
+
+    file: str
+    score: Score
+    counted: ModelCounts
+
+
+def measure_models(run: Path, files: Sequence[str], prepared: PreparedRun, problems: list[str]) -> list[Measurement]:
+    """Measure the models in these files; why one cannot be measured goes to `problems`."""
+    with reproducible(prepared.recipe, prepared.device):
+        return list(_measure(run, files, prepared, problems))
+
+
+def _measure(run: Path, files: Sequence[str], prepared: PreparedRun, problems: list[str]) -> Iterator[Measurement]:
+    device, data = prepared.device, prepared.data
+    setting = Setting(device=device, execution=Execution(False, False, ()), checkpoints=run / "checkpoints")
+    uses: dict[str, float] = {}
+    for name in files:
+        model = prepared.new_model().to(device)
+        uses = uses or forward_uses(model, data.example(device))
+        try:
+            load_weights(model, run / name)
+        except SavedModelError as error:
+            problems.append(str(error))
+            continue
+        score = evaluate(model, data.loaders.test, prepared.recipe, setting)
+        yield Measurement(name, score, count_model(model, uses))
+
+
+def read_accuracies(run: Path) -> tuple[dict[str, float], str]:
+    """Read the accuracies that a run wrote, by file; and why there are none."""
+    path = run / "result.json"
+    if not path.is_file():
+        return {}, f"{path} is not there: the run is not complete; resume it with: acdc train --resume {run}"
+    try:
+        result = read(RunResult, path)
+    except RecordError as error:
+        return {}, f"{path.name} cannot be read: nothing to compare with ({error})"
+    return {row.file: row.test_accuracy for row in result.models} if result else {}, ""
+
+
+# Their weights
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load a file's weights into the model, or raise a SavedModelError. Nothing in a file is executed.
+
+    A model that another tool wrote is loaded as it is, and a note says that nothing vouches for it.
+    """
+    weights = _read_checkpoint(path) if path.suffix == ".pt" else _read_model(path)
+    _check_shapes(model, weights, path)
+    model.load_state_dict(weights)
+
+
+def _read_model(path: Path) -> Mapping[str, torch.Tensor]:
+    try:
+        integrity.verify_safetensors(path)
+    except FileNotFoundError:
+        names = ", ".join(model_files(path.parent)) or "none"
+        raise SavedModelError(f"{path}: there is no such file; the folder's models are {names}") from None
+    except integrity.UnsealedError as error:
+        print(f"note: {error}; its weights are not verified")
+    except integrity.IntegrityError as error:
+        raise SavedModelError(f"{error}; restore the file from a copy, or train the run again") from None
+    except OSError as error:
+        raise SavedModelError(f"{path}: could not be read ({error.strerror or error})") from None
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SavedModelError(f"{path}: cut short, or not a safetensors file ({reason})") from None
+
+
+def _read_checkpoint(path: Path) -> Mapping[str, torch.Tensor]:
+    if not path.is_file():
+        raise SavedModelError(missing_checkpoint(path))
+    try:
+        state = checkpoint.load(path)
+        check_contents(path, state)
+        return state["model"]
+    except CheckpointError as error:
+        raise SavedModelError(str(error)) from None
+
+
+def _check_shapes(model: nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Refuse weights that do not fit the model, and name what does not."""
+    expected = model.state_dict()
+    faults = [
+        f"{what} {', '.join(sorted(keys)[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"
+        for what, keys in (("it lacks", {*expected} - {*weights}), ("it adds", {*weights} - {*expected}))
+        if keys
+    ]
+    faults += [
+        f"{key} is {_shape(weights[key])} and should be {_shape(value)}"
+        for key, value in expected.items()
+        if key in weights and weights[key].shape != value.shape
+    ][:3]
+    if faults:
+        raise SavedModelError(f"{path}: does not fit the run's model {type(model).__name__}: {'; '.join(faults)}")
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "one number"
