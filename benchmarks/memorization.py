@@ -26,7 +26,7 @@ from acdc.report.panels import draw_panels, read_curves
 from acdc.runs import folder
 from acdc.runs.decode import require
 from acdc.runs.records import RunResult
-from acdc.train import pool
+from acdc.train import jobs as pool
 from acdc.train.prepare import RunOptions
 from benchmarks import keeping, memorized
 from benchmarks.console import print_table, run, say
@@ -133,7 +133,7 @@ def train(options: argparse.Namespace) -> int:
     runs = {name: [*options.set, *said] for name, said in settings_of(options.epochs).items()}
     jobs = [pool.Job(name, options.out / name) for name in runs]
     for job in jobs:
-        pool.prepare(load.read(RECIPE, runs[job.name]), job.folder)
+        pool.make_folder(load.read(RECIPE, runs[job.name]), job.folder)
     code = pool.run_all(jobs, place, pool.read_jobs(options.jobs), "the same command").code
     if code:
         return code
