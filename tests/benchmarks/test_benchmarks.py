@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import digits, jpeg, memory, overhead, pages, rivals, select, tables
+from benchmarks import digits, jpeg, jpeg_training, memory, overhead, pages, rivals, select, tables
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -176,3 +176,17 @@ def _anywhere():
         **{"device": "cpu", "device_name": "a CPU", "cpu": "a CPU", "cores": 1, "threads": 1, "load": 0.0},
         **{"torch": "2", "python": "3", "acdc": "0", "commit": None, "run": "2024-01-01T00:00:00Z"},
     }
+
+
+def test_training_from_jpegs_is_measured_against_the_step_alone(tmp_path):
+    file = tmp_path / "jpeg_training.jsonl"
+    sizes = "--size 32 --images 20 --batch 4 --steps 2 --rounds 1 --workers 1 --parts 4".split()
+    where = ["--device", "cpu", "--model", "resnet18", "--precision", "fp32", "--results", str(file)]
+    assert jpeg_training.main([*sizes, *where]) == 0
+    rows = {row["source"]: row for row in lines(file)}
+    assert set(rows) == {jpeg_training.STEP, jpeg_training.LOADER, jpeg_training.BOTH}
+    for row in rows.values():
+        assert row["images_per_second"] == pytest.approx(4 / row["seconds"][0])
+        assert row["of_step"] == pytest.approx(rows[jpeg_training.STEP]["seconds"][0] / row["seconds"][0])
+    with pytest.raises(SystemExit):
+        jpeg_training.main(["--images", "2", "--batch", "4"])
