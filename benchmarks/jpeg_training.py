@@ -150,7 +150,7 @@ def copying_rate(device: torch.device, size: int) -> float:
 
 
 def _repeat(files: list[Path], count: int) -> None:
-    """Give the same files further names until there are `count`: an epoch then has batches enough to fill the queues."""
+    """Give the same files further names until there are `count`: an epoch then fills the queues."""
     for number in range(len(files), count):
         file = files[number % len(files)]
         file.with_name(f"{number}.JPEG").hardlink_to(file)
