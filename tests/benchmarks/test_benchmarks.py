@@ -180,7 +180,8 @@ def _anywhere():
 
 def test_training_from_jpegs_is_measured_against_the_step_alone(tmp_path):
     file = tmp_path / "jpeg_training.jsonl"
-    sizes = "--size 32 --images 20 --batch 4 --steps 2 --rounds 1 --workers 1 --parts 4".split()
+    numbers = {"size": 32, "images": 20, "batch": 4, "steps": 2, "rounds": 1, "workers": 1, "parts": 4}
+    sizes = [f"--{name}={number}" for name, number in numbers.items()]
     where = ["--device", "cpu", "--model", "resnet18", "--precision", "fp32", "--results", str(file)]
     assert jpeg_training.main([*sizes, *where]) == 0
     rows = {row["source"]: row for row in lines(file)}
