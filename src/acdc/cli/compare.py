@@ -13,7 +13,7 @@ from acdc.cli import options
 from acdc.cli.output import fp32_note, show_table
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
-from acdc.measure.agreement import Agreement
+from acdc.measure.agreement import Agreement, AgreementCounter
 from acdc.runs import folder
 from acdc.train import model_pairs, saved_models
 from acdc.train.experiment import reproducible
