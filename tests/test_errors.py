@@ -156,7 +156,7 @@ SURGERY = {
 OTHERS_ERRORS = {
     "data/image_folder.py",  # a worker of torch's that died
     "runs/checkpoint.py",  # torch's reader and writer, and its allocator
-    "train/planning.py",  # the first line of what a model raises
+    "recipes/fit.py",  # the first line of what a model raises
     "train/sinks.py",  # the first line of what a service raises
 }
 # Modules that still take errors of acdc apart. Nothing is to be added here.

@@ -14,7 +14,7 @@ import acdc
 ROOT = Path(acdc.__file__).parent
 ORDER = (
     ("_version",),
-    ("errors", "io", "limits", "integrity", "structure", "formatting"),
+    ("errors", "io", "limits", "integrity", "structure", "formatting", "import_path"),
     ("schedule", "schedules"),
     ("sparsity",),
     ("flops",),

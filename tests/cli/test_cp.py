@@ -12,7 +12,7 @@ from acdc.recipes import load
 @pytest.mark.parametrize("name", load.shipped())
 def test_a_copy_is_the_same_bytes_and_trains_the_same(name: str, tmp_path: Path) -> None:
     assert main(["cp", name, str(tmp_path / "copy.toml")]) == 0
-    assert (tmp_path / "copy.toml").read_bytes() == load.shipped()[name].read_bytes()
+    assert (tmp_path / "copy.toml").read_bytes() == load.text_of(name)
     copied, recipe = load.read(str(tmp_path / "copy.toml")).to_dict(), load.read(name).to_dict()
     assert copied.pop("name") == "copy"
     recipe.pop("name")

@@ -21,7 +21,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_it_shows_the_recipe_as_a_file_would_say_it(capsys: pytest.CaptureFixture[str], name: str) -> None:
     recipe = load.read(name)
     tables = tomllib.loads(to_toml(recipe))
-    tables["paper"] = tomllib.loads(load.find(name).read_text(encoding="utf-8")).get("paper", [])
+    tables["paper"] = tomllib.loads(load.text_of(name).decode()).get("paper", [])
     assert load.from_tables(name, tables) == recipe
     out = shown(capsys, name)
     assert to_toml(recipe) in out

@@ -31,7 +31,7 @@ from acdc.models.resnet_cifar import digits_net
 from acdc.recipes import load
 from acdc.runs import folder, predictions
 from acdc.runs.records import ModelResult
-from acdc.train import experiment, loading, planning
+from acdc.train import experiment, loading, prepare
 from acdc.train.console import open_console
 from acdc.train.distributed import World
 from acdc.train.evaluate import evaluate
@@ -841,8 +841,10 @@ def test_no_whole_checkpoint_is_an_error_that_loses_nothing(stopped: Path, capsy
 
 def test_a_recipe_is_planned_once(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what was said then is printed and kept, of a run that goes on as well."""
-    planned, fit = [], planning.fit
-    monkeypatch.setattr(planning, "fit", lambda recipe, **facts: planned.append(recipe) or fit(recipe, **facts))
+    planned, validate = [], prepare.validate
+    monkeypatch.setattr(
+        prepare, "validate", lambda recipe, *a, **k: planned.append(recipe) or validate(recipe, *a, **k)
+    )
     out, said = tmp_path / "run", "rate.warmup = 9: the run of 4 epochs is all warm-up"
     short = ["--epochs", "4", "--set", "run.baseline=false", "--set", "run.finetune=false", "--set", "rate.warmup=9"]
     assert main(["train", "--no-report", *short, "--device", "cpu", "--out", str(out)]) == 0

@@ -11,8 +11,7 @@ import torch
 
 from acdc.cli import main
 from acdc.errors import UsageError
-from acdc.recipes.shelf import shipped
-from acdc.recipes.toml import write_value
+from acdc.recipes.load import shipped, write_value
 from acdc.train.prepare import RunOptions, prepare, read_recipe
 from tests.fuzz.mutate import damaged_bytes, damaged_value
 

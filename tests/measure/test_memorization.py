@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from acdc.data.images import ImageData, Images, hold_out
-from acdc.data.labels import corrupt
+from acdc.data.random_labels import corrupt
 from acdc.measure.memorization import Memorization
 
 

@@ -75,5 +75,5 @@ def test_a_depthwise_weight_s_fan_out_is_its_own_channel_s() -> None:
 
 @pytest.mark.parametrize("wrong", [{"width": 0}, {"width": math.nan}, {"classes": 0}, {"in_channels": 0}])
 def test_impossible_shapes_are_refused(wrong: dict) -> None:
-    with pytest.raises(ValueError, match=r"expected a width .*above 0; .*write MobileNetV1\("):
+    with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}=.*: expected a .*number .*; .*write "):
         MobileNetV1(**wrong)

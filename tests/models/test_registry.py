@@ -80,4 +80,4 @@ def test_wrong_options_are_refused(name: str, options: dict, message: str) -> No
 def test_importing_the_registry_imports_no_model() -> None:
     code = "import sys, acdc.models; print(*(name for name in sys.modules if name.split('.')[0] in ('acdc', 'torch')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == {"acdc", "acdc._version", "acdc.models", "acdc.errors"}
+    assert set(done.stdout.split()) == {"acdc", "acdc._version", "acdc.models", "acdc.errors", "acdc.import_path"}

@@ -96,5 +96,5 @@ def test_initial_weights_have_he_s_variance() -> None:
     ],
 )
 def test_impossible_shapes_are_refused(wrong: dict) -> None:
-    with pytest.raises(ValueError, match=r"expected one count of blocks and one width.*write ResNet\("):
+    with pytest.raises(ValueError, match=r"^(blocks|widths|classes|in_channels)=.*: expected .* above 0; .*write "):
         ResNet(**wrong)

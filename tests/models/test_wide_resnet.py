@@ -187,8 +187,8 @@ def test_usual_weights_have_he_s_variance() -> None:
     [
         ({"depth": 27}, r"depth=27: expected 6 n \+ 4 .*write depth=28"),
         ({"depth": 4}, r"depth=4: .*write depth=10"),
-        ({"width": 0}, r"width=0, .*above 0; .*write WideResNet\("),
-        ({"classes": 0}, r"classes=0, .*above 0"),
+        ({"width": 0}, r"width=0: .*above 0; write width=1"),
+        ({"classes": 0}, r"classes=0: .*above 0"),
         ({"in_channels": 0}, r"in_channels=0: .*above 0"),
         ({"dropout": 1.0}, r"dropout=1.0: expected a fraction .*write dropout=0.3"),
         ({"dropout": math.nan}, r"dropout=nan"),

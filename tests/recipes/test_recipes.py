@@ -12,8 +12,7 @@ from acdc import models
 from acdc.cli.show import command
 from acdc.recipes import load
 from acdc.recipes.paper import beside, row_for, settings_of
-from acdc.recipes.schema import PaperRow, Recipe
-from acdc.recipes.words import keys_of
+from acdc.recipes.schema import PaperRow, Recipe, setting_names
 
 RECIPES = {name: load.read(name) for name in load.shipped()}
 ROWS = [(name, index) for name, recipe in RECIPES.items() for index in range(len(recipe.paper))]
@@ -100,7 +99,7 @@ def test_the_command_of_each_row_of_the_paper_gives_that_row(name: str, index: i
     for key, value in row.set.items():
         table, _, setting = key.partition(".")
         part = getattr(recipe, table)
-        got = getattr(part, setting, None) if setting in keys_of(type(part)) else part.options[setting]
+        got = getattr(part, setting, None) if setting in setting_names(type(part)) else part.options[setting]
         assert (list(got) if isinstance(got, tuple) else got) == (None if value == "" else value)
     assert not row.std or row.sparse or row.dense
 

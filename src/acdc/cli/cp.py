@@ -9,8 +9,8 @@ from typing import Any
 
 from acdc.errors import UsageError
 from acdc.io import usual_mode
-from acdc.recipes import shelf
-from acdc.recipes.mistakes import RecipeError
+from acdc.recipes import load
+from acdc.recipes.findings import RecipeError
 
 
 def add_to(verbs: Any) -> None:
@@ -26,7 +26,7 @@ def add_to(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        source = shelf.find(args.recipe)
+        source = load.find(args.recipe)
     except RecipeError as error:
         raise UsageError([f"{error.source}: {error.problems[0]}"]) from None
     target = Path(args.file)
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     if target.suffix != ".toml":
         raise UsageError([f"FILE {target}: a recipe's file ends in .toml; type {target}.toml"])
     try:
-        _write_new(target, source.read_bytes())
+        _write_new(target, load.text_of(args.recipe))
     except FileExistsError:
         raise UsageError([f"FILE {target}: it exists, and nothing is overwritten; type another name"]) from None
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 from acdc import data, methods, models
 from acdc.cli.output import show_table
 from acdc.errors import UsageError
-from acdc.recipes import shelf
+from acdc.recipes import load
 from acdc.schedule import Schedule
 
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _recipes() -> None:
     rows = []
-    for name, path in shelf.shipped().items():
+    for name, path in load.shipped().items():
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
         model, data_set = tables["model"]["name"], tables["data"]["name"]
         rows.append((name, model, data_set, str(_epochs(name, tables)), tables["about"]))
@@ -56,8 +56,6 @@ def _epochs(name: str, tables: Mapping[str, Any]) -> int:
     if epochs is None and isinstance(schedule, str):
         return Schedule.named()[schedule]().total_steps(1)
     if epochs is None:
-        from acdc.recipes import load
-
         return load.read(name).epochs
     return epochs
 

@@ -58,7 +58,7 @@ def readable_settings(args: argparse.Namespace, problems: list[str]) -> list[str
 def read_recipe(args: argparse.Namespace) -> "Recipe":
     """Read the recipe with the settings typed, or raise a UsageError with all its mistakes."""
     from acdc.recipes import load
-    from acdc.recipes.mistakes import RecipeError
+    from acdc.recipes.findings import RecipeError
 
     try:
         return load.read(args.recipe, settings(args))

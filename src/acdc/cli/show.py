@@ -8,9 +8,9 @@ from typing import Any
 
 from acdc.cli import options
 from acdc.cli.output import show_table
+from acdc.recipes.load import write_value
 from acdc.recipes.paper import settings_of
 from acdc.recipes.schema import PaperRow, Recipe
-from acdc.recipes.toml import write_value
 
 _TABLES = ("model", "data", "optimizer", "rate", "train", "method", "run")
 

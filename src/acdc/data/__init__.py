@@ -1,19 +1,22 @@
 """Data sets, each loaded to the device once; larger ones are read from a folder of images."""
 
-import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from acdc.errors import did_you_mean
+from acdc.errors import ArgumentError, did_you_mean
+from acdc.import_path import check_import_path, is_import_path
 
 if TYPE_CHECKING:
     import torch
 
     from acdc.data.images import ImageData
+
+
+IMAGE_SIZE = 224  # pixels on each side at which images of a folder are seen, unless data.size says otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,15 @@ _KNOWN = {
             kind="folder",
             summary="ImageNet, or any folder of images with one folder for each class",
             module="acdc.data.image_folder",
+            function="ImageFolder",
+            needs_root=True,
+        ),
+        Known(
+            name="folder",
+            kind="folder",
+            summary="your own JPEG or PNG files: DIR/train/CLASS/* and DIR/val/CLASS/*, seen at data.size (224) pixels",
+            module="acdc.data.image_folder",
+            function="ImageFolder",
             needs_root=True,
         ),
     )
@@ -77,15 +89,35 @@ def names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> Known:
-    """What is known of a data set before it is loaded."""
+    """Return what is known of a data set before it is loaded. An import path is not followed."""
     if name in _KNOWN:
         return _KNOWN[name]
-    there = f"there are {', '.join(_KNOWN)}{did_you_mean(name, _KNOWN)}"
-    raise ValueError(f"data = {name!r}: no data set has this name; {there}")
+    if is_import_path(name):
+        check_import_path("name", name)
+        return Known(name=name, kind="memory", summary="a function of your own", module="acdc.data.datasets")
+    expected = f"expected one of {', '.join(_KNOWN)}, or an import path such as 'mypkg.data:make'"
+    raise ArgumentError("name", received=name, allowed=f"{expected}{did_you_mean(name, _KNOWN)}")
+
+
+def option_types(name: str) -> dict[str, Any] | None:
+    """Return the options of a data set with their types; None for a function of the user's, which is not imported."""
+    known = describe(name)
+    if is_import_path(name):
+        return None
+    function = getattr(import_module(known.module), known.function)
+    hints = get_type_hints(function.__init__ if isinstance(function, type) else function, include_extras=True)
+    if known.kind == "folder":
+        return {option: hints[option] for option in ("size", "resize", "classes")}
+    return {option: hint for option, hint in hints.items() if option not in ("root", "device", "return")}
+
+
+def own_name(name: str, root: str | os.PathLike[str] | None = None) -> str:
+    """Return what a run on this data is called: a folder of images has its own name, not "folder"."""
+    return find_root(root).resolve().name if name == "folder" else name
 
 
 def find_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """Where data lies: `root`, else the environment variable ACDC_DATA, else the folder data."""
+    """Return where data lies: `root`, else the environment variable ACDC_DATA, else the folder data."""
     return Path(root if root is not None else os.environ.get("ACDC_DATA") or "data").expanduser()
 
 
@@ -99,15 +131,25 @@ def load(
     """Load a data set of kind "memory". `root` counts for those that need files; `options` are its loader's own."""
     known = describe(name)
     if known.kind == "folder":
-        raise ValueError(
-            f"data = {name!r} is read from a folder as training goes and is not loaded whole; use {known.module}"
+        raise ArgumentError(
+            "name",
+            received=name,
+            allowed="it is read from a folder as training goes, and is not loaded whole",
+            instead=f"use {known.module}",
         )
+    if is_import_path(name):
+        from acdc.data.datasets import load_datasets
+
+        return load_datasets(name, root=find_root(root), device=device, options=options)
     function: Callable[..., ImageData] = getattr(import_module(known.module), known.function)
-    allowed = [option for option in inspect.signature(function).parameters if option not in ("root", "device")]
-    unknown = [option for option in options if option not in allowed]
-    if unknown:
-        takes = f"takes {', '.join(allowed)}" if allowed else "takes no options"
-        raise ValueError(f"data = {name!r} does not know {', '.join(unknown)}; it {takes}")
+    allowed = option_types(name) or {}
+    for option, value in options.items():
+        if option not in allowed:
+            takes = f"{name} takes {', '.join(allowed)}" if allowed else f"{name} takes no options"
+            instead = f"leave {option} out"
+            raise ArgumentError(
+                option, received=value, allowed=f"{takes}{did_you_mean(option, allowed)}", instead=instead
+            )
     if known.needs_root:
         options["root"] = find_root(root)
     return function(device=device, **options)

@@ -1,16 +1,20 @@
 """scikit-learn's digits: 1,797 grey images of 8 x 8 pixels, ten classes. No download."""
 
+from typing import Annotated
+
 import torch
 
 from acdc.data.images import ImageData, Images
+from acdc.limits import Limits
 
 CLASSES = 10
 TRAIN, TEST = 1397, 400
 WHITE = 16  # pixels are counts of 0 to 16
+SplitSeed = Annotated[int, Limits(least=0, most=2**32 - 1, text="a whole number from 0 to 4294967295")]
 
 
-def load_digits(device: torch.device | str = "cpu", *, split_seed: int = 0) -> ImageData:
-    """The digits, with mean and deviation of the training images, on `device`.
+def load_digits(device: torch.device | str = "cpu", *, split_seed: SplitSeed = 0) -> ImageData:
+    """Load the digits, with mean and deviation of the training images, on `device`.
 
     Each class has the same share in both parts. The split has its own seed, so runs with other seeds share a test set.
     """

@@ -12,17 +12,21 @@ import multiprocessing
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from acdc.data import folders
+from acdc.data import IMAGE_SIZE, folders
 from acdc.data.images import BadImagesError, WorkerError
 from acdc.data.jpeg import Bad, Read, Reader, Request, check_installed, generator, prepare_worker
+from acdc.limits import Limits
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
+Pixels = Annotated[int, Limits(least=1, cap=10_000, text="pixels, 1 or more")]
+Classes = Annotated[int, Limits(least=1, cap=1_000_000, text="a number of class folders, 1 or more")]
 _AHEAD = 2  # batches each worker is ahead; this rank's share of them waits in shared memory (/dev/shm)
 
 _Copy = tuple[Tensor, Tensor, Tensor]
@@ -59,10 +63,10 @@ class ImageFolder:
         rank: int = 0,
         world: int = 1,
         channels_last: bool = True,
-        size: int = 224,
-        resize: int = 256,
+        size: Pixels = IMAGE_SIZE,
+        resize: Pixels = 256,
         bad_limit: int,
-        classes: int | None = None,
+        classes: Classes | None = None,
         flip: bool = True,
     ) -> None:
         check_installed()

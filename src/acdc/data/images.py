@@ -64,7 +64,7 @@ class FromFiles(Protocol):
 
 @dataclass(frozen=True)
 class Images:
-    """(N, channels, height, width) of uint8, and N labels."""
+    """Holds (N, channels, height, width) pixels, uint8 or float32, and N labels."""
 
     pixels: Tensor
     labels: Tensor

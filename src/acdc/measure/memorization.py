@@ -36,7 +36,7 @@ class Memorization:
                 "data",
                 Shown(data.name),
                 "it has no random labels, so there is nothing to memorise",
-                "set data.corrupt, or call acdc.data.labels.corrupt first",
+                "set data.corrupt, or call acdc.data.random_labels.corrupt first",
             )
         wrong = data.corrupted["given"] != data.corrupted["true"]
         index, given, true = (data.corrupted[key][wrong] for key in ("index", "given", "true"))

@@ -1,6 +1,7 @@
-"""Models of the paper's experiments, and a small one for the default run, built by name.
+"""Models of the paper's experiments, a small one for the default run, and any of a user's own, built by name.
 
     model = acdc.models.build("wrn28_10", classes=100, seed=0)
+    model = acdc.models.build("mypkg.nets:build", classes=100, seed=0)
 
 A model's module is imported when the model is built.
 """
@@ -11,13 +12,14 @@ from inspect import Parameter, signature
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from acdc.errors import did_you_mean
+from acdc.errors import ArgumentError, did_you_mean
+from acdc.import_path import call, check_import_path, is_import_path
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-# Where each model is made, and one line about it.
+# Where each model is built, and one line about it.
 _MODELS = {
     "digits_net": ("resnet_cifar.digits_net", "two residual blocks for 8 x 8 grey digits: 19,706 parameters"),
     "resnet20": ("resnet_cifar.resnet20", "ResNet20 for CIFAR-10 (memorization): 272,474 parameters"),
@@ -33,21 +35,35 @@ _KINDS = {int: (Integral, "a whole number"), float: (Real, "a number"), str: (st
 
 
 def names() -> tuple[str, ...]:
-    """Every name `build` knows."""
+    """Return the names of the models that come with acdc."""
     return tuple(_MODELS)
 
 
 def describe(name: str) -> str:
-    """One line about a model, with its size for the classes of the data set it is meant for."""
+    """Return one line about a model, with its size for the classes of the data set it is meant for."""
     _check_name(name)
     return _MODELS[name][1]
 
 
-def build(name: str, *, classes: int, in_channels: int = 3, seed: int | None = None, **options: Any) -> "nn.Module":
-    """The model of that name; `options` are its own, such as wrn28_10's `dropout` and `variant`.
+def check(name: str, options: Mapping[str, Any] | None = None) -> None:
+    """Raise an ArgumentError unless there is such a model with these options. An import path is not followed."""
+    if is_import_path(name):
+        check_import_path("name", name)
+        return
+    import torch
 
-    `seed` makes the initial weights a function of it alone; without one they come from torch's global generator.
+    with torch.device("meta"):
+        build(name, classes=10, **(options or {}))
+
+
+def build(name: str, *, classes: int, in_channels: int = 3, seed: int | None = None, **options: Any) -> "nn.Module":
+    """Return the model of that name; `options` are its own, such as wrn28_10's `dropout` and `variant`.
+
+    `seed` makes the initial weights a function of it alone; without one they come from torch's global generator. What
+    is at an import path gets classes (or num_classes), in_channels and seed where it names them.
     """
+    if is_import_path(name):
+        return _build_from_path(name, classes, in_channels, seed, options)
     _check_name(name)
     module, function = _MODELS[name][0].split(".")
     make = getattr(import_module(f"{__name__}.{module}"), function)
@@ -55,10 +71,31 @@ def build(name: str, *, classes: int, in_channels: int = 3, seed: int | None = N
     return make(classes=classes, in_channels=in_channels, seed=seed, **options)
 
 
+def _build_from_path(
+    path: str, classes: int, in_channels: int, seed: int | None, options: Mapping[str, Any]
+) -> "nn.Module":
+    import torch
+
+    offered = {"classes": classes, "num_classes": classes, "in_channels": in_channels, "seed": seed}
+    with torch.random.fork_rng(devices=(), enabled=seed is not None):  # leaves the global generator as it was
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+        model = call("name", path, offered=offered, options=options)
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(
+            "name",
+            received=path,
+            allowed=f"expected a torch.nn.Module, and it returns {type(model).__name__}",
+            instead="let it return the model",
+        )
+    return model
+
+
 def _check_name(name: str) -> None:
     if name not in _MODELS:
-        advice = did_you_mean(name, _MODELS) or "; for the default run's model write 'digits_net'"
-        raise ValueError(f"name={name!r}: expected one of {', '.join(map(repr, _MODELS))}{advice}")
+        instead = did_you_mean(name, _MODELS) or "; for the default run's model write 'digits_net'"
+        expected = f"expected one of {', '.join(map(repr, _MODELS))}, or an import path such as 'mypkg.nets:build'"
+        raise ArgumentError("name", received=name, allowed=f"{expected}{instead}")
 
 
 def _check_options(name: str, given: Mapping[str, Any], known: Mapping[str, Parameter]) -> None:
@@ -66,9 +103,12 @@ def _check_options(name: str, given: Mapping[str, Any], known: Mapping[str, Para
     for option, value in given.items():
         if option not in known:
             allowed = f"{name} has the options {', '.join(own)}" if own else f"{name} has no options"
-            advice = did_you_mean(option, own) or f"; leave {option} out"
-            raise ValueError(f"{option}={value!r}: {allowed} besides classes, in_channels and seed{advice}")
+            instead = did_you_mean(option, own) or f"; leave {option} out"
+            raise ArgumentError(
+                option, received=value, allowed=f"{allowed} besides classes, in_channels and seed{instead}"
+            )
         default = known[option].default
         kind, words = _KINDS[type(default)]
         if isinstance(value, bool) or not isinstance(value, kind):
-            raise ValueError(f"{option}={value!r}: expected {words}; write for example {option}={default!r}")
+            instead = f"write for example {option}={default!r}"
+            raise ArgumentError(option, received=value, allowed=f"expected {words}", instead=instead)

@@ -7,7 +7,8 @@ follow every convolution.
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.models.resnet_cifar import initialise
+from acdc.errors import ArgumentError
+from acdc.models.initialise import check_counts, initialise
 
 # Channels out of each pair, and the stride of its depthwise convolution.
 _PAIRS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
@@ -38,11 +39,10 @@ class MobileNetV1(nn.Module):
         self, *, width: float = 1.0, in_channels: int = 3, classes: int = 1000, seed: int | None = None
     ) -> None:
         super().__init__()
-        if not 1 / 16 <= width <= 16 or min(in_channels, classes) < 1:
-            raise ValueError(
-                f"width={width}, in_channels={in_channels}, classes={classes}: expected a width from 1/16 to 16 and "
-                "whole numbers above 0; for the paper's network write MobileNetV1(width=1.0, classes=1000)"
-            )
+        if not 1 / 16 <= width <= 16:
+            instead = "for the paper's network write MobileNetV1(width=1.0, classes=1000)"
+            raise ArgumentError("width", received=width, allowed="expected a number from 1/16 to 16", instead=instead)
+        check_counts(in_channels=in_channels, classes=classes)
         channels = int(32 * width)
         self.conv1 = nn.Conv2d(in_channels, channels, 3, stride=2, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)

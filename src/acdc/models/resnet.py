@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.models.resnet_cifar import initialise
+from acdc.errors import ArgumentError
+from acdc.models.initialise import check_counts, initialise
 
 
 class Basic(nn.Module):
@@ -68,11 +69,11 @@ class ResNet(nn.Module):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        if len(blocks) != 4 or min(*blocks, in_channels, classes) < 1:
-            raise ValueError(
-                f"blocks={tuple(blocks)}, in_channels={in_channels}, classes={classes}: expected four counts of "
-                "blocks, and all above 0; for ResNet50 write ResNet(block=Bottleneck, blocks=(3, 4, 6, 3))"
-            )
+        if len(blocks) != 4 or min(blocks) < 1:
+            instead = "for ResNet50 write ResNet(block=Bottleneck, blocks=(3, 4, 6, 3))"
+            allowed = "expected four counts of blocks, each above 0"
+            raise ArgumentError("blocks", received=tuple(blocks), allowed=allowed, instead=instead)
+        check_counts(in_channels=in_channels, classes=classes)
         self.conv1 = _conv(in_channels, 64, 7, 2)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)

@@ -4,12 +4,13 @@ A 3 x 3 convolution, stages of basic blocks (the first block of every stage but 
 average pooling, one linear layer. Three stages of three blocks make ResNet20.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+
+from acdc.errors import ArgumentError
+from acdc.models.initialise import check_counts, initialise
 
 
 class Block(nn.Module):
@@ -46,12 +47,12 @@ class ResNet(nn.Module):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        if len(blocks) != len(widths) or min(*blocks, *widths, in_channels, classes) < 1:
-            raise ValueError(
-                f"blocks={tuple(blocks)}, widths={tuple(widths)}, in_channels={in_channels}, classes={classes}: "
-                "expected one count of blocks and one width for each stage, all above 0; for ResNet20 write "
-                "ResNet(blocks=(3, 3, 3), widths=(16, 32, 64))"
-            )
+        for argument, counts in (("blocks", blocks), ("widths", widths)):
+            if len(counts) != len(blocks) or min(counts) < 1:
+                allowed = "expected one count of blocks and one width for each stage, all above 0"
+                instead = "for ResNet20 write ResNet(blocks=(3, 3, 3), widths=(16, 32, 64))"
+                raise ArgumentError(argument, received=tuple(counts), allowed=allowed, instead=instead)
+        check_counts(in_channels=in_channels, classes=classes)
         self.conv1 = _conv(in_channels, widths[0], 3, 1)
         self.bn1 = nn.BatchNorm2d(widths[0])
         stages, channels = [], widths[0]
@@ -71,43 +72,13 @@ class ResNet(nn.Module):
 
 
 def resnet20(*, in_channels: int = 3, classes: int = 10, seed: int | None = None) -> ResNet:
-    """ResNet20: 272,474 parameters for CIFAR-10."""
+    """Build ResNet20: 272,474 parameters for CIFAR-10."""
     return ResNet(blocks=(3, 3, 3), widths=(16, 32, 64), in_channels=in_channels, classes=classes, seed=seed)
 
 
 def digits_net(*, in_channels: int = 1, classes: int = 10, seed: int | None = None) -> ResNet:
-    """A small one for the 8 x 8 grey images of the digits: two stages of one block, 19,408 prunable weights."""
+    """Build a small one for the 8 x 8 grey images of the digits: two stages of one block, 19,408 prunable weights."""
     return ResNet(blocks=(1, 1), widths=(16, 32), in_channels=in_channels, classes=classes, seed=seed)
-
-
-def initialise(model: nn.Module, seed: int | None) -> None:
-    """He et al. 2015: normal weights of variance 2 / fan-out, and 1 / fan-in for the linear layer at the end.
-
-    An input of a grouped convolution meets the outputs of its own group only: those alone count as its fan-out.
-    """
-    generator = generator_of(seed)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            fan_out = module.out_channels // module.groups * math.prod(module.kernel_size)
-            std = math.sqrt(2) / math.sqrt(fan_out)
-        elif isinstance(module, nn.Linear):
-            std = 1 / math.sqrt(module.in_features)
-        else:
-            continue
-        fill(module.weight, lambda weight, std=std: weight.normal_(0, std, generator=generator))
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-
-
-def generator_of(seed: int | None) -> torch.Generator | None:
-    return None if seed is None else torch.Generator("cpu").manual_seed(seed)
-
-
-@torch.no_grad()
-def fill(param: Tensor, draw: Callable[[Tensor], Tensor]) -> None:
-    """Draws on the CPU whatever the parameter's device, so that a seed gives the same weights on each."""
-    if not param.is_meta:
-        param.copy_(draw(torch.empty(param.shape, dtype=param.dtype, device="cpu")))
 
 
 def _conv(in_channels: int, channels: int, size: int, stride: int) -> nn.Conv2d:

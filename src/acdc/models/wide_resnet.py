@@ -14,8 +14,9 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from acdc.errors import ArgumentError
+from acdc.models.initialise import check_counts, fill, generator_of, initialise
 from acdc.models.norm import SplitBatchNorm2d
-from acdc.models.resnet_cifar import fill, generator_of, initialise
 
 Variant = Literal["published", "usual"]
 
@@ -125,23 +126,24 @@ def initialise_as_torch(model: nn.Module, seed: int | None) -> None:
 
 def _check(depth: int, width: int, classes: int, dropout: float, in_channels: int, variant: str, splits: int) -> None:
     if splits < 1:
-        raise ValueError(f"bn_splits={splits}: expected the number of parts, 1 or more; write bn_splits=2 as published")
+        expected = "expected the number of parts, 1 or more"
+        raise ArgumentError("bn_splits", received=splits, allowed=expected, instead="write bn_splits=2 as published")
     if depth < 10 or (depth - 4) % 6:
         near = max(10, 6 * round((depth - 4) / 6) + 4)
-        raise ValueError(
-            f"depth={depth}: expected 6 n + 4 for n blocks in each stage (10, 16, 22, 28, …); write depth={near}"
-        )
-    if min(width, classes, in_channels) < 1:
-        raise ValueError(
-            f"width={width}, classes={classes}, in_channels={in_channels}: expected whole numbers above 0; for "
-            "WRN-28-10 write WideResNet(depth=28, width=10, classes=100)"
-        )
+        expected = "expected 6 n + 4 for n blocks in each stage (10, 16, 22, 28, …)"
+        raise ArgumentError("depth", received=depth, allowed=expected, instead=f"write depth={near}")
+    check_counts(width=width, classes=classes, in_channels=in_channels)
     if not 0 <= dropout < 1:
-        raise ValueError(
-            f"dropout={dropout}: expected a fraction from 0 to below 1; write dropout=0.3 as published, 0 for none"
+        raise ArgumentError(
+            "dropout",
+            received=dropout,
+            allowed="expected a fraction from 0 to below 1",
+            instead="write dropout=0.3 as published, 0 for none",
         )
     if variant not in ("published", "usual"):
-        raise ValueError(
-            f"variant={variant!r}: expected 'published' (the AC/DC paper's network) or 'usual' (Zagoruyko and "
-            "Komodakis's); write variant='published'"
+        raise ArgumentError(
+            "variant",
+            received=variant,
+            allowed="expected 'published' (the AC/DC paper's network) or 'usual' (Zagoruyko and Komodakis's)",
+            instead="write variant='published'",
         )

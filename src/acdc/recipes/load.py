@@ -1,96 +1,162 @@
-"""Reading recipes: TOML files, `a.b=value` settings, and every mistake of a file at once."""
+"""Reads recipes from TOML files with `a.b=value` settings on top, names every mistake at once, and writes TOML values.
 
+Finding and listing recipes does not import torch.
+"""
+
+import json
 import math
 import re
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from acdc import methods
 from acdc.errors import did_you_mean, suggest
-from acdc.recipes.mistakes import RecipeError, SettingError
-from acdc.recipes.schema import PaperRow, Recipe, read_pattern
-from acdc.recipes.shelf import find
-from acdc.recipes.shelf import shipped as shipped
-from acdc.recipes.validate import check
-from acdc.recipes.words import elsewhere, keys_of, no_such, parts_of_a_recipe, short, shown
+from acdc.recipes.findings import Finding, RecipeError, SettingError
+from acdc.recipes.schema import (
+    PaperRow,
+    Recipe,
+    read_pattern,
+    setting_names,
+    settings_called,
+    tables,
+    unknown_setting,
+)
 from acdc.schedule import Schedule
 
 _FREE = {"model", "data", "method"}  # tables whose other keys are options, checked by what takes them
-_TOO_DEEP = "brackets are nested too deeply"
 _MOST_DEPTH, _MOST_ITEMS, _MOST_LETTERS, _LARGEST = 10, 10_000, 10_000, 2**63
 _NEEDED = {"model.name": "resnet20", "data.name": "cifar10"}
+_ROWS = ".paper.toml"  # ends the file beside a recipe that holds its [[paper]] rows, where they are many
+_EXAMPLE = "for example --set method.sparsity=0.95"
+
+
+# Files
+
+
+def shipped() -> dict[str, Path]:
+    """Return the recipes that come with acdc by name."""
+    folder = Path(str(resources.files("acdc") / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml")) if not path.name.endswith(_ROWS)}
+
+
+def find(name: str) -> Path:
+    """Return the file of a shipped recipe, or `name` itself where that is a file."""
+    known, path = shipped(), Path(name)
+    if name in known:
+        return known[name]
+    if path.suffix == ".toml" and path.is_file():
+        return path
+    if path.suffix == ".toml":
+        raise _refused(name, "there is no such file", "`acdc ls` lists the recipes that come with acdc")
+    if path.is_file():
+        raise _refused(name, "a recipe's file ends in .toml", f"rename it to {path.name}.toml")
+    raise _refused(name, "no recipe has this name", f"`acdc ls` lists them{did_you_mean(name, known)}")
+
+
+def text_of(name: str) -> bytes:
+    """Return a recipe as one file would hold it, comments and the paper's rows included."""
+    path = find(name)
+    rows = path.with_suffix(_ROWS)
+    return b"\n".join(file.read_bytes() for file in (path, rows) if file == path or file.is_file())
 
 
 def read(name: str, settings: Iterable[str] = ()) -> Recipe:
-    """A recipe by name or file, with `a.b=value` settings on top."""
-    path = find(name)
+    """Return a recipe by name or file, with `a.b=value` settings on top; or raise a RecipeError with every mistake."""
+    path, wrong = find(name), ""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # also of numbers with thousands of digits
-        raise RecipeError(str(path), [SettingError("", f"this is not TOML: {error}")]) from None
+        values = tomllib.loads(text_of(name).decode("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        wrong = f"this is not TOML: {error}"
+    except UnicodeDecodeError as error:
+        wrong = f"this is not TOML: it is not text in UTF-8 ({error.reason} at byte {error.start:,})"
     except RecursionError:
-        raise RecipeError(str(path), [SettingError("", f"this is not TOML: {_TOO_DEEP}")]) from None
+        wrong = "this is not TOML: brackets are nested too deeply"
+    except ValueError:  # Python reads no number of more than 4,300 digits
+        wrong = "a number in it has thousands of digits, and no setting has; write a shorter one"
     except OSError as error:
-        raise RecipeError(str(path), [SettingError("", f"it cannot be read: {error.strerror}")]) from None
-    return from_tables(path.stem, tables, settings, source=str(name))
+        wrong = f"it cannot be read: {error.strerror}"
+    else:
+        return from_tables(path.stem, values, settings, source=str(name))
+    raise _refused(str(path), wrong)
 
 
-def from_tables(name: str, tables: Mapping[str, Any], settings: Iterable[str] = (), *, source: str = "") -> Recipe:
-    """Settings come after the tables, and give way to none of them: see _give_way."""
-    problems: list[SettingError] = []
-    changed = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
-    said = {key for setting in settings if (key := _set(changed, setting, problems))}
-    _give_way(changed, said)
-    bad: set[str] = set()
-    recipe = _recipe(name, changed, problems, bad)
-    if recipe is not None:  # what mentions a setting already named follows from that, and is left out
-        problems += [problem for problem in check(recipe) if not any(key in str(problem) for key in bad)]
-    if problems or recipe is None:
-        raise RecipeError(source or name, {str(problem): problem for problem in problems}.values(), recipe)
+def from_tables(name: str, values: Mapping[str, Any], settings: Iterable[str] = (), *, source: str = "") -> Recipe:
+    """Return the recipe of these tables, with `a.b=value` settings on top; see _give_way for what they replace."""
+    from acdc.recipes.validate import validate  # which imports torch
+
+    findings: list[Finding] = []
+    changed = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+    typed = {key for setting in settings if (key := _set(changed, setting, findings))}
+    _give_way(changed, typed)
+    recipe = _recipe(name, changed, findings)
+    if recipe is not None:
+        findings += validate(recipe, known=findings)
+    errors = {str(one): one for one in findings if one.level == "error"}
+    if errors or recipe is None:
+        raise RecipeError(source or name, tuple(errors.values()), recipe)
     return recipe
 
 
 def from_dict(state: Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
-    """What Recipe.to_dict gave, after a trip through JSON, with settings on top.
+    """Return the recipe that Recipe.to_dict wrote, after a trip through JSON, with settings on top.
 
     A setting that came after it was written has its default, as it had in effect.
     """
-    tables: dict[str, Any] = {key: dict(v) if isinstance(v, Mapping) else v for key, v in state.items()}
+    values: dict[str, Any] = {key: dict(v) if isinstance(v, Mapping) else v for key, v in state.items()}
     for free in _FREE:
-        if isinstance(tables.get(free), dict) and isinstance(options := tables[free].pop("options", {}), Mapping):
-            tables[free] |= options
-    name = tables.pop("name", "")
-    return from_tables(str(name), {key: _without_none(value) for key, value in tables.items()}, settings)
+        if isinstance(values.get(free), dict) and isinstance(options := values[free].pop("options", {}), Mapping):
+            values[free] |= options
+    name = values.pop("name", "")
+    return from_tables(str(name), {key: _without_none(value) for key, value in values.items()}, settings)
+
+
+# Values
 
 
 def parse_value(text: str) -> Any:
-    """As in TOML: 0.9, true, [1, 2], "text"; and .9 is a number too. Anything else is text."""
+    """Read a value as TOML writes it: 0.9, true, [1, 2], "text". A number may be .9 too; anything else is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # also numbers with thousands of digits, and brackets by the thousand
         return float(text) if re.fullmatch(r"[+-]?(\.\d+|\d+\.)(e[+-]?\d+)?", text, re.IGNORECASE) else text
 
 
-# Inside
+def write_value(value: Any) -> str:
+    """Write a value as TOML, on one line: the standard library only reads it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {write_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(write_value, value))}]"
+    return repr(value)
 
 
-def _set(tables: dict[str, Any], setting: str, problems: list[SettingError]) -> str | None:
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+
+
+# Settings on top of a file
+
+
+def _set(values: dict[str, Any], setting: str, findings: list[Finding]) -> str | None:
     """Change one value, and return its key. An empty value takes the setting back to its default."""
     key, equals, text = setting.partition("=")
     parts = key.strip().split(".")
-    if not equals or not all(parts):
-        example = "expected table.key=value, for example --set method.sparsity=0.95"
-        problems.append(SettingError("", f"--set {setting}: {example}"))
-        return None
-    if len(parts) == 1:
-        instead = suggest(elsewhere(parts[0])) or ", for example --set method.sparsity=0.95"
-        problems.append(SettingError("", f"--set {setting}: expected table.key=value{instead}"))
+    if not equals or not all(parts) or len(parts) == 1:
+        whole = equals and all(parts)
+        instead = (suggest(settings_called(parts[0])) if whole else "") or f", {_EXAMPLE}"
+        findings.append(_finding("", f"--set {setting}: expected table.key=value{instead}"))
         return None
     *path, last = parts
-    table = tables
+    table = values
     for part in path:
         inner = table.get(part)
         table[part] = dict(inner) if isinstance(inner, Mapping) else {}
@@ -101,84 +167,87 @@ def _set(tables: dict[str, Any], setting: str, problems: list[SettingError]) -> 
     return ".".join(parts)
 
 
-def _give_way(tables: dict[str, Any], said: set[str]) -> None:
-    """What a file says gives way to a setting that settles the same thing.
+def _give_way(values: dict[str, Any], typed: set[str]) -> None:
+    """Drop what a file says where a setting that was typed settles the same thing.
 
     A number of epochs takes the place of a schedule of fixed length, a schedule that of the number of epochs, a pattern
     such as 2:4, which fixes the sparsity, that of the sparsity and its distribution, and a method that does not
     alternate that of phases, whose number of epochs it keeps.
     """
-    method, train = (tables[key] if isinstance(tables.get(key), dict) else {} for key in ("method", "train"))
+    method, train = (values[key] if isinstance(values.get(key), dict) else {} for key in ("method", "train"))
     name, schedule = method.get("name"), method.get("schedule")
     own = name == "dense" or (name in methods.names() and not methods.find(name).alternates)
-    if own and "method.name" in said and "method.schedule" not in said and schedule is not None:
+    if own and "method.name" in typed and "method.schedule" not in typed and schedule is not None:
         del method["schedule"]
         if isinstance(schedule, str) and schedule in Schedule.named() and "epochs" not in train:
-            tables.setdefault("train", train)["epochs"] = Schedule.named()[schedule]().total_steps(1)
+            values.setdefault("train", train)["epochs"] = Schedule.named()[schedule]().total_steps(1)
         schedule = None
     fixed_length = isinstance(schedule, str) or (isinstance(schedule, Mapping) and "total" in schedule)
-    if fixed_length and "train.epochs" in said and "method.schedule" not in said:
+    if fixed_length and "train.epochs" in typed and "method.schedule" not in typed:
         del method["schedule"]
-    elif fixed_length and "method.schedule" in said and "train.epochs" not in said:
+    elif fixed_length and "method.schedule" in typed and "train.epochs" not in typed:
         train.pop("epochs", None)
-    if "method.pattern" in said:
+    if "method.pattern" in typed:
         try:
             sparsity = read_pattern(str(method.get("pattern"))).sparsity
         except ValueError:  # named later, with all other mistakes
             return
         if sparsity is not None:
-            if "method.sparsity" not in said:
+            if "method.sparsity" not in typed:
                 method["sparsity"] = sparsity
-            if "method.distribution" not in said:
+            if "method.distribution" not in typed:
                 method.pop("distribution", None)
 
 
-def _recipe(name: str, tables: dict[str, Any], problems: list[SettingError], bad: set[str]) -> Recipe | None:
-    """With defaults in place of the `bad` values, so that the rest can be checked; None where nothing stands in."""
-    parts = parts_of_a_recipe()
+# Tables into dataclasses
+
+
+def _recipe(name: str, values: dict[str, Any], findings: list[Finding]) -> Recipe | None:
+    """Build the recipe with defaults in place of values that are wrong; None where a needed one has no default."""
+    parts = tables()
     allowed = [*parts, "about", "paper"]
-    for key, value in tables.items():
+    for key, value in values.items():
         if key not in allowed:
             what = f"[{key}]: no such table" if isinstance(value, Mapping) else f"{key}: no such setting"
-            instead = suggest(elsewhere(key)) or did_you_mean(key, allowed)
-            problems.append(SettingError("", f"{what}; allowed are {', '.join(allowed)}{instead}"))
-    built = {key: _build(key, part, tables.get(key, {}), problems, bad) for key, part in parts.items()}
-    about, rows = tables.get("about", ""), tables.get("paper", [])
+            instead = suggest(settings_called(key)) or did_you_mean(key, allowed)
+            findings.append(_finding("", f"{what}; allowed are {', '.join(allowed)}{instead}"))
+    built = {key: _build(key, part, values.get(key, {}), findings) for key, part in parts.items()}
+    about, rows = values.get("about", ""), values.get("paper", [])
     if not isinstance(about, str):
-        problems.append(SettingError("about", f" = {short(about)}: expected text"))
+        findings.append(_finding("about", "expected text", about))
     if not isinstance(rows, list | tuple):
-        problems.append(SettingError("paper", ": expected rows, each under a line [[paper]]"))
+        findings.append(_finding("paper", "expected rows, each under a line [[paper]]"))
         rows = []
-    paper = tuple(_build("paper", PaperRow, row, problems, bad) for row in rows)
+    paper = tuple(_build("paper", PaperRow, row, findings) for row in rows)
     return None if None in built.values() else Recipe(name=name, about=about, paper=paper, **built)  # type: ignore[arg-type]
 
 
-def _build(table: str, part: type, said: Any, problems: list[SettingError], bad: set[str]) -> Any:
-    if not isinstance(said, Mapping):
-        written = f"written as [{table}] and lines below it"
-        problems.append(SettingError(table, f" = {short(said)}: expected a table of settings, {written}"))
-        bad.add(f"{table}.")
-        said = {}
-    hints, known, free = get_type_hints(part), keys_of(part), table in _FREE
+def _build(table: str, part: type, given: Any, findings: list[Finding]) -> Any:
+    is_table = isinstance(given, Mapping)
+    if not is_table:
+        written = f"expected a table of settings, written as [{table}] and lines below it"
+        findings.append(_finding(table, written, given))
+        given = {}
+    hints, known, free = get_type_hints(part), setting_names(part), table in _FREE
     values: dict[str, Any] = {"options": {}} if free else {}
-    for key, value in said.items():
+    for key, value in given.items():
         if key not in known and not free:
-            problems.append(no_such(table, key, known))
+            findings.append(Finding(unknown_setting(table, key, known)))
             continue
         try:
             _check_size(value)
             if key in known:
-                values[key] = _convert(value, hints[key])
+                values[key] = convert(value, hints[key])
             else:
                 values["options"][key] = value
         except ValueError as error:
-            problems.append(SettingError(f"{table}.{key}", f" = {shown(value)}: expected {error}"))
-            bad.add(f"{table}.{key}")
-    needed = [f"{table}.{f.name}" for f in fields(part) if f.default is MISSING and f.default_factory is MISSING]
+            findings.append(_finding(f"{table}.{key}", f"expected {error}", value))
+    needed = [f.name for f in fields(part) if f.default is MISSING and f.default_factory is MISSING]
     for key in needed:
-        if key.partition(".")[2] not in said and f"{table}." not in bad:
-            problems.append(SettingError(key, f' is not set: it must be, for example {key} = "{_NEEDED[key]}"'))
-    return part(**values) if all(key.partition(".")[2] in values for key in needed) else None
+        if key not in given and is_table:
+            setting = f"{table}.{key}"
+            findings.append(_finding(setting, f'it must be set, for example {setting} = "{_NEEDED[setting]}"'))
+    return part(**values) if all(key in values for key in needed) else None
 
 
 def _check_size(value: Any, depth: int = 0) -> None:
@@ -203,35 +272,36 @@ def _check_size(value: Any, depth: int = 0) -> None:
         raise ValueError("a number, text, true or false, a list or a table")
 
 
-def _convert(value: Any, hint: Any) -> Any:
-    """`value` as the type a field has. The error says what was expected."""
+def convert(value: Any, hint: Any) -> Any:
+    """Return `value` as the type a setting has; a ValueError says what was expected."""
     origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return convert(value, inner[0])
     if origin is Literal:
         if value not in inner or isinstance(value, bool):
             close = did_you_mean(value, inner) if isinstance(value, str) else ""
             raise ValueError(f"one of {', '.join(map(repr, inner))}{close}")
         return value
     if origin in (Union, types.UnionType):
-        errors = []
+        if value is None and types.NoneType in inner:
+            return None
+        expected = []
         for kind in inner:
-            try:
-                return _convert(value, kind)
-            except ValueError as error:
-                errors.append(str(error))
-        raise ValueError(" or ".join(error for error in errors if error != "nothing"))
+            if kind is not types.NoneType:
+                try:
+                    return convert(value, kind)
+                except ValueError as error:
+                    expected.append(str(error))
+        raise ValueError(" or ".join(expected))
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise ValueError("a list, such as [1, 2]")
         if inner[-1] is not Ellipsis and len(value) != len(inner):
             raise ValueError(f"a list of {len(inner)} values")
         try:
-            return tuple(_convert(item, inner[0]) for item in value)
+            return tuple(convert(item, inner[0]) for item in value)
         except ValueError as error:
             raise ValueError(f"a list, each item {error}") from None
-    if hint is type(None):
-        if value is not None:
-            raise ValueError("nothing")
-        return None
     if hint is bool:
         if not isinstance(value, bool):
             raise ValueError("true or false")
@@ -254,3 +324,15 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_none(item) for key, item in value.items() if item is not None}
     return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+_NOT_GIVEN: Any = object()
+
+
+def _finding(setting: str, allowed: str, received: Any = _NOT_GIVEN) -> Finding:
+    value = {} if received is _NOT_GIVEN else {"received": received}
+    return Finding(SettingError(setting, **value, allowed=allowed))
+
+
+def _refused(source: str, allowed: str, instead: str = "") -> RecipeError:
+    return RecipeError(source, [Finding(SettingError("", allowed=allowed, instead=instead))])

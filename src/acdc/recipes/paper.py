@@ -1,4 +1,4 @@
-"""The paper's value for what was trained, where it has one."""
+"""Finds the paper's value for what was trained, where it has one."""
 
 from functools import cache
 from pathlib import Path
@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 from acdc.recipes import load
 from acdc.recipes.schema import PaperRow, Recipe
-from acdc.recipes.toml import write_value
 
 # How a run computes, as against what. "accumulate" cuts batches into parts, and "ema" makes another model beside it.
-_WHATEVER = {
+_DO_NOT_DECIDE = {
     "data": ("bad_limit",),
     "train": ("accumulate", "precision", "ema", "channels_last", "threads", "deterministic", "compile", "cuda_graphs"),
 }
@@ -17,7 +16,7 @@ _MODELS = {"sparse": "sparse", "baseline": "dense", "dense": "twin", "finetuned"
 
 
 class Accuracy(NamedTuple):
-    """In %."""
+    """An accuracy in %, with its deviation where the paper gives one."""
 
     value: float
     std: float | None
@@ -27,22 +26,25 @@ class Accuracy(NamedTuple):
 
 
 def settings_of(row: PaperRow) -> list[str]:
-    """What to --set on the shipped recipe for a row of the paper."""
-    return [f"{key}={value if isinstance(value, str) else write_value(value)}" for key, value in row.set.items()]
+    """Return what to --set on the shipped recipe for a row of the paper."""
+    return [f"{key}={value if isinstance(value, str) else load.write_value(value)}" for key, value in row.set.items()]
 
 
 def row_for(recipe: Recipe) -> PaperRow | None:
-    """The row of the shipped recipe's [[paper]] tables that is this very experiment, whatever ran it how."""
+    """Return the [[paper]] row of the shipped recipe that is this very experiment, however it was run; or None."""
     if recipe.name not in load.shipped():
         return None
     wanted = _decides(recipe)
-    said = recipe.method.sparsity
-    rows = [row for row in _read(recipe.name).paper if (row.set.get("method.sparsity") or None) in (None, said)]
+    sparsity = recipe.method.sparsity
+    rows = [row for row in _read(recipe.name).paper if (row.set.get("method.sparsity") or None) in (None, sparsity)]
     return next((row for row in rows if _decides(_read(recipe.name, *settings_of(row))) == wanted), None)
 
 
 def accuracies(row: PaperRow) -> dict[str, Accuracy]:
-    """By the file, without its ending, in which a run keeps the model. The one deviation is that of the main model."""
+    """Return a row's accuracies by the file, without its ending, in which a run keeps the model.
+
+    The one deviation is that of the main model.
+    """
     main = "sparse" if row.sparse is not None else "baseline"
     return {
         file: Accuracy(value, row.std if file == main else None)
@@ -52,7 +54,7 @@ def accuracies(row: PaperRow) -> dict[str, Accuracy]:
 
 
 def beside(recipe: Recipe, file: str) -> str | None:
-    """What to print beside the model in this file of a run: "79.1 ± 0.07 %", say."""
+    """Return what to print beside the model in this file of a run, such as "79.1 ± 0.07 %"."""
     row = row_for(recipe)
     found = accuracies(row).get(Path(file).stem) if row else None
     return str(found) if found else None
@@ -60,20 +62,20 @@ def beside(recipe: Recipe, file: str) -> str | None:
 
 @cache
 def _read(name: str, *settings: str) -> Recipe:
-    """A shipped recipe; reading one takes a while."""
+    """Read a shipped recipe once; it takes a while."""
     return load.read(name, settings)
 
 
 def _decides(recipe: Recipe) -> dict[str, Any]:
-    """All that decides the result: whatever a recipe says, apart from what is known not to."""
-    said, method = recipe.to_dict(), recipe.build_method()
+    """Return all that decides the result: every setting, apart from those that are known not to."""
+    settings, method = recipe.to_dict(), recipe.build_method()
     for table in ("name", "about", "paper", "run"):
-        del said[table]
-    for table, keys in _WHATEVER.items():
+        del settings[table]
+    for table, keys in _DO_NOT_DECIDE.items():
         for key in keys:
-            del said[table][key]
+            del settings[table][key]
     if not recipe.train.distill:
-        del said["train"]["distill_temperature"]
-    said["train"]["epochs"] = recipe.epochs
-    said["method"] = (method.name, method.config()) if method else None
-    return said
+        del settings["train"]["distill_temperature"]
+    settings["train"]["epochs"] = recipe.epochs
+    settings["method"] = (method.name, method.config()) if method else None
+    return settings

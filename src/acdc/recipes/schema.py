@@ -1,80 +1,100 @@
 """A recipe: everything that decides what a run computes, and nothing of where it runs.
 
-A TOML file with one table for each class below; recipes/ holds those of the paper, reading.py reads them.
+It is a TOML file with one table for each class below, read by load.py. The range of a number stands beside its type;
+for a list it is the range of each item. Caps lie far beyond any use, and below what a machine answers with a crash
+instead of a message. Nothing here imports torch before a method is built.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from acdc import methods
-from acdc.errors import did_you_mean
-from acdc.methods.base import Base
-from acdc.recipes.mistakes import SettingError, of_knob
+from acdc.errors import ArgumentError, did_you_mean, fold, suggest
+from acdc.limits import Limits
+from acdc.recipes.findings import SettingError
 from acdc.schedule import Schedule
-from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
 
-T = TypeVar("T")
-_EPOCHS = re.compile(r'total="(\d+)ep"')
+if TYPE_CHECKING:
+    from acdc.methods.base import Base
+    from acdc.sparsity.patterns import Pattern
+
+Images = Annotated[int, Limits(least=0, cap=1_000_000_000, text="images, 0 or more")]
+Epochs = Annotated[float, Limits(least=0, cap=100_000, text="epochs, 0 or more")]
+Milestone = Annotated[float, Limits(least=0, cap=100_000, text="epochs, such as [60]")]
+Beta = Annotated[float, Limits(least=0, below=1, text="two numbers from 0 to below 1")]
+Seed = Annotated[int, Limits(least=0, most=2**31 - 1, text="whole numbers from 0 to 2147483647")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    name: str
+    name: str  # of acdc.models, or the import path of a function or class, such as "mypkg.nets:build"
     options: Mapping[str, Any] = field(default_factory=dict)  # every other key of the table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    name: str
-    crop: int = 0  # pixels of padding, then a random window of the images' own size
+    name: str  # of acdc.data, or the import path of a function, such as "mypkg.data:make"
+    # Pixels of padding, then a random window of the images' own size.
+    crop: Annotated[int, Limits(least=0, cap=1024, text="pixels, 0 or more")] = 0
     flip: bool = False
-    validation: int = 0  # training images set aside, for choosing without the test set
-    corrupt: int = 0  # training images that get a random label
+    validation: Images = 0  # training images set aside, for choosing without the test set
+    corrupt: Images = 0  # training images that get a random label
     corrupt_kind: Literal["always-wrong", "uniform"] = "always-wrong"
-    bad_limit: int = 50  # unreadable image files after which a run stops
+    # Unreadable image files after which a run stops.
+    bad_limit: Annotated[int, Limits(least=0, cap=1_000_000_000, text="files, 0 or more")] = 50
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     name: Literal["sgd", "adam", "adamw", "lamb"] = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.9
+    # More than float32 holds fails inside an optimizer; a lower rate that is too high diverges, and a run says so.
+    lr: Annotated[float, Limits(above=0, cap=1e36, text="a number above 0, such as 0.1")] = 0.1
+    momentum: Annotated[float, Limits(least=0, below=1, text="from 0 to below 1, such as 0.9")] = 0.9
     nesterov: bool = False
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float | None = None  # the optimizer's own
-    weight_decay: float = 0.0  # on all parameters, as in the paper
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    # The optimizer's own where it is None.
+    eps: Annotated[float, Limits(above=0, cap=1000, text="a number above 0, such as 1e-8")] | None = None
+    # On all parameters, as in the paper.
+    weight_decay: Annotated[float, Limits(least=0, cap=1000, text="0 or more, such as 5e-4")] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """The learning rate over time; see rates.py."""
+    """The learning rate over time; see acdc.train.rates."""
 
     shape: Literal["constant", "step", "cosine", "linear"] = "constant"
     per: Literal["epoch", "step"] = "epoch"
-    warmup: float = 0  # epochs
-    milestones: tuple[float, ...] = ()  # epochs at which "step" multiplies by gamma
-    gamma: float = 0.1
-    rewarm: float = 0.0  # epochs of linear warm-up at the beginning of every phase after the first
-    final: float = 0.0  # where "cosine" and "linear" end, as a fraction of lr
+    warmup: Epochs = 0
+    milestones: tuple[Milestone, ...] = ()  # at which "step" multiplies by gamma
+    gamma: Annotated[float, Limits(above=0, cap=10, text="a number above 0, such as 0.1")] = 0.1
+    rewarm: Epochs = 0.0  # of linear warm-up at the beginning of every phase after the first
+    # Where "cosine" and "linear" end.
+    final: Annotated[float, Limits(least=0, most=1, text="a fraction of lr, from 0 to 1")] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    epochs: int | None = None  # as many as the method's schedule has, if it is given by name
-    batch_size: int = 128  # over all ranks
-    accumulate: int = 1  # parts a batch is trained in; batch norm sees one part at a time
+    # As many as the method's schedule has, if that is given by name.
+    epochs: Annotated[int, Limits(least=1, cap=100_000, text="1 or more")] | None = None
+    # Over all ranks.
+    batch_size: Annotated[int, Limits(least=1, cap=10_000_000, text="1 or more, such as 128")] = 128
+    accumulate: int = 1  # parts a batch is trained in, at most batch_size; batch norm sees one part at a time
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    label_smoothing: float = 0.0
-    clip_norm: float | None = None
-    distill: float = 0.0  # share of the loss, in the final compressed phase, that is distance to the dense twin
-    distill_temperature: float = 2.0
-    ema: float | None = None  # decay of an average of the weights, evaluated and kept beside the model
+    label_smoothing: Annotated[float, Limits(least=0, below=1, text="from 0 to below 1, such as 0.1")] = 0.0
+    clip_norm: Annotated[float, Limits(above=0, cap=1_000_000, text="a number above 0, such as 1.0")] | None = None
+    # Share of the loss, in the final compressed phase, that is the distance to the dense twin.
+    distill: Annotated[float, Limits(least=0, most=1, text="a share of the loss, from 0 to 1")] = 0.0
+    distill_temperature: Annotated[float, Limits(above=0, cap=1000, text="a number above 0")] = 2.0
+    # Decay of an average of the weights, evaluated and kept beside the model.
+    ema: Annotated[float, Limits(above=0, below=1, text="between 0 and 1, such as 0.999")] | None = None
     channels_last: bool = False
-    threads: int = 0  # on a CPU; 0 leaves it to torch
+    # On a CPU; 0 leaves it to torch.
+    threads: Annotated[int, Limits(least=0, cap=1024, text="0 or more, such as 4")] = 0
     deterministic: bool = False  # on a GPU: slower, the same bits in every run
     compile: Literal["auto", "on", "off"] = "auto"
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
@@ -82,12 +102,12 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """The knobs methods share, as a file can say them; see acdc.methods. Other keys are the method's own."""
+    """The knobs that methods share, as a file can give them; see acdc.methods. Other keys are the method's own."""
 
     name: str = "acdc"  # or another of acdc.methods, or "dense"
-    sparsity: float | None = None
+    sparsity: float | None = None  # in the range that the method checks
     schedule: str | Mapping[str, Any] | None = None  # a name of the paper, or the knobs of Schedule.alternating
-    pattern: str | None = None  # "unstructured", "2:4", "block 4x4", "channel"; the method's own if not said
+    pattern: str | None = None  # "unstructured", "2:4", "block 4x4", "channel"; None for the method's own
     distribution: str | Mapping[str, float] | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -98,17 +118,17 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[Seed, ...] = (0,)
     baseline: bool = False  # a dense model by the same recipe, before the method
     finetune: bool = False  # the dense twin, over the epochs of the final compressed phase
     recalibrate: bool = False  # also report models with batch-norm statistics taken anew over the training images
     checkpoint_every: str = "10ep"  # and at every phase's end
-    keep: int = 2  # checkpoints
+    keep: Annotated[int, Limits(least=1, cap=1_000_000, text="checkpoints, 1 or more")] = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperRow:
-    """What the paper reports for this recipe with these settings: accuracies in %, costs as fractions of dense."""
+    """The paper's results for this recipe with these settings: accuracies in %, costs as fractions of dense."""
 
     set: Mapping[str, Any] = field(default_factory=dict)
     sparse: float | None = None
@@ -140,140 +160,236 @@ class Recipe:
             return self.train.epochs
         schedule = self.schedule()
         if schedule is None:
-            raise SettingError("train.epochs", " is not set: say how long to train, for example train.epochs = 100")
+            raise SettingError(
+                "train.epochs", allowed="it is not set", instead="say how long to train, such as train.epochs = 100"
+            )
         return schedule.total_steps(1)
 
     def schedule(self) -> Schedule | None:
-        """The method's phases. None for dense training."""
+        """Return the method's phases, or None for dense training."""
         if self.method.name == "dense":
             return None
-        said = self.said_schedule()
-        method = None if said is not None else self.build_method()
-        return method.schedule if method else said
+        given = self._given_schedule()
+        method = None if given is not None else self.build_method()
+        return method.schedule if method else given
 
-    def said_schedule(self) -> Schedule | None:
-        """The phases the recipe itself gives, if it does."""
-        said = self.method.schedule
-        if said is None:
-            if self.train.epochs is None:
-                raise SettingError(
-                    "",
-                    "neither train.epochs nor method.schedule is set: say how long to train, for example "
-                    'train.epochs = 100, or method.schedule = "cifar100_20"',
-                )
-            return None
-        if isinstance(said, str):
-            named = Schedule.named()
-            if said not in named:
-                raise SettingError(
-                    "method.schedule",
-                    f' = "{said}": expected one of {", ".join(named)}, or a table such as '
-                    '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }'
-                    f"{did_you_mean(said, named)}",
-                )
-            return named[said]()
-        knobs = {"total": f"{self.train.epochs}ep", **said} if self.train.epochs else dict(said)
-        try:
-            schedule = Schedule.alternating(**knobs)
-        except (ValueError, TypeError) as error:
-            if "total" not in said and str(error).startswith("total="):  # which is train.epochs, and is changed there
-                text = _EPOCHS.sub(r"train.epochs = \1", str(error).partition(": ")[2])
-                raise SettingError("method.schedule", f": train.epochs = {self.train.epochs}: {text}") from None
-            raise SettingError("method.schedule", f": {error}") from None
-        if schedule.total is None or schedule.total.unit != "ep" or schedule.total.value.denominator > 1:
-            raise SettingError(
-                "method.schedule",
-                f': total = "{schedule.total}": expected whole epochs; write for example total = "100ep"',
-            )
-        return schedule
-
-    def build_method(self) -> Base | None:
+    def build_method(self) -> "Base | None":
         """Build the method, once for each recipe; None for dense training."""
         return self._method
 
     @cached_property
-    def _method(self) -> Base | None:
+    def _method(self) -> "Base | None":
         if self.method.name == "dense":
             return None
-        schedule = self.said_schedule()
+        schedule = self._given_schedule()
         if schedule is not None and self.train.epochs not in (None, schedule.total_steps(1)):
             raise SettingError(
                 "train.epochs",
-                f" = {self.train.epochs}: method.schedule lasts {schedule.total_steps(1)} epochs; leave train.epochs "
-                f"out{self._or_its_proportions()}",
+                received=self.train.epochs,
+                allowed=f"method.schedule lasts {schedule.total_steps(1)} epochs",
+                instead=f"leave train.epochs out{self._or_its_proportions()}",
             )
-        return self._built(schedule)
+        return self._build(schedule)
+
+    def with_seed(self, seed: int) -> "Recipe":
+        return replace(self, run=replace(self.run, seeds=(seed,)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data: what config.json holds, and what a checkpoint is compared with."""
+        return asdict(self)
+
+    # Inside
+
+    def _given_schedule(self) -> Schedule | None:
+        """Return the phases that the recipe itself gives, or None where they follow from train.epochs."""
+        given, epochs = self.method.schedule, self.train.epochs
+        if given is None:
+            if epochs is None:
+                raise SettingError(
+                    "train.epochs",
+                    allowed="neither it nor method.schedule is set",
+                    instead='say how long to train, such as train.epochs = 100, or method.schedule = "cifar100_20"',
+                )
+            return None
+        if isinstance(given, str):
+            named = Schedule.named()
+            if given not in named:
+                raise SettingError(
+                    "method.schedule",
+                    received=given,
+                    allowed=f"expected one of {', '.join(named)}, or a table such as "
+                    '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }'
+                    f"{did_you_mean(given, named)}",
+                )
+            return named[given]()
+        lengths = {"total": f"{epochs}ep", **given} if epochs else dict(given)
+        try:
+            schedule = Schedule.alternating(**lengths)
+        except ArgumentError as error:
+            if error.argument == "total" and "total" not in given:  # it is train.epochs, and is changed there
+                raise SettingError(
+                    "train.epochs", received=epochs, allowed=error.allowed, instead=_whole_cycles(lengths, epochs or 1)
+                ) from None
+            raise error.under("method", "schedule") from None
+        if schedule.total is None or schedule.total.unit != "ep" or schedule.total.value.denominator > 1:
+            raise SettingError(
+                "method.schedule.total",
+                received=str(schedule.total),
+                allowed="expected whole epochs",
+                instead='write for example total = "100ep"',
+            )
+        return schedule
 
     def _or_its_proportions(self) -> str:
-        """What else may be left out where epochs and phases contradict each other: the phases, if epochs suffice."""
+        """Return what else may be left out where epochs and phases differ: the phases, if the epochs suffice."""
         try:
             Schedule.for_epochs(self.train.epochs or 0)
         except ValueError:
             return ""
         return f", or method.schedule, for the paper's proportions over {self.train.epochs} epochs"
 
-    def _built(self, schedule: Schedule | None) -> Base:
-        said = self.method
+    def _build(self, schedule: Schedule | None) -> "Base":
+        given = self.method
         knobs = {
-            "sparsity": said.sparsity,
-            "pattern": read_pattern(said.pattern) if said.pattern is not None else None,
-            "distribution": said.distribution,
+            "sparsity": given.sparsity,
+            "pattern": read_pattern(given.pattern) if given.pattern is not None else None,
+            "distribution": given.distribution,
             "epochs": self.train.epochs if schedule is None else None,
             "schedule": schedule,
         }
-        fixed = knobs["pattern"].sparsity if knobs["pattern"] is not None else None
-        kind = in_method(methods.find, said.name)
-        if (
-            kind.needs_sparsity
-            and said.sparsity is None
-            and fixed is None
-            and not isinstance(said.distribution, Mapping)
-        ):
+        with naming_settings():
+            kind = methods.find(given.name)
+        by_layer, fixed = isinstance(given.distribution, Mapping), getattr(knobs["pattern"], "sparsity", None)
+        if kind.needs_sparsity and given.sparsity is None and fixed is None and not by_layer:
             raise SettingError(
-                "method.sparsity", " is not set: give the fraction of zeros, such as method.sparsity = 0.9"
+                "method.sparsity",
+                allowed="it is not set",
+                instead="give the fraction of zeros, such as method.sparsity = 0.9",
             )
         try:
-            return in_method(
-                methods.build,
-                said.name,
-                include=said.include,
-                exclude=said.exclude,
-                first_and_last_dense=said.first_and_last_dense,
-                depthwise_dense=said.depthwise_dense,
-                **{knob: value for knob, value in knobs.items() if value is not None},
-                **said.options,
-            )
-        except SettingError as error:
-            if schedule is None and error.setting == "method.schedule":  # the method's own, made of epochs
+            with naming_settings():
+                return methods.build(
+                    given.name,
+                    include=given.include,
+                    exclude=given.exclude,
+                    first_and_last_dense=given.first_and_last_dense,
+                    depthwise_dense=given.depthwise_dense,
+                    **{knob: value for knob, value in knobs.items() if value is not None},
+                    **given.options,
+                )
+        except ArgumentError as error:
+            if schedule is None and error.argument.startswith("method.schedule"):  # the method's own, made of epochs
                 raise SettingError(
-                    "train.epochs", f" = {self.train.epochs}: too few for the phases of {kind.title()}; set it higher"
+                    "train.epochs",
+                    received=self.train.epochs,
+                    allowed=f"too few for the phases of {kind.title()}",
+                    instead="set it higher",
                 ) from None
+            if error.argument == "method.sparsity" and 0 <= (given.sparsity or 0) < 1:  # not wrong, but in the way
+                how = "; ".join(filter(None, (error.instead, "--set method.sparsity= leaves it out")))
+                raise type(error)(error.argument, received=error.received, allowed=error.allowed, instead=how) from None
             raise
 
-    def with_seed(self, seed: int) -> "Recipe":
-        return replace(self, run=replace(self.run, seeds=(seed,)))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data: what config.json holds, and what a checkpoint is compared with."""
-        return asdict(self)
+# What methods and schedules complain about
 
 
-def in_method(make: Callable[..., T], *args: Any, **knobs: Any) -> T:
-    """What `make` returns; its errors name the knob as the recipe does."""
+@contextmanager
+def naming_settings() -> Iterator[None]:
+    """Give the arguments that methods and schedules complain about the names they have in a recipe."""
     try:
-        return make(*args, **knobs)
+        yield
+    except SettingError:
+        raise
     except (ValueError, TypeError) as error:
-        text = str(error)
-        if text.startswith(("phases[", "total=", "steps_per_epoch=")):  # words of Schedule
-            raise SettingError("method.schedule", f": {text}") from None
-        if text.startswith("epochs="):
-            raise of_knob("train", text.replace(" write epochs=", " write train.epochs=")) from None
-        how = "leave sparsity out (on the command line: --set method.sparsity=)"
-        raise of_knob("method", text.replace("leave sparsity out", how)) from None
+        raise as_setting(error) from None
 
 
-def read_pattern(text: str) -> Pattern:
-    """ "unstructured", "2:4", "block 4x4" or "channel"."""
+def as_setting(error: Exception) -> ArgumentError:
+    """Return a method's complaint under the name that a recipe has for its argument."""
+    if not isinstance(error, ArgumentError):
+        error = _from_text(error)
+    root = error.argument.partition("[")[0].partition(".")[0]
+    if root == "method":  # a name that no method has
+        return error.about("method.name")
+    if root == "epochs":
+        return error.under("train")
+    if root in ("phases", "total", "steps_per_epoch", "compress", "decompress"):
+        return error.under("method", "schedule")
+    return error.under("method")
+
+
+class _TextError(ArgumentError):
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (f"{self.argument}{self.allowed}", self.instead)))
+
+
+def _from_text(error: Exception) -> ArgumentError:
+    """Read the argument off an error that has no fields yet. Goes once methods and criteria raise ArgumentError."""
+    if found := re.match(r"(\w+)(=|\[|\.| is not set| gives )", str(error)):
+        return _TextError(found[1], allowed=str(error)[found.end(1) :])
+    return ArgumentError("", allowed=str(error))
+
+
+def _whole_cycles(lengths: Mapping[str, Any], epochs: int) -> str:
+    """Return what to write where phases do not make up train.epochs: the nearest lengths that do."""
+
+    def fits(change: Mapping[str, Any]) -> bool:
+        try:
+            Schedule.alternating(**{**lengths, **change})
+        except ValueError:
+            return False
+        return True
+
+    near = sorted(range(1, 2 * epochs + 10), key=lambda count: abs(count - epochs))
+    choices = [f"train.epochs = {count}" for count in near if fits({"total": f"{count}ep"})][:1]
+    choices += [f'final_sparse="{count}ep"' for count in range(1, epochs) if fits({"final_sparse": f"{count}ep"})][-1:]
+    return f"write {' or '.join(choices) or 'shorter phases'}"
+
+
+# Names and ranges of settings
+
+
+def tables() -> dict[str, Any]:
+    """Return the tables of a recipe by name, each with the class of its settings."""
+    return {name: hint for name, hint in get_type_hints(Recipe).items() if is_dataclass(hint)}
+
+
+def setting_names(table: type) -> list[str]:
+    return [f.name for f in fields(table) if f.name != "options"]
+
+
+def settings_called(key: str) -> list[str]:
+    """Return the settings of this name in every table, such as optimizer.lr for "lr"."""
+    return [
+        f"{name}.{known}"
+        for name, table in tables().items()
+        for known in setting_names(table)
+        if fold(known) == fold(key)
+    ]
+
+
+def unknown_setting(table: str, key: str, known: Iterable[str]) -> SettingError:
+    """Return the error for a key that a table does not have, with what was meant: here, or in another table."""
+    known = list(known)
+    instead = did_you_mean(key, known)
+    if fold(key) not in map(fold, known):
+        instead = suggest(settings_called(key)) or instead
+    allowed = f"allowed are {', '.join(known)}" if known else "there are none"
+    return SettingError(f"{table}.{key}", allowed=f"no such setting; {allowed}{instead}")
+
+
+def limits_of(hint: Any) -> Limits | None:
+    """Return the range that stands beside a type, or beside the type of its items."""
+    if get_origin(hint) is Annotated:
+        return next((one for one in hint.__metadata__ if isinstance(one, Limits)), None)
+    return next(filter(None, map(limits_of, get_args(hint))), None)
+
+
+def read_pattern(text: str) -> "Pattern":
+    """Read "unstructured", "2:4", "block 4x4" or "channel"."""
+    from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
+
     plain, reason = " ".join(text.split()), ""
     try:
         if plain in ("unstructured", "channel"):
@@ -284,5 +400,5 @@ def read_pattern(text: str) -> Pattern:
             return NM(int(match[1]), int(match[2]))
     except ValueError as error:
         reason = f" ({error})"
-    expected = 'expected "unstructured", "2:4", "block 4x4" or "channel"'
-    raise SettingError("method.pattern", f' = "{text}": {expected}{reason}')
+    expected = f'expected "unstructured", "2:4", "block 4x4" or "channel"{reason}'
+    raise SettingError("method.pattern", received=text, allowed=expected)

@@ -1,72 +1,110 @@
-"""What is wrong with a recipe whose values are each of the right type: names, schedules, numbers out of range."""
+"""Checks a recipe: names, schedules and numbers by itself, and with the data also its model, layers, steps and cost.
+
+Every value is of its setting's type already (load.py sees to that). All findings come at once, errors and warnings.
+"""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from importlib import import_module
-from typing import Any
-
-import torch
+from typing import Any, get_type_hints
 
 from acdc import data, methods, models
-from acdc.errors import did_you_mean
-from acdc.recipes.mistakes import SettingError, of_knob
-from acdc.recipes.ranges import LIMITS
-from acdc.recipes.schema import Recipe, in_method, read_pattern
-from acdc.recipes.words import keys_of, no_such, shown
+from acdc.errors import ArgumentError, did_you_mean
+from acdc.limits import Limits
+from acdc.recipes.findings import Finding, SettingError
+from acdc.recipes.fit import ImageFacts, check_fit
+from acdc.recipes.load import convert
+from acdc.recipes.schema import (
+    Recipe,
+    limits_of,
+    naming_settings,
+    read_pattern,
+    setting_names,
+    tables,
+    unknown_setting,
+)
 from acdc.schedule import Duration, Schedule
 from acdc.sparsity.distributions import check_distribution, check_sparsity
 
-_KNOBS = tuple(inspect.signature(Schedule.alternating).parameters)
+_LENGTHS = tuple(inspect.signature(Schedule.alternating).parameters)
 _LONGEST = {"ep": 100_000, "st": 10**12}  # between checkpoints
-_FOLDER_OPTIONS = ("size", "resize", "classes")
+_STAND_IN = 0.99  # in place of a sparsity that is wrong: no other knob of a method has to lie above it
 
 
-def check(recipe: Recipe) -> list[SettingError]:
-    """What single values cannot show: models and data by name, schedules, numbers in range."""
-    problems = [*_schedule_knobs(recipe), *_method_options(recipe)]
-    phases = () if problems else (recipe.schedule, lambda: recipe.epochs)
-    for attempt in (*phases, *_knobs(recipe)):
+def validate(
+    recipe: Recipe,
+    data: ImageFacts | None = None,
+    *,
+    known: Sequence[Finding] = (),
+    unread: bool = False,
+    begun: bool = False,
+    method_table: str = "method",
+    cpu_cores: int | None = None,
+) -> list[Finding]:
+    """Return every error and warning that is not `known` yet, nor follows from one that is.
+
+    Without `data` the recipe alone is checked, and no code of the user's is imported. With `data` only what they add
+    is: whether the model takes these images, the method these layers and steps, the learning rate these epochs, and
+    on a CPU of so many cores, whether it takes days. Where the data are `unread`, others stand in for them, and what
+    depends on them is not checked. A run that has `begun` is warned where a new one is refused, as
+    its method will never act. `method_table` is what a user types to set the method's knobs.
+    """
+    if data is None:
+        found = _check_alone(recipe)
+    else:
+        found = check_fit(
+            recipe, data, known, unread=unread, begun=begun, method_table=method_table, cpu_cores=cpu_cores
+        )
+    return [finding for finding in found if not finding.follows_from(known)]
+
+
+def _check_alone(recipe: Recipe) -> list[Finding]:
+    errors: list[ArgumentError] = [*_schedule(recipe), *_method_options(recipe)]
+    build = () if errors else (recipe.schedule, lambda: recipe.epochs)
+    for attempt in (*build, *_knobs(recipe)):
         try:
             attempt()
-        except (ValueError, TypeError) as error:
-            problems.append(SettingError.of(error))
-    if phases:
-        problems += _built(recipe)
-    problems += _model(recipe)
-    problems += _data(recipe)
-    epochs = any(one.setting == "train.epochs" for one in problems)  # a method may need more of them than one
-    problems += [one for one in _ranges(recipe) if not (epochs and one.setting == "train.epochs")]
-    try:
-        every = Duration.parse(recipe.run.checkpoint_every)
-        if every.unit == "%" or not 0 < every.value <= _LONGEST[every.unit]:
-            said = f' = "{recipe.run.checkpoint_every}": expected epochs or steps; write "10ep" or "500st"'
-            problems.append(SettingError("run.checkpoint_every", said))
-    except ValueError as error:
-        problems.append(SettingError("run.checkpoint_every", f": {error}"))
-    return problems
+        except ArgumentError as error:
+            errors.append(error)
+    if build:
+        errors += _build(recipe)
+    errors += _model(recipe)
+    errors += _data(recipe)
+    named = {error.argument for error in errors}  # a method may need more epochs than one
+    errors += [error for error in _ranges(recipe) if error.argument not in named]
+    errors += _checkpoints(recipe)
+    depends = {
+        "train.accumulate": ("train.batch_size",),
+        "train.epochs": ("method.schedule",),
+        "rate.milestones": ("rate.shape",),
+        "optimizer.nesterov": ("optimizer.momentum",),
+    }
+    return [Finding(error, depends=depends.get(error.argument, ())) for error in errors]
 
 
-def _schedule_knobs(recipe: Recipe) -> list[SettingError]:
-    said, name = recipe.method.schedule, recipe.method.name
-    if said is not None and name in methods.names() and not (kind := methods.find(name)).alternates:
-        own = f"{kind.title()} has phases of its own, and these alternate; leave it out (method.schedule=)"
-        instead = f"set train.epochs = {recipe.train.epochs or _epochs(said)}"
-        return [SettingError("method.schedule", f" = {shown(said)}: {own} and {instead}")]
-    if not isinstance(said, Mapping) or name == "dense":
+# Method
+
+
+def _schedule(recipe: Recipe) -> list[ArgumentError]:
+    given, name = recipe.method.schedule, recipe.method.name
+    if given is not None and name in methods.names() and not (kind := methods.find(name)).alternates:
+        own = f"{kind.title()} has phases of its own, and these alternate"
+        instead = f"leave it out (method.schedule=) and set train.epochs = {recipe.train.epochs or _epochs(given)}"
+        return [SettingError("method.schedule", received=given, allowed=own, instead=instead)]
+    if not isinstance(given, Mapping) or name == "dense":
         return []
     optional = ("last_dense", "shape", *(("total",) if recipe.train.epochs else ()))
-    needed = [knob for knob in _KNOBS if knob not in optional]
-    missing = [knob for knob in needed if knob not in said]
-    problems = [no_such("method.schedule", knob, _KNOBS) for knob in said if knob not in _KNOBS]
+    missing = [length for length in _LENGTHS if length not in optional and length not in given]
+    unknown = [key for key in given if key not in _LENGTHS]
+    errors: list[ArgumentError] = [unknown_setting("method.schedule", key, _LENGTHS) for key in unknown]
     if missing:
         instead = f'write for example {missing[0]} = "10ep"'
-        problems.append(SettingError("method.schedule", f": {', '.join(missing)} not set; {instead}"))
-    return problems
+        errors.append(SettingError("method.schedule", allowed=f"{', '.join(missing)} not set", instead=instead))
+    return errors
 
 
 def _epochs(schedule: str | Mapping[str, Any]) -> int:
-    """Of phases that are given up; 100 where nothing says how many."""
+    """Return how many epochs phases last that are given up; 100 where nothing says how many."""
     named = Schedule.named()
     if isinstance(schedule, str):
         return named[schedule]().total_steps(1) if schedule in named else 100
@@ -76,63 +114,69 @@ def _epochs(schedule: str | Mapping[str, Any]) -> int:
         return 100
 
 
-def _method_options(recipe: Recipe) -> list[SettingError]:
-    said = recipe.method
-    if said.name == "dense":
-        why = ': method.name = "dense" has no knobs; leave it out'
-        return [SettingError(f"method.{key}", why) for key in said.options]
-    if said.name not in methods.names():
+def _method_options(recipe: Recipe) -> list[ArgumentError]:
+    given = recipe.method
+    if given.name == "dense":
+        why = 'method.name = "dense" has no knobs'
+        return [SettingError(f"method.{key}", allowed=why, instead="leave it out") for key in given.options]
+    if given.name not in methods.names():
         known = ("dense", *methods.names())
-        expected = f"expected one of {', '.join(known)}{did_you_mean(said.name, known)}"
-        return [SettingError("method.name", f' = "{said.name}": {expected}')]
-    known = [f.name for f in fields(methods.find(said.name)) if f.name != "epochs"]
-    return [no_such("method", key, known) for key in said.options if key not in known]
+        expected = f"expected one of {', '.join(known)}{did_you_mean(given.name, known)}"
+        return [SettingError("method.name", received=given.name, allowed=expected)]
+    known = [f.name for f in fields(methods.find(given.name)) if f.name != "epochs"]
+    return [unknown_setting("method", key, known) for key in given.options if key not in known]
 
 
 def _knobs(recipe: Recipe) -> Iterator[Callable[[], object]]:
-    """The method's, one by one: building it stops at the first that is wrong. Errors read as they do there."""
-    said = recipe.method
-    if said.name != "dense":
-        if said.pattern is not None:
-            yield lambda: read_pattern(said.pattern or "")
-        if said.distribution is not None:
-            yield lambda: in_method(check_distribution, said.distribution)
-        if said.sparsity is not None:
-            yield lambda: in_method(check_sparsity, "sparsity", said.sparsity)
+    """Yield checks of the method's knobs one by one: building the method stops at the first that is wrong."""
+    given = recipe.method
+
+    def check(act: Callable[..., object], *args: Any) -> None:
+        with naming_settings():
+            act(*args)
+
+    if given.name != "dense":
+        if given.pattern is not None:
+            yield lambda: read_pattern(given.pattern or "")
+        if given.distribution is not None:
+            yield lambda: check(check_distribution, given.distribution)
+        if given.sparsity is not None:
+            yield lambda: check(check_sparsity, "sparsity", given.sparsity)
 
 
-def _built(recipe: Recipe) -> list[SettingError]:
-    """What building the method refuses, knob after knob: one that is wrong is named, another value takes its place, and
-    it is built again. What is said of a knob because of one named already is left out."""
-    problems: list[SettingError] = []
+def _build(recipe: Recipe) -> list[ArgumentError]:
+    """Build the method again and again, with another value in place of each knob that it refuses."""
+    errors: list[ArgumentError] = []
     named: set[str] = set()
     while True:
         try:
             recipe.build_method()
-            return problems
-        except (ValueError, TypeError) as error:
-            problem = SettingError.of(error)
-        knob = problem.key if problem.table == "method" else ""
-        if not knob or not any(f"{other}=" in str(problem) or other == knob for other in named):
-            problems.append(problem)
-        if not knob or knob in named:
-            return problems
+            return errors
+        except ArgumentError as error:
+            found = error
+        table, _, knob = found.argument.partition("[")[0].partition(".")
+        knob = knob.partition(".")[0] if table == "method" else ""
+        if knob in named:  # said because of the value in its place
+            return errors
+        errors.append(found)
+        if not knob:
+            return errors
         named.add(knob)
         recipe = _without(recipe, knob)
 
 
 def _without(recipe: Recipe, knob: str) -> Recipe:
-    """The recipe with some value that is not wrong in place of one that is."""
-    said, train = recipe.method, recipe.train
+    """Return the recipe with some value that is not wrong in place of one that is."""
+    given, train = recipe.method, recipe.train
     if knob == "schedule":  # with epochs that suit any method: those there are were meant for these phases
         train = replace(train, epochs=100)
-    if knob in keys_of(type(said)):
-        unset = next(f.default for f in fields(said) if f.name == knob)
-        if knob == "sparsity" and methods.find(said.name).needs_sparsity and not _fixes_sparsity(said.pattern):
-            unset = 0.5
-        return replace(recipe, train=train, method=replace(said, **{knob: unset}))
-    kept = {key: value for key, value in said.options.items() if key != knob}
-    return replace(recipe, method=replace(said, options=kept))
+    if knob in setting_names(type(given)):
+        unset = next(f.default for f in fields(given) if f.name == knob)
+        if knob == "sparsity" and methods.find(given.name).needs_sparsity and not _fixes_sparsity(given.pattern):
+            unset = _STAND_IN
+        return replace(recipe, train=train, method=replace(given, **{knob: unset}))
+    kept = {key: value for key, value in given.options.items() if key != knob}
+    return replace(recipe, method=replace(given, options=kept))
 
 
 def _fixes_sparsity(pattern: str | None) -> bool:
@@ -142,62 +186,86 @@ def _fixes_sparsity(pattern: str | None) -> bool:
         return False
 
 
-def _model(recipe: Recipe) -> list[SettingError]:
-    """Its name, and its options one by one."""
-    said = recipe.model
+# Model and data
+
+
+def _model(recipe: Recipe) -> list[ArgumentError]:
+    """Check the model's name, and its options one by one. What has an import path is checked with the data."""
+    given, errors = recipe.model, list[ArgumentError]()
     settled = {"classes": "the data settle it", "in_channels": "the data settle it", "seed": "run.seeds settles it"}
-    problems = [
-        SettingError(f"model.{key}", f": {why}; leave it out") for key, why in settled.items() if key in said.options
-    ]
-    for option in ({}, *({key: value} for key, value in said.options.items() if key not in settled)):
+    for key, why in settled.items():
+        if key in given.options:
+            errors.append(SettingError(f"model.{key}", allowed=why, instead="leave it out"))
+    for option in ({}, *({key: value} for key, value in given.options.items() if key not in settled)):
         try:
-            with torch.device("meta"):
-                models.build(said.name, classes=10, **option)
-        except ValueError as error:
-            problems.append(of_knob("model", str(error)))
+            models.check(given.name, option)
+        except ArgumentError as error:
+            errors.append(error.under("model"))
             if not option:  # the name
                 break
-    return problems
+    return errors
 
 
-def _data(recipe: Recipe) -> list[SettingError]:
-    """The name, and options that its loader does not take."""
-    said = recipe.data
-    if said.name not in data.names():
-        expected = f"expected one of {', '.join(data.names())}{did_you_mean(said.name, data.names())}"
-        return [SettingError("data.name", f' = "{said.name}": {expected}')]
-    known, problems = data.describe(said.name), []
-    own = _FOLDER_OPTIONS
-    if known.kind == "memory":
-        load = getattr(import_module(known.module), known.function)
-        own = tuple(name for name in inspect.signature(load).parameters if name not in ("root", "device"))
-    else:
-        problems = [
-            SettingError(f"data.{key}", f" = {getattr(said, key)}: not for images read from folders; leave it out")
+def _data(recipe: Recipe) -> list[ArgumentError]:
+    """Check the data's name, and the options that its loader takes, one by one."""
+    given, errors = recipe.data, list[ArgumentError]()
+    try:
+        known = data.describe(given.name)
+    except ArgumentError as error:
+        return [SettingError("data.name", received=given.name, allowed=error.allowed, instead=error.instead)]
+    if known.kind == "folder":
+        errors += [
+            SettingError(
+                f"data.{key}",
+                received=getattr(given, key),
+                allowed="not for images read from folders",
+                instead="leave it out",
+            )
             for key in ("validation", "corrupt", "crop")
-            if getattr(said, key)
+            if getattr(given, key)
         ]
-    settings = [key for key in keys_of(type(said)) if known.kind == "memory" or key in ("name", "bad_limit")]
-    return problems + [no_such("data", key, [*settings, *own]) for key in said.options if key not in own]
+    hints = data.option_types(given.name)
+    if hints is None:  # a user's own function, which is imported with the data
+        return errors
+    settings = [key for key in setting_names(type(given)) if known.kind == "memory" or key in ("name", "bad_limit")]
+    for key, value in given.options.items():
+        if key not in hints:
+            errors.append(unknown_setting("data", key, [*settings, *hints]))
+        elif expected := _mismatch(value, hints[key]):
+            errors.append(SettingError(f"data.{key}", received=value, allowed=f"expected {expected}"))
+    return errors
 
 
-def _limits(recipe: Recipe) -> Iterator[SettingError]:
-    """Numbers out of the range that ranges.py has for them."""
-    for setting, limits in LIMITS.items():
-        table, _, key = setting.partition(".")
-        value = getattr(getattr(recipe, table), key)
-        values = value if isinstance(value, tuple) else () if value is None else (value,)
-        if complaint := next(filter(None, map(limits.complaint, values)), None):
-            yield SettingError(setting, f" = {shown(value)}: expected {complaint}")
+def _mismatch(value: Any, hint: Any) -> str | None:
+    """Return what is expected in place of a value that is not of this type, or not in its range."""
+    try:
+        converted = convert(value, hint)
+    except ValueError as error:
+        return str(error)
+    limits = limits_of(hint)
+    return _complaint(limits, converted) if limits else None
 
 
-def _ranges(recipe: Recipe) -> list[SettingError]:
-    """Numbers out of their range, by themselves or by what stands beside them."""
+# Numbers
+
+
+def _complaint(limits: Limits, value: Any) -> str | None:
+    values = value if isinstance(value, tuple) else () if value is None else (value,)
+    return next(filter(None, map(limits.complaint, values)), None)
+
+
+def _ranges(recipe: Recipe) -> list[ArgumentError]:
+    """Check numbers against their ranges, then by what stands beside them."""
+    errors: list[ArgumentError] = []
+    for name, table in tables().items():
+        for key, hint in get_type_hints(table, include_extras=True).items():
+            value, limits = getattr(getattr(recipe, name), key), limits_of(hint)
+            if limits and (complaint := _complaint(limits, value)):
+                errors.append(SettingError(f"{name}.{key}", received=value, allowed=f"expected {complaint}"))
     o, t, r, rate = recipe.optimizer, recipe.train, recipe.run, recipe.rate
-    problems = [*_limits(recipe)]
-    named = {one.setting for one in problems}
-    problems += [
-        SettingError(key, f" = {shown(value)}: expected {allowed}")
+    named = {error.argument for error in errors}
+    errors += [
+        SettingError(key, received=value, allowed=f"expected {allowed}")
         for key, value, fine, allowed in (
             ("optimizer.nesterov", o.nesterov, not o.nesterov or o.momentum > 0, "false where momentum is 0"),
             ("train.accumulate", t.accumulate, 0 < t.accumulate <= max(1, t.batch_size), "from 1 to train.batch_size"),
@@ -208,26 +276,50 @@ def _ranges(recipe: Recipe) -> list[SettingError]:
         )
         if not fine and key not in named
     ]
-    if t.distill and recipe.method.name == "dense":
-        problems.append(
-            SettingError("train.distill", ': method.name = "dense" has no twin to learn from; leave it out')
-        )
-    elif t.distill and not problems and not _gives_twin(recipe):
-        why = f"{methods.find(recipe.method.name).title()} keeps no dense twin to learn from; leave it out"
-        problems.append(SettingError("train.distill", f" = {t.distill:g}: {why}"))
-    name = recipe.method.name
+    return errors + _unsuited(recipe, sound=not errors)
+
+
+def _unsuited(recipe: Recipe, *, sound: bool) -> list[ArgumentError]:
+    """Check settings that a method does not go with."""
+    name, t, leave_out = recipe.method.name, recipe.train, "leave it out"
+    errors: list[ArgumentError] = []
+    if t.distill and name == "dense":
+        why = 'method.name = "dense" has no twin to learn from'
+        errors.append(SettingError("train.distill", allowed=why, instead=leave_out))
+    elif t.distill and sound and not _gives_twin(recipe):
+        why = f"{methods.find(name).title()} keeps no dense twin to learn from"
+        errors.append(SettingError("train.distill", received=t.distill, allowed=why, instead=leave_out))
     if t.ema is not None and name in methods.names() and not methods.find(name).averages:
-        why = f'method.name = "{name}" rounds weights, and an average of them is not rounded; leave it out'
-        problems.append(SettingError("train.ema", f" = {t.ema:g}: {why}"))
-    if recipe.method.name == "dense" and (r.baseline or r.finetune):
-        why = ', run.finetune: method.name = "dense" has neither; set those that are true to false'
-        problems.append(SettingError("run.baseline", why))
-    return problems
+        why = f'method.name = "{name}" rounds weights, and an average of them is not rounded'
+        errors.append(SettingError("train.ema", received=t.ema, allowed=why, instead=leave_out))
+    if name == "dense":
+        errors += [
+            SettingError(
+                f"run.{key}", received=True, allowed='method.name = "dense" has none', instead=f"set run.{key} = false"
+            )
+            for key in ("baseline", "finetune")
+            if getattr(recipe.run, key)
+        ]
+    return errors
 
 
 def _gives_twin(recipe: Recipe) -> bool:
     try:
         method = recipe.build_method()
-    except (ValueError, TypeError):  # named elsewhere
+    except ValueError:  # named elsewhere
         return True
     return method is None or method.gives_twin()
+
+
+def _checkpoints(recipe: Recipe) -> list[ArgumentError]:
+    text = recipe.run.checkpoint_every
+    try:
+        every = Duration.parse(text, "checkpoint_every")
+    except ArgumentError as error:
+        return [error.under("run")]
+    except ValueError as error:
+        return [SettingError("run.checkpoint_every", allowed=str(error))]
+    if every.unit != "%" and 0 < every.value <= _LONGEST[every.unit]:
+        return []
+    expected, instead = "expected epochs or steps", 'write "10ep" or "500st"'
+    return [SettingError("run.checkpoint_every", received=text, allowed=expected, instead=instead)]

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from acdc.recipes import load
+from acdc.recipes.load import write_value
 from acdc.recipes.schema import Recipe
-from acdc.recipes.toml import write_value
 from acdc.report.read import Run
 
 _LEFT_OUT = ("name", "about", "paper")

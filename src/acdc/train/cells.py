@@ -17,8 +17,8 @@ from acdc.errors import Problems, did_you_mean
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict
 from acdc.recipes import load
-from acdc.recipes.mistakes import RecipeError, SettingError
-from acdc.recipes.schema import Recipe, in_method, read_pattern
+from acdc.recipes.findings import Finding, RecipeError
+from acdc.recipes.schema import Recipe, naming_settings, read_pattern
 from acdc.train.loading import DataFacts, read_facts
 from acdc.train.prepare import plan_stages
 
@@ -35,7 +35,7 @@ _DECIDED = {
 _FEWEST_EPOCHS = 4  # that a method is given at equal FLOPs
 
 _ReadRecipe = Callable[[], Recipe]
-_Mistakes = tuple[SettingError, ...]
+_Mistakes = tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,9 @@ def _read(read: _ReadRecipe, cost: float | None, facts: DataFacts | None) -> tup
         recipe = read()
         return (recipe if facts is None or cost is None else at_equal_flops(recipe, cost, facts)), ()
     except RecipeError as error:
-        return error.recipe, error.mistakes
+        return error.recipe, error.findings
     except ValueError as error:  # layers that cannot be pruned as it says
-        return recipe, (SettingError.of(error),)
+        return recipe, (Finding.of(error),)
 
 
 def _epochs_of(base: Recipe | None) -> int | None:
@@ -228,7 +228,7 @@ def _cost_at(
     try:
         return (training_cost(recipe, facts) if recipe and facts and not mistakes else None), mistakes
     except ValueError as error:
-        return None, (SettingError.of(error),)
+        return None, (Finding.of(error),)
 
 
 def at_equal_flops(recipe: Recipe, cost: float, facts: DataFacts) -> Recipe:
@@ -248,7 +248,8 @@ def training_cost(recipe: Recipe, facts: DataFacts) -> float:
     model = models.build(recipe.model.name, **options)  # initial weights tell how a global budget spreads over layers
     uses = forward_uses(model, torch.zeros(1, *facts.shape))
     method = recipe.build_method()
-    zeros = in_method(predict.compressed, method, in_method(method.layers, model)) if method else None
+    with naming_settings():
+        zeros = predict.compressed(method, method.layers(model)) if method else None
     flops = predict.inference(model, uses, zeros)
     (planned,) = plan_stages(recipe).values()  # neither a baseline nor a twin to fine-tune
     return statistics.fmean(predict.training(planned.kinds, flops, 1, method)) / (3 * flops.dense)

@@ -18,7 +18,7 @@ import torch
 
 from acdc import methods
 from acdc.core.result import Result, StateDict, finetune_dense, to_cpu, write_safetensors
-from acdc.data.labels import save_indices
+from acdc.data.random_labels import save_indices
 from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import count_model
 from acdc.recipes.schema import Recipe

@@ -12,7 +12,7 @@ from torch import nn
 
 from acdc import data, models
 from acdc.data.images import Batches, ImageData, Images, InMemory, hold_out
-from acdc.data.labels import corrupt
+from acdc.data.random_labels import corrupt
 from acdc.errors import ArgumentError, UsageError
 from acdc.measure.memorization import Memorization
 from acdc.recipes.schema import Recipe
@@ -57,6 +57,7 @@ class LoadedData:
     """Batches of a data set, and what a model for it must look like."""
 
     loaders: Loaders
+    name: str  # of the data
     classes: int
     shape: tuple[int, int, int]
     notes: tuple[str, ...]
@@ -126,7 +127,10 @@ def load(
     if data.describe(recipe.data.name).kind == "folder":
         return _load_folder(recipe, device, root, workers, world)
     settings, seed = recipe.data, recipe.run.seeds[0]
-    images = data.load(settings.name, root=root, **settings.options)
+    try:
+        images = data.load(settings.name, root=root, **settings.options)
+    except ArgumentError as error:
+        raise error.under("data") from None
     if settings.crop > (side := min(images.shape[1:])):
         raise _too_large_a_crop(recipe, images.shape[1:], side)
     if settings.validation:
@@ -144,7 +148,14 @@ def load(
         validation=batches(images.validation) if images.validation else None,
         memorization=_memorization(images, recipe),
     )
-    return LoadedData(loaders=loaders, classes=images.classes, shape=images.shape, notes=images.notes, images=images)
+    return LoadedData(
+        loaders=loaders,
+        name=images.name,
+        classes=images.classes,
+        shape=images.shape,
+        notes=images.notes,
+        images=images,
+    )
 
 
 def read_facts(recipe: Recipe, root: str | None) -> DataFacts:
@@ -242,14 +253,16 @@ def _load_folder(
         "flip": settings.flip,
         **settings.options,
     }
-    folder = data.find_root(root)
+    folder, size = data.find_root(root), settings.options.get("size", data.IMAGE_SIZE)
+    if settings.name == "folder":  # whatever their size, images are tested as ImageNet's are
+        shared = {"resize": round(size * 256 / 224), **shared}
     train = ImageFolder(folder, "train", train=True, batch_size=recipe.train.batch_size, **shared)
     test = ImageFolder(folder, "val", train=False, batch_size=256 * world.size, **shared)
     _check_batch(recipe, train.samples, world)
-    size = settings.options.get("size", 224)
     return LoadedData(
         loaders=Loaders(train=train, test=test),
         classes=len(train.class_names),
+        name=data.own_name(settings.name, root),
         shape=(3, size, size),
         notes=(),
         files=f"{train.names_checksum()} {test.names_checksum()}",

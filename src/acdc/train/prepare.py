@@ -15,10 +15,11 @@ from torch import nn
 from acdc.errors import UsageError
 from acdc.methods.base import Base
 from acdc.recipes import load as recipes
-from acdc.recipes.mistakes import RecipeError, SettingError
+from acdc.recipes.findings import Finding, RecipeError
 from acdc.recipes.schema import Recipe
+from acdc.recipes.validate import validate
 from acdc.sparsity.layers import Layers
-from acdc.train import environment, loading, planning, step
+from acdc.train import environment, loading, step
 from acdc.train.console import Plan, Planned
 from acdc.train.distributed import World
 from acdc.train.loading import DataFacts, LoadedData
@@ -119,9 +120,7 @@ def plan_stages(recipe: Recipe) -> Plan:
     return stages
 
 
-def read_recipe(
-    name: str, settings: Iterable[str], problems: list[str]
-) -> tuple[Recipe | None, tuple[SettingError, ...]]:
+def read_recipe(name: str, settings: Iterable[str], problems: list[str]) -> tuple[Recipe | None, tuple[Finding, ...]]:
     """Read a recipe as far as it can be read, with its mistakes, which are put into words in `problems`.
 
     Usual values stand in for mistaken ones, so that the rest can be checked; where none can, the recipe is None.
@@ -130,7 +129,7 @@ def read_recipe(
         return recipes.read(name, settings), ()
     except RecipeError as error:
         problems += [f"{error.source}:", *error.problems]
-        return error.recipe, error.mistakes
+        return error.recipe, error.findings
 
 
 Loading = Callable[[Recipe, RunOptions], LoadedData]
@@ -145,7 +144,7 @@ def prepare(
     recipe: Recipe,
     options: RunOptions,
     *,
-    mistakes: Sequence[SettingError] = (),
+    mistakes: Sequence[Finding] = (),
     problems: Sequence[str] = (),
     resuming: bool = False,
     load: Loading = load_data,
@@ -178,7 +177,7 @@ def inspect(
     recipe: Recipe,
     options: RunOptions,
     *,
-    mistakes: Sequence[SettingError] = (),
+    mistakes: Sequence[Finding] = (),
     problems: Sequence[str] = (),
     device_is_final: bool = False,
 ) -> PreparedRun:
@@ -201,7 +200,7 @@ def inspect(
     return _check(draft, mistakes, wrong)
 
 
-def concern_data(mistakes: Iterable[SettingError]) -> bool:
+def concern_data(mistakes: Iterable[Finding]) -> bool:
     """True if what is wrong with a recipe keeps its data from being loaded."""
     return any(one.table == "data" or one.setting in ("run.seeds", "train.batch_size") for one in mistakes)
 
@@ -214,7 +213,7 @@ def unsupported(recipe: Recipe, device: torch.device, *, resuming: bool = False)
 
 def _check(
     draft: PreparedRun,
-    mistakes: Sequence[SettingError],
+    mistakes: Sequence[Finding],
     problems: Sequence[str],
     *,
     resuming: bool = False,
@@ -222,16 +221,18 @@ def _check(
 ) -> PreparedRun:
     """Return the run with all its warnings if nothing is wrong. What follows from unknown data is not looked at."""
     recipe, facts, known = draft.recipe, draft.facts, draft.facts is not _STAND_IN
-    fit = planning.fit(
+    found = validate(
         recipe,
-        classes=facts.classes,
-        shape=facts.shape,
-        steps=draft.steps_per_epoch if known else None,
-        wrong=mistakes,
-        typed=method_table,
+        facts,
+        known=mistakes,
+        unread=not known,
+        begun=resuming,
+        method_table=method_table,
+        cpu_cores=environment.cores() if draft.device.type == "cpu" else None,
     )
-    wrong = fit.problems if resuming else fit.problems + fit.idle
-    warnings = (*fit.idle, *fit.warnings, *_too_many_threads(recipe, draft.device), *draft.warnings)
+    wrong = [str(finding) for finding in found if finding.level == "error"]
+    surprising = [str(finding) for finding in found if finding.level == "warning"]
+    warnings = (*surprising, *_too_many_threads(recipe, draft.device), *draft.warnings)
     run = replace(draft, warnings=warnings)
     if known and not wrong and not mistakes:
         try:

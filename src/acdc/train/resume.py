@@ -6,7 +6,7 @@ from pathlib import Path
 
 from acdc.errors import UsageError
 from acdc.recipes import load as recipes
-from acdc.recipes.mistakes import RecipeError
+from acdc.recipes.findings import RecipeError
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences, folder
 from acdc.runs.checkpoint import CheckpointError, Found

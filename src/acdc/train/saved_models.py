@@ -14,7 +14,7 @@ from acdc.errors import UsageError
 from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import ModelCounts, count_model
 from acdc.recipes import load as recipes
-from acdc.recipes.mistakes import RecipeError
+from acdc.recipes.findings import RecipeError
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences, predictions
 from acdc.runs.checkpoint import CheckpointError

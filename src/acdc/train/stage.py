@@ -30,6 +30,7 @@ from acdc.data.images import Batches, full_share
 from acdc.flops.counting import weight_flops
 from acdc.measure.dynamics import Dynamics, PhaseEnd, nonzeros
 from acdc.methods.base import Base
+from acdc.recipes.fit import attach_quietly
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
 from acdc.runs.records import EpochRow
@@ -39,7 +40,6 @@ from acdc.structure import check_optimizer, check_tensors
 from acdc.train import optim
 from acdc.train.evaluate import Score, evaluate
 from acdc.train.finite import DivergedError, not_finite
-from acdc.train.planning import attach_quietly
 from acdc.train.rates import Rates
 from acdc.train.rows import Live
 from acdc.train.scaling import Scaler

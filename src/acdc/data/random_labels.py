@@ -23,7 +23,7 @@ Kind = Literal["always-wrong", "uniform"]
 
 @dataclass(frozen=True, kw_only=True)
 class RandomLabels:
-    """Which training samples were given a random label, which, and what the true one is."""
+    """Holds which training samples were given a random label, which, and what the true one is."""
 
     data: str
     samples: int  # in the training set that `index` counts in
@@ -41,7 +41,8 @@ def corrupt(data: ImageData, count: int, *, seed: int, kind: Kind = "always-wron
     """
     total = len(data.train)
     if kind not in get_args(Kind):
-        raise ValueError(f"kind = {kind!r}: random labels are one of {', '.join(map(repr, get_args(Kind)))}")
+        allowed = f"random labels are one of {', '.join(map(repr, get_args(Kind)))}"
+        raise ArgumentError("kind", received=kind, allowed=allowed, instead="write kind='always-wrong'")
     if not 0 < count <= total:
         allowed = f"{data.name} has {total:,} training images"
         raise ArgumentError("count", received=count, allowed=allowed, instead=f"corrupt from 1 to {total} of them")
@@ -77,7 +78,10 @@ def corrupt(data: ImageData, count: int, *, seed: int, kind: Kind = "always-wron
 
 
 def _generator(seed: int) -> torch.Generator:
-    """A stream of its own: hold_out and the first epoch shuffle as many images, and often from the same seed."""
+    """Return a generator with a stream of its own.
+
+    hold_out and the first epoch shuffle as many images, and often from the same seed.
+    """
     return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(f"labels {seed}".encode()).digest()[:4], "big"))
 
 
@@ -92,7 +96,7 @@ def save_indices(data: ImageData, path: str | os.PathLike[str]) -> None:
 
 
 def read_indices(path: str | os.PathLike[str]) -> RandomLabels:
-    """What save_indices wrote."""
+    """Read what save_indices wrote."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         for key in ("index", "given", "true"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from acdc.data.images import ImageData, InMemory, hold_out
-from acdc.data.labels import corrupt, read_indices, save_indices
+from acdc.data.random_labels import corrupt, read_indices, save_indices
 from acdc.data.synthetic import load_synthetic
 
 

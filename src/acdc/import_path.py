@@ -1,0 +1,90 @@
+"""Finds a user's own function by its import path, "package.module:function", and calls it with what it takes."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from acdc.errors import ArgumentError, did_you_mean
+
+
+def is_import_path(name: str) -> bool:
+    """Return True for what names a function of a module, such as "mypkg.nets:build", and not something of acdc's."""
+    return ":" in name
+
+
+def check_import_path(argument: str, path: str) -> None:
+    """Raise unless `path` is written as one. Nothing is imported."""
+    module, _, function = path.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
+        raise ArgumentError(
+            argument,
+            received=path,
+            allowed="expected a module and a function in it, with a colon between",
+            instead="write for example 'mypkg.nets:build'",
+        )
+
+
+def import_function(argument: str, path: str) -> Callable[..., Any]:
+    """Return the function or class at an import path; an error calls it `argument`."""
+    check_import_path(argument, path)
+    module_name, _, function_name = path.partition(":")
+    try:
+        found: Any = import_module(module_name)
+    except Exception as error:  # a module's own code may raise anything
+        raise ArgumentError(
+            argument,
+            received=path,
+            allowed=f"the module {module_name} cannot be imported ({type(error).__name__}: {error})",
+            instead=f"type in the folder that holds {module_name.partition('.')[0]}, or install it: "
+            f'python -c "import {module_name}" says where it fails',
+        ) from error
+    for part in function_name.split("."):
+        if not hasattr(found, part):
+            known = [name for name in dir(found) if not name.startswith("_")]
+            raise ArgumentError(
+                argument,
+                received=path,
+                allowed=f"{module_name} has no {function_name}{did_you_mean(part, known)}",
+                instead="name a function or class of it after the colon",
+            )
+        found = getattr(found, part)
+    if not callable(found):
+        raise ArgumentError(
+            argument,
+            received=path,
+            allowed=f"expected a function or a class, and it is of type {type(found).__name__}",
+            instead="name what builds it after the colon",
+        )
+    return found
+
+
+def call(argument: str, path: str, *, offered: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Call the function at an import path with its `options`, and with those of the `offered` values that it names."""
+    function = import_function(argument, path)
+    parameters = inspect.signature(function).parameters
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    own = [name for name, one in parameters.items() if one.kind.name in ("POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY")]
+    for option, value in options.items():
+        if option not in own and not takes_any:
+            known = [name for name in own if name not in offered]
+            raise ArgumentError(
+                option,
+                received=value,
+                allowed=f"{path} takes {', '.join(known) or 'no options'}{did_you_mean(option, known)}",
+                instead=f"leave {option} out",
+            )
+    given = {name: value for name, value in offered.items() if name in own and name not in options} | dict(options)
+    needed = [name for name in own if parameters[name].default is inspect.Parameter.empty and name not in given]
+    if needed:
+        raise ArgumentError(needed[0], allowed=f"{path} needs it", instead="set it")
+    try:
+        return function(**given)
+    except Exception as error:  # a user's own code may raise anything
+        shown = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise ArgumentError(
+            argument,
+            received=path,
+            allowed=f"called with {shown or 'nothing'} it raises {type(error).__name__}: {error}",
+            instead="correct its options or its code",
+        ) from error

@@ -1,0 +1,245 @@
+"""Checks that a recipe fits its data: its model takes the images, its method has layers and steps.
+
+The model is built on the meta device, without memory for its weights; a user's own is built for real where its code
+needs numbers.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from acdc import models
+from acdc.core.sparsifier import Sparsifier, attach, log
+from acdc.criteria import SynFlow
+from acdc.errors import ArgumentError
+from acdc.flops.uses import forward_uses
+from acdc.measure import predict
+from acdc.methods.acdc import ACDC
+from acdc.methods.base import Base
+from acdc.recipes.findings import Finding, SettingError
+from acdc.recipes.schema import Recipe, naming_settings, read_pattern
+from acdc.sparsity.patterns import Unstructured
+
+# FLOPs a second of training on one core, in fp32. Two busy cores of an EPYC reach half of it, quiet ones of today more.
+_CORE_RATE = 20e9
+_DAY = 24 * 3600.0
+
+
+class ImageFacts(Protocol):
+    """What a recipe is checked against."""
+
+    @property
+    def train(self) -> int:
+        """Return the number of training images."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
+
+    @property
+    def classes(self) -> int: ...
+
+
+def check_fit(
+    recipe: Recipe,
+    data: ImageFacts,
+    known: Sequence[Finding] = (),
+    *,
+    unread: bool = False,
+    begun: bool = False,
+    method_table: str = "method",
+    cpu_cores: int | None = None,
+) -> list[Finding]:
+    """Return what is wrong with a recipe on these data, and what may surprise.
+
+    Where something is `known` to be wrong, or the data are `unread`, only that is checked which does not build on
+    it. See `validate` for the rest.
+    """
+    errors: list[ArgumentError] = []
+
+    def attempt(act: Callable[[], object]) -> bool:
+        try:
+            with naming_settings():
+                act()
+        except ArgumentError as error:
+            errors.append(error)
+        except RuntimeError as error:  # of torch, on a model that cannot be attached to
+            errors.append(SettingError("", allowed=str(error)))
+        return not errors
+
+    if any(finding.table == "model" for finding in known):
+        return []
+    try:
+        model = build_on_meta(recipe, data)
+        uses = _forward(model, recipe, data) if not unread else {}
+    except ArgumentError as error:
+        return [Finding(error)]
+    if known or unread:
+        if recipe.method.name != "dense":
+            attempt(lambda: _layers_only(recipe).layers(model))
+        return list(map(Finding, errors))
+    warnings: list[ArgumentError] = []
+    steps = -(-data.train // recipe.train.batch_size)
+    if (method := recipe.build_method()) is not None:
+        if attempt(lambda: _whole_epochs(recipe, method)) and attempt(lambda: method.budgets(method.layers(model))):
+            # Refused as it is attached: phases without a step, a point to rewind to that is never passed.
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            attempt(lambda: attach_quietly(model, optimizer, method, steps).detach())
+        attempt(lambda: _criterion(method, data.shape))
+        total = recipe.epochs * steps
+        idle = method.idle(total, steps)
+        if idle:
+            text = SettingError("", allowed=idle.told("method.every", f"{method_table}.every"))
+            (warnings if begun else errors).append(text)
+        warnings += [
+            SettingError("", allowed=f"method.{text}")
+            for text in method.cautions(total, steps)
+            if not idle or text != idle.told()
+        ]
+    warnings += _odd_rates(recipe)
+    if cpu_cores is not None:
+        warnings += _takes_days(recipe, data, predict.inference(model, uses, None).dense, cpu_cores)
+    return [*map(Finding, errors), *(Finding(warning, "warning") for warning in warnings)]
+
+
+# Model
+
+
+def build_on_meta(recipe: Recipe, data: ImageFacts) -> nn.Module:
+    """Build the recipe's model without memory for its weights, where its code allows that."""
+    given = recipe.model
+    make = partial(models.build, given.name, classes=data.classes, in_channels=data.shape[0], **given.options)
+    try:
+        with torch.device("meta"):
+            return make()
+    except ArgumentError as error:
+        if not models.is_import_path(given.name):
+            raise error.under("model") from None
+    try:  # its code may need numbers, which meta tensors do not have
+        return make(seed=0)
+    except ArgumentError as error:
+        raise error.under("model") from None
+
+
+def _forward(model: nn.Module, recipe: Recipe, data: ImageFacts) -> dict[str, float]:
+    """Return how often an image uses each weight; or say that the model cannot take these images."""
+    size = " x ".join(map(str, data.shape))
+    outputs: list[object] = []
+    handle = model.register_forward_hook(lambda *call: outputs.append(call[-1]))
+    device = next((param.device for param in model.parameters()), torch.device("cpu"))
+    try:
+        uses = forward_uses(model, torch.zeros(1, *data.shape, device=device))
+    except Exception as error:  # an image too small for a pooling layer, say; a user's own model raises of every kind
+        if not isinstance(error, RuntimeError) and not models.is_import_path(recipe.model.name):
+            raise
+        reason = str(error).partition("\n")[0]
+        allowed = f"it cannot take images of {size} ({reason})"
+        raise SettingError("model.name", allowed=allowed, instead="choose another model") from None
+    finally:
+        handle.remove()
+    output = outputs[-1]
+    if not isinstance(output, Tensor) or output.shape != (1, data.classes):
+        returned = f"a tensor of {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        raise SettingError(
+            "model.name",
+            received=recipe.model.name,
+            allowed=f"for one image of {size} it returns {returned}; expected one number for each of the "
+            f"{data.classes:,} classes of the data, [1, {data.classes}]",
+            instead="let it take classes= and end in a layer of that many outputs",
+        )
+    return uses
+
+
+# Method
+
+
+def _layers_only(recipe: Recipe) -> Base:
+    """Return a method with nothing of the recipe's but its choice of layers: it is there where the rest is wrong."""
+    given = recipe.method
+    kind = partial(ACDC, epochs=4, include=given.include, exclude=given.exclude)
+    kind = partial(kind, first_and_last_dense=given.first_and_last_dense, depthwise_dense=given.depthwise_dense)
+    try:
+        pattern = read_pattern(given.pattern or "unstructured")
+    except ValueError:  # named already
+        pattern = Unstructured()
+    return kind(pattern=pattern, sparsity=0.5 if pattern.sparsity is None else None)
+
+
+def _whole_epochs(recipe: Recipe, method: Base) -> None:
+    """Refuse phases shorter than an epoch: a run is planned and reported by epochs, each of one phase."""
+    try:
+        method.schedule.boundaries(1)
+    except ValueError:
+        lengths = ", ".join(str(phase.length) for phase in method.schedule.phases)
+        raise SettingError(
+            "train.epochs",
+            received=recipe.epochs,
+            allowed=f"a phase of {type(method).title()} would be shorter than an epoch ({lengths})",
+            instead="set train.epochs higher",
+        ) from None
+
+
+def attach_quietly(model: nn.Module, optimizer: Optimizer, method: Base, steps: int) -> Sparsifier:
+    """Attach without logging the method's warnings, which a command prints once, by the recipe's names."""
+    log.disabled = True
+    try:
+        return attach(model, optimizer, method, steps_per_epoch=steps)
+    finally:
+        log.disabled = False
+
+
+def _criterion(method: Base, shape: tuple[int, int, int]) -> None:
+    criterion = getattr(method, "criterion", None)
+    if criterion is not None and criterion.window and method.schedule.phases[0].kind == "sparse":
+        raise SettingError(
+            "method.criterion",
+            received=criterion.name,
+            allowed=f"it looks at gradients before a compression, and {method.title()} begins with one here",
+            instead="let a dense phase come first, or leave criterion out",
+        )
+    if isinstance(criterion, SynFlow) and tuple(criterion.shape[1:]) != shape:
+        raise SettingError(
+            "method.criterion",
+            allowed=f"SynFlow's shape is {list(criterion.shape)}, and images are {' x '.join(map(str, shape))}",
+            instead=f"write shape = {[1, *shape]}",
+        )
+
+
+# Warnings
+
+
+def _odd_rates(recipe: Recipe) -> list[ArgumentError]:
+    rate, found = recipe.rate, list[ArgumentError]()
+    late = [f"{milestone:g}" for milestone in rate.milestones if milestone >= recipe.epochs]
+    if late and rate.shape == "step":
+        past = f"{', '.join(late)} lie past the last epoch, {recipe.epochs - 1}"
+        found.append(SettingError("rate.milestones", allowed=past))
+    if rate.warmup >= recipe.epochs:
+        whole = f"the run of {recipe.epochs} epochs is all warm-up"
+        warmup = int(rate.warmup) if rate.warmup == int(rate.warmup) else rate.warmup
+        found.append(SettingError("rate.warmup", received=warmup, allowed=whole))
+    return found
+
+
+def _takes_days(recipe: Recipe, data: ImageFacts, flops: int, cores: int) -> list[ArgumentError]:
+    """Warn of a run that would take a CPU a day or more, by the FLOPs of dense training."""
+    stages = 1 + recipe.run.baseline
+    days = 3 * flops * data.train * recipe.epochs * stages * len(recipe.run.seeds) / (_CORE_RATE * cores) / _DAY
+    if days < 1:
+        return []
+    size, runs = " x ".join(map(str, data.shape)), stages * len(recipe.run.seeds)
+    several = f", {runs} times" if runs > 1 else ""
+    return [
+        SettingError(
+            "model.name",
+            received=recipe.model.name,
+            allowed=f"about {days:,.0f} days on this CPU: {flops / 1e9:.2g} GFLOPs for an image of {size}, times 3 to "
+            f"train on it, {data.train:,} images, {recipe.epochs} epochs{several}, at an assumed "
+            f"{_CORE_RATE * cores / 1e9:.0f} GFLOPs a second on {cores} core{'s' * (cores > 1)}",
+            instead="train on a GPU, or take smaller images, a smaller model or fewer epochs (acdc check times a step)",
+        )
+    ]
