@@ -19,13 +19,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from acdc.cli import options as shared
+import torch
+
 from acdc.recipes import load
 from acdc.report.panels import draw_panels, read_curves
 from acdc.runs import folder
 from acdc.runs.decode import require
 from acdc.runs.records import RunResult
-from acdc.train import pool
+from acdc.train import jobs as pool
 from acdc.train.prepare import RunOptions
 from benchmarks import keeping, memorized
 from benchmarks.console import print_table, run, say
@@ -100,7 +101,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.memorization", description=(__doc__ or "").partition("\n")[0]
     )
-    shared.add_place(parser)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--data", metavar="DIR", help="where CIFAR-10 lies (default $ACDC_DATA, or ./data)")
     parser.add_argument("--epochs", type=int, help="fewer than the paper's 200: a trial")
     parser.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="change a setting of every run")
     parser.add_argument("--jobs", default="1", help="runs at the same time")
@@ -127,12 +129,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def train(options: argparse.Namespace) -> int:
-    device, why = shared.read_device(options.device)
-    place = RunOptions(device=device, why_device=why, root=options.data)
+    place = RunOptions(device=torch.device(options.device), root=options.data)
     runs = {name: [*options.set, *said] for name, said in settings_of(options.epochs).items()}
     jobs = [pool.Job(name, options.out / name) for name in runs]
     for job in jobs:
-        pool.prepare(load.read(RECIPE, runs[job.name]), job.folder)
+        pool.make_folder(load.read(RECIPE, runs[job.name]), job.folder)
     code = pool.run_all(jobs, place, pool.read_jobs(options.jobs), "the same command").code
     if code:
         return code

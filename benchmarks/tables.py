@@ -1,4 +1,4 @@
-"""results/README.md, and the measurements in the project's README and docs/memorization.md, from results/.
+"""Write results/README.md, and the measurements in README.md and in the pages of docs/, from results/.
 
 The newest run of each configuration, with hardware, versions and n. `python -m benchmarks.tables` writes the files;
 with `--check` it only says whether they are up to date.
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import comparisons, memorized, readme, runs
+from benchmarks import comparisons, memorized, pages, runs
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
@@ -116,11 +116,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     wanted = {options.results / "README.md": page(options.results)}
     if options.results == RESULTS:
-        front = ROOT / "README.md"
-        wanted[front] = readme.fill(front.read_text(encoding="utf-8"), options.results)
+        wanted |= pages.filled(ROOT, options.results)
         labels = ROOT / "docs" / "memorization.md"
         block = {"memorization": memorized.block(options.results, markdown)}
-        wanted[labels] = readme.insert(labels.read_text(encoding="utf-8"), block, labels.name)
+        wanted[labels] = pages.insert(labels.read_text(encoding="utf-8"), block, labels.name)
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if options.check:
@@ -189,7 +188,7 @@ def digits_table(rows: Sequence[Row]) -> Table:
             ]
         )
     seeds = sorted({row["seed"] for row in rows})
-    title = f"Digits, {readme.epochs_of(first)} epochs, seeds {', '.join(map(str, seeds))}"
+    title = f"Digits, {pages.epochs_of(first)} epochs, seeds {', '.join(map(str, seeds))}"
     return title, header, cells, _note(first)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import digits, jpeg, memory, overhead, readme, rivals, select, tables
+from benchmarks import digits, jpeg, jpeg_training, memory, overhead, pages, rivals, select, tables
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,17 +101,26 @@ def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
     assert all(row["quick"] for row in rows), "a trial stays out of the tables"
     file.write_text("".join(json.dumps({**row, "quick": False}) + "\n" for row in rows))
 
-    markers = "".join(
-        f"<!-- results:{name} -->\nold\n<!-- /results:{name} -->\n"
-        for name in ("runs", "frontier", "digits", "overhead", "select")
-    )
-    text = readme.fill(markers, tmp_path)
-    assert "old" not in text
+    blocks = {
+        "README.md": ["runs"],
+        "docs/wrn.md": ["runs"],
+        "docs/methods-compared.md": ["frontier", "digits"],
+        "docs/costs.md": ["overhead", "select"],
+    }
+    (tmp_path / "docs").mkdir()
+    for page, names in blocks.items():
+        markers = [f"<!-- results:{name} -->\nold\n<!-- /results:{name} -->\n" for name in names]
+        (tmp_path / page).write_text("".join(markers))
+    filled = pages.filled(tmp_path, tmp_path)
+    assert {str(page.relative_to(tmp_path)) for page in filled} == {*blocks}
+    assert not any("old" in text for text in filled.values())
+    text = filled[tmp_path / "docs" / "methods-compared.md"]
     assert "2 seeds" in text
     sparse = [row["test_accuracy"] for row in rows if row["model"] == "AC/DC, sparse"]
     assert f"{50 * sum(sparse):.2f} ±" in text
-    with pytest.raises(ValueError, match="0 blocks"):
-        readme.fill("no markers", tmp_path)
+    (tmp_path / "README.md").write_text("no markers")
+    with pytest.raises(ValueError, match=r"README\.md has 0 blocks"):
+        pages.filled(tmp_path, tmp_path)
 
 
 @pytest.mark.parametrize("method", rivals.METHODS)
@@ -167,3 +176,18 @@ def _anywhere():
         **{"device": "cpu", "device_name": "a CPU", "cpu": "a CPU", "cores": 1, "threads": 1, "load": 0.0},
         **{"torch": "2", "python": "3", "acdc": "0", "commit": None, "run": "2024-01-01T00:00:00Z"},
     }
+
+
+def test_training_from_jpegs_is_measured_against_the_step_alone(tmp_path):
+    file = tmp_path / "jpeg_training.jsonl"
+    numbers = {"size": 32, "images": 20, "batch": 4, "steps": 2, "rounds": 1, "workers": 1, "parts": 4}
+    sizes = [f"--{name}={number}" for name, number in numbers.items()]
+    where = ["--device", "cpu", "--model", "resnet18", "--precision", "fp32", "--results", str(file)]
+    assert jpeg_training.main([*sizes, *where]) == 0
+    rows = {row["source"]: row for row in lines(file)}
+    assert set(rows) == {jpeg_training.STEP, jpeg_training.LOADER, jpeg_training.BOTH}
+    for row in rows.values():
+        assert row["images_per_second"] == pytest.approx(4 / row["seconds"][0])
+        assert row["of_step"] == pytest.approx(rows[jpeg_training.STEP]["seconds"][0] / row["seconds"][0])
+    with pytest.raises(SystemExit):
+        jpeg_training.main(["--images", "2", "--batch", "4"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from acdc.cli import main
-from benchmarks import comparisons, readme
+from benchmarks import comparisons, pages
 from tests.cli import in_process
 
 
@@ -98,9 +98,9 @@ def test_what_the_support_did_is_read_from_what_was_kept(compared: Path, tmp_pat
 
 
 def test_the_readme_has_a_row_for_each_method(compared: Path, tmp_path: Path) -> None:
-    assert readme._frontier(tmp_path) == ""
+    assert pages._frontier(tmp_path, tmp_path) == ""
     comparisons.keep(compared, "frontier", tmp_path / "results")
-    block = readme._frontier(tmp_path / "results")
+    block = pages._frontier(tmp_path / "results", tmp_path)
     assert "](results/comparisons/frontier/frontier.svg)" in block
     assert "| 90% zeros |" in block
     assert {line.split(" | ")[0] for line in block.splitlines()[2:5]} == {"| AC/DC", "| Static", "| dense"}
@@ -116,7 +116,7 @@ def test_zeros_that_training_found_stand_in_the_nearest_column(tmp_path: Path) -
     folder = tmp_path / "comparisons" / "frontier"
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps({**kept, "hardware": ["g"], "torch": ["2"]}))
-    lines = readme._frontier(tmp_path).splitlines()
+    lines = pages._frontier(tmp_path, tmp_path).splitlines()
     assert "| STR-1 | 90.00 (0.50x), zeros: 89.6% | – |" in lines
     assert "| STR-2 | – | 90.00 (0.50x), zeros: 94.3% |" in lines
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from acdc.recipes import load
-from benchmarks import keeping, memorization, memorized, readme, tables
+from benchmarks import keeping, memorization, memorized, pages, tables
 from tests.report.runs import row
 
 PLACE = "/home/some one/out"
@@ -212,8 +212,8 @@ def test_pages_show_it_where_it_is_kept(results: Path, tmp_path: Path) -> None:
         "the final compressed phase with 12.0 % and 82.0 %. The paper: compressed phases put most"
     ) in block
     page = "a\n<!-- results:memorization -->\nold\n<!-- /results:memorization -->\nby hand\n"
-    filled = readme.insert(page, {"memorization": block}, "a page")
+    filled = pages.insert(page, {"memorization": block}, "a page")
     assert filled.endswith("by hand\n")
     assert "old" not in filled
     with pytest.raises(ValueError, match="a page has 0 blocks"):
-        readme.insert("none", {"memorization": block}, "a page")
+        pages.insert("none", {"memorization": block}, "a page")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.record import RESULTS, read
 
-from benchmarks import readme, runs, throughput
+from benchmarks import pages, runs, throughput
 
 KEPT = RESULTS / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
 DENSE = RESULTS / "runs" / "cifar100-wrn28-10-dense-seed0"
@@ -76,7 +76,7 @@ def test_dense_training_stands_below_with_its_recalibrated_model(tmp_path: Path)
     _, header, rows, _ = runs.runs_table(runs.read_all(tmp_path))
     dense = next(dict(zip(header, row, strict=True)) for row in rows if "dense" in row[0])
     assert (dense["last epoch"], dense["BN recalibrated"], dense["paper"]) == ("79.42", "81.11", "79.0 ± 0.25")
-    lines = [line for line in readme._runs(tmp_path).splitlines() if "seed 0" in line]
+    lines = [line for line in pages._all_runs(tmp_path).splitlines() if "seed 0" in line]
     assert ["dense" in line for line in lines] == [False, True]
 
 

@@ -8,7 +8,7 @@ from typing import TextIO
 import pytest
 
 from acdc.cli import main
-from acdc.train import pool
+from acdc.train import jobs
 
 
 class InProcess:
@@ -26,4 +26,4 @@ class InProcess:
 
 
 def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool.subprocess, "Popen", InProcess)
+    monkeypatch.setattr(jobs.subprocess, "Popen", InProcess)

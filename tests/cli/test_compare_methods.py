@@ -1,6 +1,5 @@
 """acdc compare-methods: every method by the same loop, resumable, at equal epochs or FLOPs."""
 
-import argparse
 import json
 import os
 import re
@@ -8,17 +7,18 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from acdc.cli import compare_methods, main, options
+from acdc.cli import main
 from acdc.errors import Problems
 from acdc.recipes import load
 from acdc.recipes.schema import Recipe
-from acdc.train import pool, variants
-from acdc.train.cells import by_method, plan
+from acdc.train import jobs
+from acdc.train.cells import Grid, Variant, plan_cells, read_variants, split_settings
 from tests.cli import in_process
 from tests.processes import PIPE, Process
 from tests.waiting import HANG
@@ -52,7 +52,7 @@ def facts(out: Path) -> dict[str, dict]:
 
 
 def test_methods_seeds_and_dense_training_in_one_table(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(pool.subprocess, "Popen", without_a_report)
+    monkeypatch.setattr(jobs.subprocess, "Popen", without_a_report)
     out = tmp_path / "c"
     assert compare(out, "--methods", "gmp,rigl,dense,gmp", "--seeds", "0,1", "--set", "rigl.every=3st") == 0
     found = facts(out)
@@ -114,35 +114,46 @@ def test_equal_flops_buys_sparse_training_more_epochs(tmp_path: Path, monkeypatc
     assert found["rigl"]["training"] == pytest.approx(found["acdc"]["training"], rel=0.25)
 
 
-def planned(*arguments: str) -> dict[str, Recipe]:
-    """The recipes of a comparison at equal FLOPs, without training them."""
-    parser = argparse.ArgumentParser()
-    compare_methods.add_to(parser.add_subparsers())
-    args = parser.parse_args(["compare-methods", *arguments, "--equal", "flops"])
-    settings, own = by_method(options.settings(args))
-    found = plan(args, load.read(args.recipe, settings), settings, own, problems := Problems())
+def planned(
+    recipe: str, *entries: str, like: str = "acdc", settings: Sequence[str] = (), variant: str = ""
+) -> dict[str, Recipe]:
+    """Return the recipes of a comparison at equal FLOPs, without training them."""
+    problems = Problems()
+    shared, own = split_settings(settings)
+    variants = [*(Variant(name, name) for name in entries), *read_variants([variant] if variant else [], problems)]
+    named = {one.name: one for one in (Variant("acdc", "acdc"), *variants)}
+    grid = Grid(
+        recipe=recipe,
+        settings=shared,
+        own_settings=own,
+        entries=variants,
+        sparsities=[0.9],
+        equal_to=named[like],
+    )
+    cells = plan_cells(grid, load.read(recipe, shared), problems)
     assert not problems
-    return {cell.variant.name: cell.recipe for cell in found}
+    return {cell.variant.name: cell.recipe for cell in cells}
 
 
 def test_the_one_whose_cost_all_get_is_trained_as_it_was_reckoned() -> None:
     """Its settings and its schedule are its own; what has another schedule in the comparison is reckoned with that."""
-    plain = planned("cifar10-resnet20", "--methods", "acdc,rigl")
+    plain = planned("cifar10-resnet20", "acdc", "rigl")
     assert (plain["acdc"].epochs, plain["acdc"].method.schedule) == (100, "imagenet")
-    short = planned("cifar10-resnet20", "--methods", "acdc,rigl", "--set", "acdc.schedule=imagenet_short_dense")
+    short = planned("cifar10-resnet20", "acdc", "rigl", settings=["acdc.schedule=imagenet_short_dense"])
     assert short["acdc"].method.schedule == "imagenet_short_dense", "70 of 100 epochs are compressed, not 50"
     assert short["rigl"].epochs < 0.8 * plain["rigl"].epochs
+    small = ["train.epochs=4", "train.batch_size=256"]
     for like in ("gmp", "str", "sr_ste", "slow"):
-        found = planned(
-            *SMALL, "--methods", "gmp,str,sr_ste", "--variant", "slow=gmp:optimizer.lr=0.01", "--like", like
+        recipes = planned(
+            "digits", "gmp", "str", "sr_ste", variant="slow=gmp:optimizer.lr=0.01", like=like, settings=small
         )
-        assert found[like].epochs == 4
-    assert planned("cifar10-resnet20", "--methods", "gmp", "--like", "gmp")["gmp"].epochs == 100
+        assert recipes[like].epochs == 4
+    assert planned("cifar10-resnet20", "gmp", like="gmp")["gmp"].epochs == 100
 
 
 def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
     """0.25 dense, 0.5 on the way at 0.1 + 0.9 / 4, 0.25 at 0.1: 0.44 of dense training, where AC/DC has 0.55."""
-    found = planned("digits", "--methods", "acdc,gmp", "--set", "method.distribution=uniform", "--epochs", "100")
+    found = planned("digits", "acdc", "gmp", settings=["method.distribution=uniform", "train.epochs=100"])
     assert found["acdc"].epochs == 100
     assert found["gmp"].epochs == pytest.approx(100 * 0.55 / 0.44, abs=3)
 
@@ -179,7 +190,7 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
         (["--variant", "a=sr_ste:pattern=2:7", "--methods", "gmp"], "^acdc: a: method.pattern=NM.*fits none"),
         (
             ["--variant", "a=gmp:train.batch_size=4096", "--methods", "gmp"],
-            "^acdc: a: train.batch_size = 4,096: digits",
+            "^acdc: a: train.batch_size=4096: digits",
         ),
         (["--methods", "gmp,rigl"], '^acdc: rigl: method.every="100st": the first update.*write rigl.every="1st"'),
         (["--variant", "a=rigl:run.seeds=[1,2]"], "run.seeds is settled: all are trained with --seeds"),
@@ -229,7 +240,7 @@ def test_what_is_wrong_with_the_run_whose_cost_all_get_is_said_with_the_rest(tmp
     wrong = ["--methods", "gmp", "--equal", "flops", "--like", "rigl", "--set", "rigl.dropp=1"]
     assert compare(tmp_path / "c", *wrong, "--set", "train.batch_size=4096") == 2
     said = capsys.readouterr().err
-    assert said.count("train.batch_size = 4,096: digits has 1,397 training images") == 1
+    assert said.count("train.batch_size=4096: digits has 1,397 training images") == 1
     assert "--like rigl: method.dropp: no such setting" in said
     assert compare(tmp_path / "c", "--methods", "gmp", "--equal", "flops", "--set", 'acdc.exclude=["fcc"]') == 2
     assert "--like acdc: method.exclude=['fcc']: the rule matches no weight" in capsys.readouterr().err
@@ -302,12 +313,12 @@ def test_runs_stop_with_a_checkpoint_where_nobody_reads_what_becomes_of_them(tmp
 
 
 def test_ctrl_c_says_how_many_runs_are_there(tmp_path: Path) -> None:
-    jobs = [pool.Job(name, tmp_path / name) for name in ("done", "begun", "waiting")]
-    for job in jobs[:2]:
+    three = [jobs.Job(name, tmp_path / name) for name in ("done", "begun", "waiting")]
+    for job in three[:2]:
         (job.folder / "checkpoints").mkdir(parents=True)
         (job.folder / "checkpoints" / "0-acdc-00000022.pt").touch()
-    (jobs[0].folder / "result.json").touch()
-    assert pool.left(jobs) == "1 of 3 runs finished, 1 has a checkpoint. Resume with"
+    (three[0].folder / "result.json").touch()
+    assert jobs.describe_progress(three) == "1 of 3 runs finished, 1 has a checkpoint. Resume with"
 
 
 def test_another_comparison_s_folder_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -330,7 +341,7 @@ def test_another_comparison_s_folder_is_refused(tmp_path: Path, monkeypatch, cap
 def test_settings_of_a_variant_are_split_at_commas_outside_brackets() -> None:
     problems: list[str] = []
     text = "a=rigl:rate.milestones=[1,2],drop=0.5,method.distribution={x=0.5,y=0.6},model.name='a,b'"
-    (found,) = variants.read([text], problems)
+    (found,) = read_variants([text], problems)
     assert problems == []
     assert found.settings == (
         "rate.milestones=[1,2]", "method.drop=0.5", "method.distribution={x=0.5,y=0.6}", "model.name='a,b'"

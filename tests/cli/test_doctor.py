@@ -46,16 +46,16 @@ def test_a_missing_package_names_the_extra(capsys: pytest.CaptureFixture[str], m
 
 
 def test_an_old_torch_is_bad(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    real = doctor._installed
-    monkeypatch.setattr(doctor, "_installed", lambda name: "2.9.1+cpu" if name == "torch" else real(name))
+    real = doctor.installed_version
+    monkeypatch.setattr(doctor, "installed_version", lambda name: "2.9.1+cpu" if name == "torch" else real(name))
     out = examined(capsys, code=1)
     assert 'BAD torch 2.9.1+cpu: acdc needs 2.11 or newer\n      type: pip install "torch>=2.11"' in out
 
 
 def test_the_versions_it_asks_for_are_those_of_the_project() -> None:
     project = tomllib.loads((Path(doctor.__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    assert {f"{name}>={least}" for name, least in doctor._NEEDED.items()} == set(project["dependencies"])
-    assert {extra for extra, _, _ in doctor._OPTIONAL} == set(project["optional-dependencies"]) - {"dev"}
+    assert {f"{name}>={least}" for name, least in doctor.NEEDED.items()} == set(project["dependencies"])
+    assert {extra for extra, _, _ in doctor.OPTIONAL} == set(project["optional-dependencies"]) - {"dev"}
 
 
 def test_no_compiler(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from acdc.cli import main
-from acdc.cli.eval import read_accuracies
+from acdc.train.saved_models import read_accuracies
 from tests.fuzz.mutate import damaged_json
 from tests.report.compared import make_comparison
 from tests.report.runs import make_run

@@ -17,9 +17,9 @@ from acdc._version import __version__
 from acdc.errors import UsageError
 from acdc.runs.decode import RecordError
 
-# In the order of the help, and what it says.
+# In the order of the help, each with its line there.
 _VERBS = {
-    "train": "train a recipe, or take a run up where it stopped",
+    "train": "train a recipe, or resume a run that was stopped",
     "check": "check a recipe and predict its cost, without training",
     "eval": "measure the models of a run on the test images",
     "compare": "see how far two models agree",
@@ -38,11 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(argv)
     except (UsageError, RecordError) as error:
-        with _said_once():
+        with _on_local_rank_zero():
             print(f"acdc: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # also while torch is imported
-        with _said_once():
+        with _on_local_rank_zero():
             print("\nacdc: stopped", file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read our output has gone, as in `acdc train | head`
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG or error.filename is None:
             raise
-        with _said_once():
+        with _on_local_rank_zero():
             name = str(error.filename)
             print(
                 f"acdc: {name[:80]}…: a name of {len(name):,} characters is too long; type a shorter one",
@@ -77,12 +77,12 @@ def _run(argv: Sequence[str] | None) -> int:
     parser.add_argument("--version", action="version", version=f"acdc {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
     typed = sys.argv[1:] if argv is None else list(argv)
-    for name, said in _VERBS.items():
+    for name, summary in _VERBS.items():
         if name in typed[:1]:
             import_module(f"acdc.cli.{name.replace('-', '_')}").add_to(verbs)
         else:
-            verbs.add_parser(name, help=said)
-    with _said_once():
+            verbs.add_parser(name, help=summary)
+    with _on_local_rank_zero():
         args = parser.parse_args(typed, argparse.Namespace(typed=shlex.join(["acdc", *typed])))
     if "verb" not in args:
         parser.print_help()
@@ -93,8 +93,8 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 @contextlib.contextmanager
-def _said_once() -> Iterator[None]:
-    """Of the processes that torchrun starts on a machine, the first speaks: all say the same."""
+def _on_local_rank_zero() -> Iterator[None]:
+    """Silence all but the first of the processes that torchrun starts on a machine: they would all print the same."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         yield
         return

@@ -178,7 +178,7 @@ def _show_time(prepared: PreparedRun, model: nn.Module) -> list[str]:
         f"{_duration(epoch)}, {_duration(timing.step)} for a step of {batch} images{scaled} "
         f"({timing.precision}{cores}{memory})"
     )
-    print("      timed on made images, without compiling; reading images from disk comes on top")
+    print("      timed on random images, without compiling; reading images from disk comes on top")
     return []
 
 

@@ -1,21 +1,17 @@
 """acdc compare-methods: methods x sparsities x seeds on one recipe, by the same loop and the same counting.
 
-Every run is a folder of its own, so that a comparison that was stopped goes on where it was: type the same again.
+Every run is a folder of its own, so that a comparison that was stopped resumes where it was: type the same again.
 """
 
 import argparse
-import datetime
-import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from acdc.cli import options
 from acdc.cli.output import draw_report, show_table
-from acdc.errors import Problems, UsageError
-from acdc.recipes.schema import Recipe
+from acdc.errors import Problems, UsageError, did_you_mean
 from acdc.report import several
 from acdc.report.comparison import cells as compared
 from acdc.report.comparison import rows
@@ -24,10 +20,10 @@ from acdc.report.read import ReportError
 from acdc.report.read import read as read_run
 from acdc.runs import differences, folder
 from acdc.runs.decode import RecordError
-from acdc.train import pool
-from acdc.train.cells import Cell, by_method, plan
-from acdc.train.loading import LoadedData
-from acdc.train.prepare import RunOptions, load_data, prepare, read_recipe
+from acdc.train.cells import Grid, Variant, known_methods, plan_cells, read_variants, split_settings
+from acdc.train.comparison import check_cells, check_folder, claim_folder
+from acdc.train.jobs import read_jobs, run_all
+from acdc.train.prepare import RunOptions, read_recipe
 
 DEFAULT = "acdc,gmp,rigl"
 EXAMPLES = """examples:
@@ -67,14 +63,14 @@ def add_to(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     problems = Problems()  # all that is found before anything is made, and before the first of them is trained
-    settings, own = by_method(options.readable_settings(args, problems))
+    settings, own = split_settings(options.readable_settings(args, problems))
     shared = [s for s in settings if not s.startswith("method.") or s.startswith("method.schedule")]
-    examined: list[str] = []
-    base, _ = read_recipe(args.recipe, shared, examined)  # whose epochs all have
-    problems[:0] = examined
-    jobs = problems.attempt(pool.read_jobs, args.jobs)
+    unreadable: list[str] = []
+    base, _ = read_recipe(args.recipe, shared, unreadable)  # whose epochs all have
+    problems[:0] = unreadable
+    at_once = problems.attempt(read_jobs, args.jobs)
     device = problems.attempt(options.read_device, args.device)
-    place = RunOptions(
+    run_options = RunOptions(
         device=(device or options.read_device("auto"))[0],
         why_device=device[1] if device else "",
         root=args.data,
@@ -82,20 +78,19 @@ def run(args: argparse.Namespace) -> int:
         settings=tuple(differences.free(settings)[0]),
         report=False,  # the comparison has a page of its own
     )
-    cells = plan(args, base, settings, own, problems)
-    found, warnings = _fit(cells, place, examined)
+    sound = not problems
+    grid = _read_grid(args, settings, own, problems)
+    cells = plan_cells(grid, base, problems, count_flops=sound)
+    wrong, warnings = check_cells(cells, run_options, unreadable)
     out = Path(args.out or f"runs/compare-{Path(args.recipe).stem}")
-    problems += [*found, *_bad_out(out, base, cells)]
-    if problems or base is None or jobs is None:
+    problems += [*wrong, *check_folder(out, base, cells)]
+    if problems or base is None or at_once is None:
         raise UsageError(list(dict.fromkeys(problems)))
-    _claim(out, base, cells, _typed(args))
-    made = [pool.Job(cell.name, out / cell.name, tuple(differences.free(cell.variant.settings)[0])) for cell in cells]
-    for cell, job in zip(cells, made, strict=True):
-        pool.prepare(cell.recipe, job.folder)
+    jobs = claim_folder(out, base, cells, _command(args))
     for text in warnings:
         print(f"warning: {text}")
-    print(f"{len(cells)} runs, {jobs} at a time, in {out}; each one's output is in its .log", flush=True)
-    ended = pool.run_all(made, place, jobs, args.typed)
+    print(f"{len(cells)} runs, {at_once} at a time, in {out}; each one's output is in its .log", flush=True)
+    ended = run_all(jobs, run_options, at_once, args.typed)
     if not ended.stopped:
         summarise(out)
         for text in warnings:
@@ -103,92 +98,50 @@ def run(args: argparse.Namespace) -> int:
     return ended.code
 
 
-def _fit(cells: Sequence[Cell], place: RunOptions, told: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Every run looked at as `acdc check` does: all that is wrong and not told yet, and what may surprise."""
-    problems, warnings = {}, {}  # what is said, and the methods it is said of
-    loaded: dict[str, LoadedData | UsageError] = {}
-
-    def load(recipe: Recipe, place: RunOptions) -> LoadedData:
-        """Load each data set once, also one that cannot be loaded."""
-        key = repr((recipe.data, recipe.train.batch_size))
-        if key not in loaded:
-            try:
-                loaded[key] = load_data(recipe, place)
-            except UsageError as error:
-                loaded[key] = error
-        if isinstance(data := loaded[key], UsageError):
-            raise data
-        return data
-
-    for cell in {(cell.variant.name, cell.sparsity): cell for cell in cells}.values():
-        name, wrong = cell.variant.name, list(map(str, cell.wrong))
-        try:
-            prepared = prepare(
-                cell.recipe, place, mistakes=cell.wrong, problems=wrong, load=load, method_table=cell.variant.method
-            )
-        except UsageError as error:
-            for text in error.problems:
-                if text not in told:
-                    problems.setdefault(text, []).append(name)
-            continue
-        for text in prepared.warnings:
-            warnings.setdefault(text, []).append(name)
-    for data in loaded.values():
-        if not isinstance(data, UsageError):
-            data.close()
-    names = {cell.variant.name for cell in cells}
-    return _told(problems, names), _told(warnings, names)
+def _read_grid(args: argparse.Namespace, settings: list[str], own: dict[str, list[str]], problems: list[str]) -> Grid:
+    """Read what is compared with what; all that is wrong with it goes to `problems`."""
+    known = known_methods()
+    names = list(dict.fromkeys(name.strip() for name in args.methods.split(",") if name.strip()))
+    expected = f"expected some of {', '.join(known)}"
+    problems += [f"--methods {n}: {expected}{did_you_mean(n, known)}" for n in names if n not in known]
+    if not names and not args.variant:
+        problems.append(f'--methods "{args.methods}": {expected}')
+    entries = [*(Variant(name, name) for name in names if name in known), *read_variants(args.variant, problems)]
+    return Grid(
+        recipe=args.recipe,
+        settings=settings,
+        own_settings=own,
+        entries=entries,
+        sparsities=_read_sparsities(args, problems),
+        equal_to=_read_like(args, entries, problems),
+        data=args.data,
+    )
 
 
-def _told(said: Mapping[str, Sequence[str]], names: Set[str]) -> list[str]:
-    """Each thing once, with the methods it is true of, unless it is of all."""
-    return [text if {*of} == names else f"{', '.join(dict.fromkeys(of))}: {text}" for text, of in said.items()]
+def _read_sparsities(args: argparse.Namespace, problems: list[str]) -> list[float]:
+    if args.sparsity is not None:
+        problems.append(
+            f"--sparsity {args.sparsity}: methods are compared at --sparsities; type --sparsities {args.sparsity}"
+        )
+    try:
+        return list(dict.fromkeys(float(text) for text in args.sparsities.split(",")))
+    except ValueError:
+        problems.append(f"--sparsities {args.sparsities}: expected fractions, such as 0.9,0.95")
+        return []
 
 
-# Where it lies
+def _read_like(args: argparse.Namespace, entries: list[Variant], problems: list[str]) -> Variant | None:
+    """Return the entry whose training FLOPs all get; None where all get the same epochs."""
+    named = {entry.name: entry for entry in (*(Variant(name, name) for name in known_methods()), *entries)}
+    if args.like not in named:
+        problems.append(f"--like {args.like}: expected one of {', '.join(named)}{did_you_mean(args.like, named)}")
+    if args.like != "acdc" and args.equal != "flops":
+        problems.append(f"--like {args.like}: it counts with --equal flops only; type that too, or leave --like out")
+    return named.get(args.like) if args.equal == "flops" else None
 
 
-def _bad_out(out: Path, base: Recipe | None, cells: Sequence[Cell]) -> list[str]:
-    """Why this comparison can neither begin nor go on in this folder."""
-    held = compared.read(out)
-    if held is None:
-        return [f"--out {out}: {reason}; type another folder"] if (reason := folder.why_not(out)) else []
-    sound = [cell for cell in cells if not cell.wrong]
-    now = _runs(sound)
-    problems = [
-        f"--out {out}: {name} began with other settings there ({changed}); type another folder"
-        for name, recipe in held.runs.items()
-        if name in now and (changed := differences.first(recipe, now[name]))
-    ]
-    if base and sound and (held.recipe, held.epochs) != (base.name, base.epochs):
-        there = f"{held.recipe} over {held.epochs} epochs is compared there"
-        problems.append(f"--out {out}: {there}, not {base.name} over {base.epochs}; type another folder")
-    return problems
-
-
-def _runs(cells: Sequence[Cell]) -> dict[str, Any]:
-    """Their recipes by name, as a file holds them."""
-    return json.loads(json.dumps({cell.name: cell.recipe.to_dict() for cell in cells}))
-
-
-def _claim(out: Path, base: Recipe, cells: Sequence[Cell], typed: str) -> None:
-    """A new folder, or the one this very comparison began in."""
-    now = {"runs": _runs(cells), "cells": {cell.name: cell.told() for cell in cells}}
-    file, held = out / compared.FILE, compared.read(out)
-    if held is None:
-        out.mkdir(parents=True, exist_ok=True)
-        began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        said = {"recipe": base.name, "epochs": base.epochs, "started": began, "commands": [typed]}
-        folder.write_json(file, said | now)
-        return
-    # More methods, sparsities or seeds may join.
-    joined = {key: {**held.settings.get(key, {}), **now[key]} for key in now}
-    commands = list(dict.fromkeys([*held.commands, typed]))
-    folder.write_json(file, {**held.settings, **joined, "commands": commands})
-
-
-def _typed(args: argparse.Namespace) -> str:
-    """The command again, without what is only of this machine."""
+def _command(args: argparse.Namespace) -> str:
+    """Return the command that would make this comparison anywhere: without what belongs to this machine."""
     words = ["acdc", "compare-methods", args.recipe, "--methods", args.methods, "--sparsities", args.sparsities]
     words += [part for text in args.variant for part in ("--variant", text)]
     words += [part for text in args.set for part in ("--set", text)]
@@ -204,7 +157,7 @@ def _typed(args: argparse.Namespace) -> str:
 
 
 def summarise(out: Path) -> None:
-    """Mean ± standard deviation over seeds of all that is complete in the folder, the rest by name, and the page."""
+    """Show mean ± standard deviation over seeds of all complete runs in the folder, name the rest, draw the page."""
     whole, missing = [], []
     for run in compared.runs(out):
         if not (run / "result.json").is_file():

@@ -1,4 +1,4 @@
-"""acdc cp: a recipe's file to change at will. Nothing is ever overwritten."""
+"""acdc cp: copy a recipe's file, to change it at will. Nothing is ever overwritten."""
 
 import argparse
 import os
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_new(target: Path, content: bytes) -> None:
-    """Whole or not at all: a link to a complete file, which fails where the name is taken."""
+    """Write a whole file or none: link to a complete one, which fails where the name is taken."""
     if target.exists() or target.is_symlink():
         raise FileExistsError
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.") as file:

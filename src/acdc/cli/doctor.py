@@ -1,4 +1,4 @@
-"""acdc doctor: what this machine has and lacks, and what to type about it. Exit code 0 if the default run can work."""
+"""acdc doctor: say what this machine has and lacks, and what to type about it. Exit code 0 if the default run works."""
 
 import argparse
 import importlib.metadata
@@ -20,9 +20,9 @@ from acdc.data import cifar, folders
 from acdc.runs import folder
 from acdc.train import bf16, environment, step
 
-_NEEDED = {"torch": "2.11", "safetensors": "0.5", "rich": "13.7"}
+NEEDED = {"torch": "2.11", "safetensors": "0.5", "rich": "13.7"}
 # The extra that installs them, what they are for, and packages as they are imported and as they are installed.
-_OPTIONAL = (
+OPTIONAL = (
     ("digits", "the default run's data", {"sklearn": "scikit-learn"}),
     ("imagenet", "folders of images", {"simplejpeg": "simplejpeg", "PIL": "Pillow", "numpy": "numpy"}),
     ("plot", "figures", {"matplotlib": "matplotlib"}),
@@ -79,8 +79,8 @@ def run(args: argparse.Namespace) -> int:
 def _versions() -> Iterator[Finding]:
     system = f"{platform.system()} {platform.machine()}"
     yield Finding("ok", f"Python {platform.python_version()}, acdc {__version__}, {system}")
-    for name, least in _NEEDED.items():
-        version = _installed(name)
+    for name, least in NEEDED.items():
+        version = installed_version(name)
         if version is None or _numbers(version) < _numbers(least):
             had = f"{name} {version}" if version else f"{name} is not installed"
             yield Finding("BAD", f"{had}: acdc needs {least} or newer", f'type: pip install "{name}>={least}"')
@@ -90,8 +90,8 @@ def _versions() -> Iterator[Finding]:
 
 def _device() -> Iterator[Finding]:
     hardware = environment.describe(torch.device("cpu"))["hardware"]
-    said = os.environ.get("OMP_NUM_THREADS")
-    threads = f"{torch.get_num_threads()} for torch{f', by OMP_NUM_THREADS={said}' if said else ''}"
+    limit = os.environ.get("OMP_NUM_THREADS")
+    threads = f"{torch.get_num_threads()} for torch{f', by OMP_NUM_THREADS={limit}' if limit else ''}"
     yield Finding("ok", f"CPU: {hardware['cpu']}, {environment.cores()} cores, {threads}")
     yield _bf16_on_cpu()
     if not torch.cuda.is_available():
@@ -120,24 +120,24 @@ def _bf16_on_cpu() -> Finding:
 
 
 def _compiler() -> Iterator[Finding]:
-    """What torch.compile needs; acdc trains without it, more slowly on a GPU."""
-    if found := step.compiler():
-        yield Finding("ok", f"compiler {found}")
+    """Look for what torch.compile needs. acdc trains without it, more slowly on a GPU."""
+    if compiler := step.compiler():
+        yield Finding("ok", f"compiler {compiler}")
     else:
         yield Finding("no", "no C++ compiler: torch.compile stays off", "on Debian or Ubuntu type: apt install g++")
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.is_file():
         yield Finding("no", f"{header} is not there", "on Debian or Ubuntu type: apt install python3-dev")
     if torch.cuda.is_available():
-        version = _installed("triton")
+        version = installed_version("triton")
         yield Finding("ok", f"triton {version}") if version else Finding("no", "no triton", "type: pip install triton")
 
 
 def _packages() -> Iterator[Finding]:
-    for extra, use, packages in _OPTIONAL:
+    for extra, use, packages in OPTIONAL:
         missing = [name for module, name in packages.items() if find_spec(module) is None]
         if not missing:
-            there = ", ".join(f"{name} {_installed(name) or ''}".rstrip() for name in packages.values())
+            there = ", ".join(f"{name} {installed_version(name) or ''}".rstrip() for name in packages.values())
             yield Finding("ok", f"{there}, for {use}")
         else:
             state = "BAD" if extra == "digits" else "no"
@@ -180,9 +180,9 @@ def _imagenet(place: Path, full: bool) -> Finding:
         counts = {split: len(folders.list_files(place, split, classes)[0]) for split in folders.SPLITS}
     except (ValueError, OSError) as error:
         return Finding("no", f"imagenet: {error}")
-    shown = ", ".join(f"{count:,} images in {split}" for split, count in counts.items())
+    images = ", ".join(f"{count:,} images in {split}" for split, count in counts.items())
     whole = len(classes) == 1000 and counts == _IMAGENET
-    return Finding("ok", f"imagenet: {len(classes):,} classes, {shown}{', as published' if whole else ''}")
+    return Finding("ok", f"imagenet: {len(classes):,} classes, {images}{', as published' if whole else ''}")
 
 
 def _runs() -> Iterator[Finding]:
@@ -196,7 +196,7 @@ def _runs() -> Iterator[Finding]:
     yield Finding("ok" if free > 2**30 else "no", f"{runs} can be written to; {free / 2**30:.1f} GiB free")
 
 
-def _installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -10,8 +10,6 @@ from acdc.cli import options
 from acdc.cli.output import fp32_note, show_table, si
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
-from acdc.runs.decode import RecordError, read
-from acdc.runs.records import RunResult
 from acdc.train import saved_models
 from acdc.train.launch import describe_images
 from acdc.train.prepare import RunOptions
@@ -91,7 +89,7 @@ def _evaluate(folder: Path, files: list[str], place: RunOptions) -> int:
 
 
 def _show(folder: Path, measurements: list[Measurement], images: str) -> None:
-    accuracies, note = read_accuracies(folder)
+    accuracies, note = saved_models.read_accuracies(folder)
     rows = []
     for one in measurements:
         before, accuracy, cost = accuracies.get(one.file), one.score.accuracy, one.counted
@@ -114,15 +112,3 @@ def _show(folder: Path, measurements: list[Measurement], images: str) -> None:
     show_table(f"{folder}: test accuracy on {images}; FLOPs in theory, per image", header, rows)
     if note:
         print(note)
-
-
-def read_accuracies(folder: Path) -> tuple[dict[str, float], str]:
-    """Read the accuracies that the run wrote, by file; and why there are none."""
-    path = folder / "result.json"
-    if not path.is_file():
-        return {}, f"{path} is not there: the run is not complete; resume it with: acdc train --resume {folder}"
-    try:
-        result = read(RunResult, path)
-    except RecordError as error:
-        return {}, f"{path.name} cannot be read: nothing to compare with ({error})"
-    return {row.file: row.test_accuracy for row in result.models} if result else {}, ""

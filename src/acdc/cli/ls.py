@@ -1,4 +1,4 @@
-"""acdc ls: what there is to name in a command or a recipe."""
+"""acdc ls: list what can be named in a command or a recipe."""
 
 import argparse
 import tomllib
@@ -43,15 +43,16 @@ def run(args: argparse.Namespace) -> int:
 def _recipes() -> None:
     rows = []
     for name, path in load.shipped().items():
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
-        rows.append((name, said["model"]["name"], said["data"]["name"], str(_epochs(name, said)), said["about"]))
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        model, data_set = tables["model"]["name"], tables["data"]["name"]
+        rows.append((name, model, data_set, str(_epochs(name, tables)), tables["about"]))
     show_table("Recipes, for acdc train NAME", ("name", "model", "data", "epochs", "about"), rows, text=5)
     print("\nacdc show NAME shows one, acdc check NAME what it will cost, acdc cp NAME FILE copies it to change")
 
 
-def _epochs(name: str, said: Mapping[str, Any]) -> int:
-    """As reading the recipe would give; reading it takes torch, and a list should be there at once."""
-    epochs, schedule = said.get("train", {}).get("epochs"), said.get("method", {}).get("schedule")
+def _epochs(name: str, tables: Mapping[str, Any]) -> int:
+    """Return a recipe's epochs without reading it, which imports torch: a list should be there at once."""
+    epochs, schedule = tables.get("train", {}).get("epochs"), tables.get("method", {}).get("schedule")
     if epochs is None and isinstance(schedule, str):
         return Schedule.named()[schedule]().total_steps(1)
     if epochs is None:

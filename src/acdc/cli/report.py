@@ -1,4 +1,4 @@
-"""acdc report: one or several runs as one page, or as Markdown, JSON, CSV or a picture."""
+"""acdc report: show one or several runs on one page, or as Markdown, JSON, CSV or a picture."""
 
 import argparse
 import sys
@@ -31,8 +31,8 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out) if args.out else None
     kind = args.format or (out.suffix[1:].lower() if out and out.suffix else "html")
     if kind not in write.FORMATS:
-        said = f"--format {kind}" if args.format else f"--out {out}"
-        raise UsageError([f"{said}: expected one of {', '.join(write.FORMATS)}; type --format html"])
+        typed = f"--format {kind}" if args.format else f"--out {out}"
+        raise UsageError([f"{typed}: expected one of {', '.join(write.FORMATS)}; type --format html"])
     if args.figure and kind not in write.PICTURES:
         raise UsageError([f"--figure {args.figure}: not as {kind}; type --format {write.PICTURES[0]}"])
     try:

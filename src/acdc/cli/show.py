@@ -1,4 +1,4 @@
-"""acdc show: a recipe with every setting, its timeline, and the paper's results with what to type for each."""
+"""acdc show: print a recipe with every setting, its timeline, and the paper's results with what to type for each."""
 
 import argparse
 import shlex
@@ -37,12 +37,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """Every setting that has a value, defaults included, as a recipe's file says it; the paper's rows left out."""
+    """Write every setting that has a value, defaults included, as in a recipe's file; the paper's rows are left out."""
     return "\n".join(_lines(recipe))
 
 
 def command(name: str, row: PaperRow) -> str:
-    """What to type for a row of the paper."""
+    """Return what to type for a row of the paper."""
     words = [word for setting in settings_of(row) for word in ("--set", setting)]
     return shlex.join(["acdc", "train", name, *words])
 
@@ -52,8 +52,8 @@ def _lines(recipe: Recipe) -> Iterator[str]:
     for table in _TABLES:
         part = getattr(recipe, table)
         yield f"[{table}]"
-        said = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "options"}
-        for key, value in {**said, **getattr(part, "options", {})}.items():
+        settings = {f.name: getattr(part, f.name) for f in fields(part) if f.name != "options"}
+        for key, value in {**settings, **getattr(part, "options", {})}.items():
             if value is not None:
                 yield f"{key} = {write_value(value)}"
         yield ""

@@ -17,7 +17,7 @@ from acdc.cli.output import draw_report
 from acdc.errors import UsageError
 from acdc.recipes.schema import Recipe
 from acdc.runs import differences, folder
-from acdc.train import distributed, pool, seeds, sinks, stopping
+from acdc.train import distributed, jobs, sinks, stopping
 from acdc.train.distributed import World
 from acdc.train.launch import train_run
 from acdc.train.prepare import PreparedRun, RunOptions, prepare, read_recipe
@@ -51,11 +51,13 @@ def add_to(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     device, why_device = options.read_device(args.device)
-    jobs = pool.read_jobs(args.jobs)
+    at_once = jobs.read_jobs(args.jobs)
     if missing := sinks.missing(args.log):
         raise UsageError(missing)
-    if jobs > 1 and "WORLD_SIZE" in os.environ:
-        raise UsageError([f"--jobs {jobs}: not under torchrun, where each seed uses every process; leave --jobs out"])
+    if at_once > 1 and "WORLD_SIZE" in os.environ:
+        raise UsageError(
+            [f"--jobs {at_once}: not under torchrun, where each seed uses every process; leave --jobs out"]
+        )
     with distributed.join(device.type) as world:
         place = RunOptions(
             device=device,
@@ -73,21 +75,21 @@ def run(args: argparse.Namespace) -> int:
             prepared = prepare_new(args, place)  # before there is a folder: a refused run leaves nothing behind
             out = _claim(args.out, _run_name(prepared), world)
         if len(prepared.recipe.run.seeds) > 1:
-            return _train_seeds(prepared, out, jobs)
-        if jobs > 1 and world.first:
-            print(f"--jobs {jobs}: one seed is trained, so there is nothing to do side by side")
+            return _train_seeds(prepared, out, at_once)
+        if at_once > 1 and world.first:
+            print(f"--jobs {at_once}: one seed is trained, so there is nothing to do side by side")
         with stopping.listening() as stop:
             return _train_seed(prepared, out, stop, resume_from=out)
 
 
-def _train_seeds(prepared: PreparedRun, out: Path, jobs: int) -> int:
+def _train_seeds(prepared: PreparedRun, out: Path, at_once: int) -> int:
     prepared.data.close()  # each seed loads its own
     place = prepared.options
 
     def train(recipe: Recipe, inner: Path, stop: StopRequest) -> int:
         return _train_seed(prepare(recipe, place, resuming=True), inner, stop, resume_from=out)
 
-    code = seeds.train_all(prepared.recipe, place, out, jobs, train)
+    code = jobs.train_seeds(prepared.recipe, place, out, at_once, train)
     if not code and place.world.first and place.report:
         print(draw_report(out))
     return code

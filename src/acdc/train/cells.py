@@ -1,23 +1,50 @@
-"""Every run of a comparison: methods and variants x sparsities x seeds, or all that is wrong with what was typed."""
+"""Plan the runs of a comparison: methods and variants x sparsities x seeds, at equal epochs or equal training FLOPs.
 
-import argparse
+A variant, NAME=METHOD:setting=value,setting=value, is a method under a name of its own with settings of its own.
+"""
+
+import re
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from acdc import methods
+import torch
+
+from acdc import methods, models
 from acdc.errors import Problems, did_you_mean
+from acdc.flops.uses import forward_uses
+from acdc.measure import predict
 from acdc.recipes import load
 from acdc.recipes.findings import Finding, RecipeError
-from acdc.recipes.schema import Recipe, read_pattern
-from acdc.train import variants
-from acdc.train.equal import at_equal_flops, cost_of
+from acdc.recipes.schema import Recipe, naming_settings, read_pattern
 from acdc.train.loading import DataFacts, read_facts
-from acdc.train.variants import Variant
+from acdc.train.prepare import plan_stages
 
-_Reading = Callable[[], Recipe]
+VARIANT_EXAMPLE = "--variant distilled=acdc:train.distill=0.5"
+_VARIANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+# What the comparison itself decides, and what to type instead.
+_DECIDED = {
+    "method.name": "the method stands before the colon",
+    "method.sparsity": "methods are compared at --sparsities",
+    "run.seeds": "all are trained with --seeds",
+    "run.baseline": "add dense to --methods",
+    "run.finetune": "twins are not fine-tuned in a comparison",
+}
+_FEWEST_EPOCHS = 4  # that a method is given at equal FLOPs
+
+_ReadRecipe = Callable[[], Recipe]
 _Mistakes = tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method under a name of its own, with settings over those of the whole comparison."""
+
+    name: str
+    method: str  # or "dense"
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -28,55 +55,115 @@ class Cell:
     sparsity: float | None  # None for dense training, and where training decides it
     seed: int
     recipe: Recipe
-    wrong: _Mistakes = ()  # with the recipe, which has other values in their place
+    mistakes: _Mistakes = ()  # with the recipe, which has other values in their place
 
     @property
     def name(self) -> str:
-        share = f"-{100 * self.sparsity:g}" if self.sparsity is not None else ""
-        return f"{self.variant.name}{share}-seed{self.seed}"
+        """Name of the cell's folder."""
+        percent = f"-{100 * self.sparsity:g}" if self.sparsity is not None else ""
+        return f"{self.variant.name}{percent}-seed{self.seed}"
 
-    def told(self) -> dict[str, Any]:
-        said = {"variant": self.variant.name, "method": self.variant.method, "settings": list(self.variant.settings)}
-        return {**said, "sparsity": self.sparsity, "seed": self.seed}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the cell as comparison.json holds it."""
+        variant = {"variant": self.variant.name, "method": self.variant.method, "settings": [*self.variant.settings]}
+        return {**variant, "sparsity": self.sparsity, "seed": self.seed}
 
 
-def by_method(said: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Settings for all, and those for one method: rigl.drop=0.5 is method.drop=0.5 where the method is RigL."""
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What is compared, before it is known to make sense."""
+
+    recipe: str
+    settings: Sequence[str]  # for all
+    own_settings: Mapping[str, Sequence[str]] = field(default_factory=dict)  # for a method and all its variants
+    entries: Sequence[Variant]
+    sparsities: Sequence[float]
+    equal_to: Variant | None = None  # whose training FLOPs all get; None gives all the same epochs
+    data: str | None = None
+
+
+def known_methods() -> tuple[str, ...]:
+    """Return the names that a comparison takes."""
+    return (*methods.names(), "dense")
+
+
+def split_settings(settings: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return settings for all, and those for one method: rigl.drop=0.5 is method.drop=0.5 where the method is RigL."""
     shared, own = [], {name: [] for name in methods.names()}
-    for setting in said:
+    for setting in settings:
         table, _, rest = setting.partition(".")
         own[table].append(f"method.{rest}") if table in own else shared.append(setting)
     return shared, own
 
 
-def plan(
-    args: argparse.Namespace,
-    base: Recipe | None,
-    settings: Sequence[str],
-    own: Mapping[str, Sequence[str]],
-    problems: Problems,
-) -> list[Cell]:
-    """Every run, also those that cannot be trained; what is wrong beyond their own recipes goes to `problems`."""
-    sound = not problems  # what is reckoned from the data waits for that
-    entries, sparsities = _entries(args, problems), _sparsities(args, problems)
-    like = _like(args, entries, problems)
-    epochs = _epochs(base)
-    if base is None or epochs is None:  # said already
+def read_variants(texts: Sequence[str], problems: list[str]) -> list[Variant]:
+    """Return the variants that can be read; all that is wrong with the others goes to `problems`."""
+    variants: list[Variant] = []
+    known = known_methods()
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        method, colon, settings_text = rest.partition(":")
+        name, method, settings = name.strip(), method.strip(), _split_variant(settings_text)
+        wrong = ""
+        if not (equals and colon and settings):
+            wrong = f"expected NAME=METHOD:setting=value,..., for example {VARIANT_EXAMPLE}"
+        elif not _VARIANT_NAME.fullmatch(name):
+            wrong = "expected a name of letters, digits and . _ + - before the first ="
+        elif method not in known:
+            wrong = f"{method} is no method; expected one of {', '.join(known)}{did_you_mean(method, known)}"
+        elif name in known:
+            wrong = f"{name} is a method by itself; type another name before the ="
+        elif name in [variant.name for variant in variants]:
+            wrong = f"{name} is the name of another variant; type another before the ="
+        if wrong:
+            problems.append(f"--variant {text}: {wrong}")
+            continue
+        keys = [setting.partition("=")[0].strip() for setting in settings]
+        decided = [f"--variant {text}: {key} is settled: {_DECIDED[key]}" for key in keys if key in _DECIDED]
+        problems += decided
+        if not decided:
+            variants.append(Variant(name, method, settings))
+    return variants
+
+
+def _split_variant(text: str) -> tuple[str, ...]:
+    """Split at commas, but not inside brackets and quotes. A key without a table is a setting of the method."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if letter in "\"'" and quote in ("", letter):
+            quote = "" if quote else letter
+        elif not quote:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    settings = [part.strip() for part in parts if part.strip()]
+    return tuple(part if "." in part.partition("=")[0] else f"method.{part}" for part in settings)
+
+
+def plan_cells(grid: Grid, base: Recipe | None, problems: Problems, *, count_flops: bool = True) -> list[Cell]:
+    """Return every run, also those that cannot be trained; what is wrong beyond their recipes goes to `problems`.
+
+    Without `count_flops` all get the epochs of `base`: what is predicted needs a base recipe without mistakes.
+    """
+    like, epochs = grid.equal_to, _epochs_of(base)
+    if base is None or epochs is None:  # named already
         return []
-    sheet = _Sheet(args.recipe, settings, own, epochs)
-    facts = problems.attempt(lambda: read_facts(base, args.data)) if like and sound else None
+    facts = problems.attempt(lambda: read_facts(base, grid.data)) if like and count_flops else None
     costs: dict[float | None, float | None] = {}
     cells: list[Cell] = []
-    for entry in entries:
-        for sparsity, read in sheet.recipes(entry, sparsities):
-            if like and sparsities and sparsity not in costs:
-                costs[sparsity], wrong = _cost(sheet, like, sparsity or sparsities[0], facts)
-                problems += [f"--like {like.name}: {text}" for text in wrong if like not in entries]
-            recipe, wrong = _read(read, costs.get(sparsity), facts)
+    for entry in grid.entries:
+        for sparsity, read in _recipes_of(entry, grid, grid.sparsities, epochs):
+            if like and grid.sparsities and sparsity not in costs:
+                costs[sparsity], mistakes = _cost_at(like, grid, sparsity or grid.sparsities[0], epochs, facts)
+                problems += [f"--like {like.name}: {one}" for one in mistakes if like not in grid.entries]
+            recipe, mistakes = _read(read, costs.get(sparsity), facts)
             if recipe is None:  # no other values stand in
-                problems += [f"{entry.name}: {text}" for text in wrong]
+                problems += [f"{entry.name}: {one}" for one in mistakes]
                 continue
-            cells += [Cell(entry, sparsity, s, recipe.with_seed(s), wrong) for s in dict.fromkeys(base.run.seeds)]
+            seeds = dict.fromkeys(base.run.seeds)
+            cells += [Cell(entry, sparsity, seed, recipe.with_seed(seed), mistakes) for seed in seeds]
     names = [cell.name for cell in cells]
     problems += [
         f"{name}: two runs would have this name; name a variant otherwise"
@@ -86,26 +173,32 @@ def plan(
     return cells
 
 
-@dataclass(frozen=True)
-class _Sheet:
-    """What recipes are made of: one for all, with settings for all, for a method and of a variant on top."""
-
-    recipe: str
-    settings: Sequence[str]
-    own: Mapping[str, Sequence[str]]
-    epochs: int
-
-    def recipes(self, entry: Variant, sparsities: Sequence[float]) -> Iterator[tuple[float | None, _Reading]]:
-        shared = [*self.settings, *self.own.get(entry.method, ())]
-        for sparsity, said in _shares(entry.method, [*shared, *entry.settings], sparsities):
-            fixed = [f"method.name={entry.method}", "run.finetune=false", "run.baseline=false", said]
-            if entry.method != "acdc":
-                fixed += ["method.schedule=", f"train.epochs={self.epochs}"]
-            yield sparsity, partial(load.read, self.recipe, [*shared, *fixed, *entry.settings])
+def _recipes_of(
+    entry: Variant, grid: Grid, sparsities: Sequence[float], epochs: int
+) -> Iterator[tuple[float | None, _ReadRecipe]]:
+    """Yield each sparsity of an entry with what reads its recipe: settings for all, the method's, the variant's."""
+    shared = [*grid.settings, *grid.own_settings.get(entry.method, ())]
+    for sparsity, setting in _sparsities_of(entry.method, [*shared, *entry.settings], sparsities):
+        fixed = [f"method.name={entry.method}", "run.finetune=false", "run.baseline=false", setting]
+        if entry.method != "acdc":
+            fixed += ["method.schedule=", f"train.epochs={epochs}"]
+        yield sparsity, partial(load.read, grid.recipe, [*shared, *fixed, *entry.settings])
 
 
-def _read(read: _Reading, cost: float | None, facts: DataFacts | None) -> tuple[Recipe | None, _Mistakes]:
-    """A recipe, over as many epochs as the cost buys if there is one; and what is wrong with it."""
+def _sparsities_of(method: str, settings: Sequence[str], sparsities: Sequence[float]) -> list[tuple[float | None, str]]:
+    """Return the sparsities to train at, each with its setting. A pattern such as 2:4 has its own."""
+    if method == "dense" or not methods.find(method).needs_sparsity:
+        return [(None, "method.sparsity=")]
+    patterns = [text.partition("=")[2].strip("\"' ") for text in settings if text.startswith("method.pattern=")]
+    try:
+        fixed = read_pattern(patterns[-1]).sparsity if patterns and patterns[-1] else None
+    except ValueError:  # named when the recipe is read
+        fixed = None
+    return [(s, f"method.sparsity={s}") for s in sparsities] if fixed is None else [(fixed, "method.sparsity=")]
+
+
+def _read(read: _ReadRecipe, cost: float | None, facts: DataFacts | None) -> tuple[Recipe | None, _Mistakes]:
+    """Read a recipe, over as many epochs as the cost buys if there is one; return it with its mistakes."""
     recipe = None
     try:
         recipe = read()
@@ -116,63 +209,58 @@ def _read(read: _Reading, cost: float | None, facts: DataFacts | None) -> tuple[
         return recipe, (Finding.of(error),)
 
 
-def _cost(sheet: _Sheet, like: Variant, sparsity: float, facts: DataFacts | None) -> tuple[float | None, _Mistakes]:
-    """What `like` costs at a sparsity, which all others get; or what is wrong with it."""
-    ((_, read),) = sheet.recipes(like, [sparsity])
-    recipe, wrong = _read(read, None, None)
-    try:
-        return (cost_of(recipe, facts) if recipe and facts and not wrong else None), wrong
-    except ValueError as error:
-        return None, (Finding.of(error),)
-
-
-def _like(args: argparse.Namespace, entries: Sequence[Variant], problems: list[str]) -> Variant | None:
-    """Whose cost all get, if they do."""
-    named = {entry.name: entry for entry in (*(Variant(name, name) for name in variants.known()), *entries)}
-    if args.like not in named:
-        problems.append(f"--like {args.like}: expected one of {', '.join(named)}{did_you_mean(args.like, named)}")
-    if args.like != "acdc" and args.equal != "flops":
-        problems.append(f"--like {args.like}: it counts with --equal flops only; type that too, or leave --like out")
-    return named.get(args.like) if args.equal == "flops" else None
-
-
-def _epochs(base: Recipe | None) -> int | None:
+def _epochs_of(base: Recipe | None) -> int | None:
     try:
         return base.epochs if base else None
     except (ValueError, TypeError):  # of a recipe that is wrong
         return None
 
 
-def _entries(args: argparse.Namespace, problems: list[str]) -> list[Variant]:
-    """Methods as they are, then variants."""
-    known = variants.known()
-    names = list(dict.fromkeys(name.strip() for name in args.methods.split(",") if name.strip()))
-    expected = f"expected some of {', '.join(known)}"
-    problems += [f"--methods {n}: {expected}{did_you_mean(n, known)}" for n in names if n not in known]
-    if not names and not args.variant:
-        problems.append(f'--methods "{args.methods}": expected some of {", ".join(known)}')
-    return [*(Variant(name, name) for name in names if name in known), *variants.read(args.variant, problems)]
+# Equal training FLOPs, by prediction
 
 
-def _sparsities(args: argparse.Namespace, problems: list[str]) -> list[float]:
-    if args.sparsity is not None:
-        problems.append(
-            f"--sparsity {args.sparsity}: methods are compared at --sparsities; type --sparsities {args.sparsity}"
-        )
+def _cost_at(
+    like: Variant, grid: Grid, sparsity: float, epochs: int, facts: DataFacts | None
+) -> tuple[float | None, _Mistakes]:
+    """Return what `like` costs at a sparsity, which all others get; or what is wrong with it."""
+    ((_, read),) = _recipes_of(like, grid, [sparsity], epochs)
+    recipe, mistakes = _read(read, None, None)
     try:
-        return list(dict.fromkeys(float(text) for text in args.sparsities.split(",")))
-    except ValueError:
-        problems.append(f"--sparsities {args.sparsities}: expected fractions, such as 0.9,0.95")
-        return []
+        return (training_cost(recipe, facts) if recipe and facts and not mistakes else None), mistakes
+    except ValueError as error:
+        return None, (Finding.of(error),)
 
 
-def _shares(method: str, said: Sequence[str], sparsities: Sequence[float]) -> list[tuple[float | None, str]]:
-    """The sparsities to train at, each with its setting. A pattern such as 2:4 has its own."""
-    if method == "dense" or not methods.find(method).needs_sparsity:
-        return [(None, "method.sparsity=")]
-    patterns = [text.partition("=")[2].strip("\"' ") for text in said if text.startswith("method.pattern=")]
-    try:
-        fixed = read_pattern(patterns[-1]).sparsity if patterns and patterns[-1] else None
-    except ValueError:  # named when the recipe is read
-        fixed = None
-    return [(s, f"method.sparsity={s}") for s in sparsities] if fixed is None else [(fixed, "method.sparsity=")]
+def at_equal_flops(recipe: Recipe, cost: float, facts: DataFacts) -> Recipe:
+    """Return the recipe over as many epochs as this cost buys; milestones of the learning rate move along.
+
+    Phases of another total than the recipe's are the method's own proportions. Where the total stays, so do they.
+    """
+    if _epochs_for(recipe, cost, facts) == recipe.epochs:
+        return recipe
+    proportions = _over(recipe, recipe.epochs)
+    return _over(proportions, _epochs_for(proportions, cost, facts))
+
+
+def training_cost(recipe: Recipe, facts: DataFacts) -> float:
+    """Return the predicted FLOPs of training, in dense epochs; the middle of two estimates where there are two."""
+    options = {"classes": facts.classes, "in_channels": facts.shape[0], "seed": 0, **recipe.model.options}
+    model = models.build(recipe.model.name, **options)  # initial weights tell how a global budget spreads over layers
+    uses = forward_uses(model, torch.zeros(1, *facts.shape))
+    method = recipe.build_method()
+    with naming_settings():
+        zeros = predict.compressed(method, method.layers(model)) if method else None
+    flops = predict.inference(model, uses, zeros)
+    (planned,) = plan_stages(recipe).values()  # neither a baseline nor a twin to fine-tune
+    return statistics.fmean(predict.training(planned.kinds, flops, 1, method)) / (3 * flops.dense)
+
+
+def _epochs_for(recipe: Recipe, cost: float, facts: DataFacts) -> int:
+    return max(_FEWEST_EPOCHS, round(recipe.epochs * cost / training_cost(recipe, facts)))
+
+
+def _over(recipe: Recipe, epochs: int) -> Recipe:
+    changed = recipe.to_dict()
+    changed["train"]["epochs"], changed["method"]["schedule"] = epochs, None
+    changed["rate"]["milestones"] = [round(m * epochs / recipe.epochs, 3) for m in recipe.rate.milestones]
+    return load.from_dict(changed)

@@ -1,4 +1,4 @@
-"""Pair up saved models to compare: found by what was typed, refused where they did not see the same images."""
+"""Pair up saved models to compare: look up what was typed, and refuse models that did not see the same images."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -152,8 +152,8 @@ def prepare(
 ) -> PreparedRun:
     """Load the data and check the recipe against it; raise a UsageError that names all that is wrong.
 
-    mistakes      what reading the recipe found; what builds on a mistaken setting is not looked at
-    problems      what was found before, in words: raised with the rest
+    mistakes      of reading the recipe, also in `problems`; what builds on a mistaken setting is not looked at
+    problems      found before this, in words: raised with the rest
     resuming      a run whose method will do nothing is not started; one that has begun is only warned of
     load          shares data between runs that have the same
     method_table  what stands before the method's settings in advice on what to type

@@ -19,8 +19,8 @@ from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences, predictions
 from acdc.runs.checkpoint import CheckpointError
 from acdc.runs.contents import check_contents
-from acdc.runs.decode import read
-from acdc.runs.records import RunConfig
+from acdc.runs.decode import RecordError, read
+from acdc.runs.records import RunConfig, RunResult
 from acdc.train.evaluate import Score, evaluate
 from acdc.train.experiment import reproducible
 from acdc.train.loading import LoadedData
@@ -144,6 +144,18 @@ def _measure(run: Path, files: Sequence[str], prepared: PreparedRun, problems: l
             continue
         score = evaluate(model, data.loaders.test, prepared.recipe, setting)
         yield Measurement(name, score, count_model(model, uses))
+
+
+def read_accuracies(run: Path) -> tuple[dict[str, float], str]:
+    """Read the accuracies that a run wrote, by file; and why there are none."""
+    path = run / "result.json"
+    if not path.is_file():
+        return {}, f"{path} is not there: the run is not complete; resume it with: acdc train --resume {run}"
+    try:
+        result = read(RunResult, path)
+    except RecordError as error:
+        return {}, f"{path.name} cannot be read: nothing to compare with ({error})"
+    return {row.file: row.test_accuracy for row in result.models} if result else {}, ""
 
 
 # Their weights

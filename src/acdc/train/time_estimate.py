@@ -1,4 +1,4 @@
-"""Estimate how long a recipe takes, from a few real steps on made images in the recipe's precision and batch."""
+"""Estimate how long a recipe takes, from a few real steps on random images in the recipe's precision and batch."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The few lines of measurements that the project's README shows, between markers, from results/*.jsonl."""
+"""The measurements that README.md and the pages of docs/ show, between markers, from results/."""
 
 import re
 import statistics
@@ -12,16 +12,16 @@ from benchmarks.record import Row, read
 Newest = dict[tuple[str, str], list[Row]]
 
 
-def fill(text: str, results: Path) -> str:
-    """The README with each `<!-- results:NAME -->` block written anew."""
+def filled(root: Path, results: Path) -> dict[Path, str]:
+    """Return README.md and the pages of docs/ with each `<!-- results:NAME -->` block written anew."""
+    docs = root / "docs"
     blocks = {
-        "runs": _runs(results),
-        "frontier": _frontier(results),
-        "digits": _digits(results),
-        "overhead": _overhead(results),
-        "select": _select(results),
+        root / "README.md": {"runs": _runs(results)},
+        docs / "wrn.md": {"runs": _all_runs(results)},
+        docs / "methods-compared.md": {"frontier": _frontier(results, docs), "digits": _digits(results)},
+        docs / "costs.md": {"overhead": _overhead(results), "select": _select(results)},
     }
-    return insert(text, blocks, "README.md")
+    return {page: insert(page.read_text(encoding="utf-8"), of_page, page.name) for page, of_page in blocks.items()}
 
 
 def insert(text: str, blocks: Mapping[str, str], page: str) -> str:
@@ -43,33 +43,64 @@ def _newest(rows: Sequence[Row], key: str) -> Newest:
 
 
 def _runs(results: Path) -> str:
-    """One row for each recipe that was run in full, newest hardware note below."""
+    """Return one row for each recipe that was run in full, with one accuracy."""
+    kept = runs.read_all(results)
+    lines = [
+        "| test accuracy of the last epoch | top-1, % | zeros | FLOPs, inference | FLOPs, training |",
+        "|---|---|---|---|---|",
+    ]
+    for group in _dense_last(kept):
+        main = runs.main_model(group)
+        name, zeros, inference, training = _described(group)
+        lines.append(f"| {name} | {runs.percent(runs.of(group, main))} | {zeros} | {inference} | {training} |")
+    more = "[All figures, beside the paper's](docs/wrn.md)"
+    note = f"<sub>{_hardware(kept)}; FLOPs against dense, in theory. {more}.</sub>"
+    return "\n".join([*lines, "", note]) + "\n" if kept else ""
+
+
+def _all_runs(results: Path) -> str:
+    """Return the same rows with every way to read an accuracy, and the paper's."""
     kept = runs.read_all(results)
     lines = [
         "| top-1 accuracy, % | last epoch | BN recalibrated† | best epoch* | the paper* | zeros "
         "| FLOPs: inference, training |",
         "|---|---|---|---|---|---|---|",
     ]
-    for group in sorted(runs.grouped(kept), key=lambda group: runs.main_model(group) == "baseline"):
-        first, main = group[0], runs.main_model(group)
-        model = first["models"][main]
+    for group in _dense_last(kept):
+        main = runs.main_model(group)
+        name, zeros, inference, training = _described(group)
         lines.append(
-            f"| {first['recipe'].about.partition(':')[0]}, {runs.seeds(group)} "
-            f"| {runs.percent(runs.of(group, main))} | {runs.accuracy(group, f'{main}-recalibrated')} "
-            f"| {runs.percent(runs.best(group, main))} "
-            f"| {runs.published(group)[1]} | {model['sparsity']:.0%} "
-            f"| {model['flops_ratio']:.2f}x, {statistics.mean(one['training'] for one in group):.2f}x |"
+            f"| {name} | {runs.percent(runs.of(group, main))} | {runs.accuracy(group, f'{main}-recalibrated')} "
+            f"| {runs.percent(runs.best(group, main))} | {runs.published(group)[1]} | {zeros} "
+            f"| {inference}, {training} |"
         )
-    gpus = ", ".join(sorted({one["hardware"].get("gpu") or one["hardware"]["cpu"] for one in kept}))
-    torches = ", ".join(sorted({one["versions"]["torch"] for one in kept}))
     note = (
-        f"<sub>{gpus}, torch {torches}, bf16. † the last epoch's weights, batch norm's statistics taken once over the "
-        f"training set ([why](docs/wrn.md#what-closes-the-gap-to-the-paper)). * {runs.CHOSEN}.</sub>"
+        f"<sub>{_hardware(kept)}. † the last epoch's weights, batch norm's statistics taken once over the training set "
+        f"([why](#what-closes-the-gap-to-the-paper)). * {runs.CHOSEN}.</sub>"
     )
     return "\n".join([*lines, "", note]) + "\n" if kept else ""
 
 
-def _frontier(results: Path) -> str:
+def _dense_last(kept: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    return sorted(runs.grouped(kept), key=lambda group: runs.main_model(group) == "baseline")
+
+
+def _described(group: Sequence[dict[str, Any]]) -> tuple[str, str, str, str]:
+    """Return the name of these seeds' setting, its zeros, and its FLOPs in inference and training."""
+    first = group[0]
+    model = first["models"][runs.main_model(group)]
+    training = statistics.mean(one["training"] for one in group)
+    name = f"{first['recipe'].about.partition(':')[0]}, {runs.seeds(group)}"
+    return name, f"{model['sparsity']:.0%}", f"{model['flops_ratio']:.2f}x", f"{training:.2f}x"
+
+
+def _hardware(kept: Sequence[dict[str, Any]]) -> str:
+    gpus = ", ".join(sorted({one["hardware"].get("gpu") or one["hardware"]["cpu"] for one in kept}))
+    torches = ", ".join(sorted({one["versions"]["torch"] for one in kept}))
+    return f"{gpus}, torch {torches}, bf16"
+
+
+def _frontier(results: Path, folder: Path) -> str:
     """A row for each method, a pair of columns for each sparsity that was asked for; dense training last."""
     kept = comparisons.read_all(results).get("frontier")
     if kept is None:
@@ -90,7 +121,7 @@ def _frontier(results: Path) -> str:
             nearest = min(range(len(asked)), key=lambda index: abs(asked[index] - one["sparsity"]))
             cells[nearest] = f"{_frontier_cell(one, most)}, zeros: {found}"
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", comparisons.figure("frontier", results, results.parent / "README.md")]
+    lines += ["", comparisons.figure("frontier", results, folder / "methods-compared.md")]
     lines.append(f"<sub>{kept['recipe']}, {kept['epochs']} epochs. {comparisons.note(kept)}</sub>")
     return "\n".join(lines) + "\n"
 
