@@ -25,6 +25,7 @@ CORE = (
     "spelling",
     "limits",
     "errors",
+    "formatting",
 )
 OUTER = ("models", "data", "runs", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
 OPTIONAL = ("torchvision", "matplotlib", "sklearn", "jinja2", "lightning", "pytorch_lightning", "transformers",
@@ -153,6 +154,7 @@ def test_the_core_imports_nothing_around_it(part: str) -> None:
         ("timeline", {*PURE}),
         ("schedule", {*PURE}),
         ("errors", set()),
+        ("formatting", set()),
         ("limits", set()),
         ("sparsity", {"sparsity", "flops", "errors"}),
         ("methods", set(CORE)),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from acdc.cli import main
-from tests.report.compared import make_comparison
+from tests.report.comparisons import make_comparison
 from tests.report.runs import make_run, read_lines, write_lines
 
 

@@ -133,7 +133,7 @@ def test_what_was_said_as_a_run_began_and_what_was_judged_are_on_the_page(run: P
     text = page_of(run)
     Page(text)
     assert text.count('class="remarks"') == 1
-    assert '<p class="note">Said as it began: rate.warmup = 5: the run of &lt;4&gt; epochs is all warm-up.</p>' in text
+    assert '<p class="note">Warning at start: rate.warmup = 5: the run of &lt;4&gt; epochs is all warm-up.</p>' in text
     assert '<p class="note">Accuracies are of 387 of 400 test images: 13 cannot be read.</p>' in text
     assert '<aside class="notes"' not in text, "nothing is missing"
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acdc.cli import common
+from acdc.formatting import duration, si
 from acdc.measure import predict
 from acdc.methods.base import Base
 from acdc.recipes import load
@@ -91,13 +92,13 @@ def _flops(subject: Subject, name: str, list_layers: bool) -> None:
     if found and method and layers and list_layers:
         _layer_table(method, layers, found)
     cost = predict.inference(subject.model, subject.uses, found).spread()
-    rows, most = [("dense model", common.si(cost.dense, 4), "1.00x")], "at most " if found and found.bound else ""
+    rows, most = [("dense model", si(cost.dense, digits=4), "1.00x")], "at most " if found and found.bound else ""
     if found:
         title = f"compressed model{' (exact)' if found.exact else ''}"
         rows.append((title, most + _range(cost.compressed), most + _ratios(cost.compressed, cost.dense)))
     common.show_table("Inference FLOPs for an image, in theory", ("", "FLOPs", "of dense"), rows)
     dense = 3 * cost.dense * samples * length
-    rows = [(f"a dense run of {length} epochs", str(length), "0", common.si(dense, 4), "1.00x")]
+    rows = [(f"a dense run of {length} epochs", str(length), "0", si(dense, digits=4), "1.00x")]
     for stage, planned in experiment.plan(recipe).items():
         sparse, each = planned.kinds.count("sparse"), predict.training(planned.kinds, cost, samples, method)
         counts, bound = (str(len(planned.kinds) - sparse), str(sparse)), most if sparse else ""
@@ -154,28 +155,16 @@ def _time(subject: Subject) -> None:
     memory = f"; {found.memory / 2**30:.1f} GiB of GPU memory" if found.memory else ""
     cores = f" on {found.threads} of {os.cpu_count()} cores" if subject.device.type == "cpu" else ""
     print(
-        f"\ntime: about {_duration(epoch * epochs)} on this {subject.device.type}: {epochs} epochs of "
-        f"{_duration(epoch)}, {_duration(found.step)} for a step of {batch} images{scaled} "
+        f"\ntime: about {duration(epoch * epochs)} on this {subject.device.type}: {epochs} epochs of "
+        f"{duration(epoch)}, {duration(found.step)} for a step of {batch} images{scaled} "
         f"({found.precision}{cores}{memory})"
     )
     print("      timed on made images, without compiling; reading images from disk comes on top")
 
 
 def _range(values: Sequence[int]) -> str:
-    return " to ".join(dict.fromkeys(common.si(value, 4) for value in values))
+    return " to ".join(dict.fromkeys(si(value, digits=4) for value in values))
 
 
 def _ratios(values: Sequence[int], dense: int) -> str:
     return " to ".join(dict.fromkeys(f"{value / dense:.2f}x" for value in values))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 0.1:
-        return f"{seconds * 1000:.2g} ms"
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    minutes = round(seconds / 60)
-    hours, rest = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {rest} min" if hours else f"{minutes} min"
-    return f"{hours / 24:.0f} days"

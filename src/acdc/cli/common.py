@@ -194,14 +194,6 @@ def sparsity_of(method: "Base") -> str:
     return "by layer" if method.needs_sparsity else f"decided by {method.decided_by}"
 
 
-def si(value: float, digits: int = 3) -> str:
-    """1.23 G, 45.6 M: with the prefix of a thousand's power."""
-    for factor, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.{digits}g} {unit}"
-    return f"{value:.{digits}g}"
-
-
 def _device(kind: str) -> "torch.device":
     import torch
 

@@ -15,11 +15,9 @@ from typing import Any
 from acdc.cli import common
 from acdc.errors import Problems, UsageError
 from acdc.recipes.schema import Recipe
-from acdc.report import several
-from acdc.report.comparison import cells as compared
-from acdc.report.comparison import rows
-from acdc.report.comparison import tables as comparing
-from acdc.report.read import ReportError
+from acdc.report import group_tables, standings
+from acdc.report.groups import group_runs
+from acdc.report.read import COMPARISON, ReportError, comparison_runs, log_end, read_comparison
 from acdc.report.read import read as read_run
 from acdc.runs import differences, folder
 from acdc.runs.decode import RecordError
@@ -147,7 +145,7 @@ def _told(said: Mapping[str, Sequence[str]], names: Set[str]) -> list[str]:
 
 def _bad_out(out: Path, base: Recipe | None, cells: Sequence[Cell]) -> list[str]:
     """Why this comparison can neither begin nor go on in this folder."""
-    held = compared.read(out)
+    held = read_comparison(out)
     if held is None:
         return [f"--out {out}: {reason}; type another folder"] if (reason := folder.why_not(out)) else []
     sound = [cell for cell in cells if not cell.wrong]
@@ -171,7 +169,7 @@ def _runs(cells: Sequence[Cell]) -> dict[str, Any]:
 def _claim(out: Path, base: Recipe, cells: Sequence[Cell], typed: str) -> None:
     """A new folder, or the one this very comparison began in."""
     now = {"runs": _runs(cells), "cells": {cell.name: cell.told() for cell in cells}}
-    file, held = out / compared.FILE, compared.read(out)
+    file, held = out / COMPARISON, read_comparison(out)
     if held is None:
         out.mkdir(parents=True, exist_ok=True)
         began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -203,21 +201,22 @@ def _typed(args: argparse.Namespace) -> str:
 def summarise(out: Path) -> None:
     """Mean ± standard deviation over seeds of all that is complete in the folder, the rest by name, and the page."""
     whole, missing = [], []
-    for run in compared.runs(out):
+    for run in comparison_runs(out):
         if not (run / "result.json").is_file():
-            missing.append(f"{run.name}{compared.last_words(run)}")
+            missing.append(f"{run.name}{log_end(run)}")
             continue
         try:
             whole.append(read_run(run))
         except (ReportError, RecordError) as error:  # a file of it is gone or damaged
             missing.append(f"{run.name}; {error}")
     if whole:
-        found = several.groups(whole)
-        made = rows.rows(found)
-        folder.write_json(out / "result.json", {"methods": rows.as_json(made), "missing": missing})
+        found = group_runs(whole)
+        made = standings.standings_of(found)
+        folder.write_json(out / "result.json", {"methods": standings.as_json(made), "missing": missing})
         title = "Costs as fractions of the dense model's inference, and of {} epochs of dense training"
-        common.show_table(title.format(rows.reference(found)), comparing.HEADER, comparing.plain_rows(made))
-        if agreed := comparing.agreement(made):
+        header, cells = group_tables.CONSOLE_HEADER, group_tables.console_rows(made)
+        common.show_table(title.format(standings.reference_epochs(found)), header, cells)
+        if agreed := group_tables.method_agreement(made):
             common.show_table(f"{agreed.title}, in %", agreed.header, agreed.rows)
             print(f"\n{agreed.note}")
         print(f"\n{common.report_of(out)}")

@@ -14,6 +14,7 @@ from acdc.cli import common
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
 from acdc.flops.uses import forward_uses
+from acdc.formatting import si
 from acdc.measure.dynamics import Counted, counted
 from acdc.recipes.schema import Recipe
 from acdc.runs.decode import RecordError, read
@@ -135,7 +136,7 @@ def _show(where: Path, measured: list[Measured], images: str) -> None:
                 f"{accuracy:.2%}",
                 f"{one.score.loss:.4f}",
                 f"{cost.sparsity:.2%}",
-                common.si(cost.flops, 4),
+                si(cost.flops, digits=4),
                 f"{cost.flops / cost.dense_flops:.2f}x",
                 "" if before is None else f"{before:.2%}",
                 difference,

@@ -9,7 +9,7 @@ import pytest
 
 from acdc.report.write import make
 from tests.report.browser.chromium import ask, screenshot
-from tests.report.compared import make_comparison
+from tests.report.comparisons import make_comparison
 from tests.report.runs import add_remarks, make_run
 
 KEPT = Path(__file__).parents[3] / "results" / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
