@@ -3,7 +3,6 @@
 import json
 import re
 import struct
-import time
 from pathlib import Path
 
 import matplotlib as mpl
@@ -25,10 +24,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_comparison(tmp_path_factory.mktemp("comparison") / "c")
 
 
-def test_the_page_of_54_runs_has_everything_and_is_small_and_quick(out: Path) -> None:
-    start = time.process_time()
+def test_the_page_of_54_runs_has_everything_and_is_small(out: Path) -> None:
     path, notes = make([out])
-    assert time.process_time() - start < 10
     assert path == out / "report.html"
     assert path.stat().st_size < 2_000_000
     assert [note for note in notes if "phases.jsonl" not in note] == []
