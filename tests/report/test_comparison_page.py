@@ -71,6 +71,15 @@ def test_the_frontier_is_what_nothing_cheaper_equals(out: Path) -> None:
     assert [one.group.name for one in front] == ["STR", "GMP", "AC/DC", "dense"]
 
 
+def test_accuracy_can_be_set_against_another_cost(out: Path) -> None:
+    standings = standings_of(group_runs([read(path) for path in expand([out])]))
+    inference = frontier.Cost("inference FLOPs", "fraction of dense", "its inference FLOPs", lambda one: one.inference)
+    chart = frontier.method_frontier(standings, inference)
+    assert chart is not None
+    assert chart.title.startswith("Most accurate, and its inference FLOPs: at 90 % zeros AC/DC (93.8 % for 0.10x)")
+    assert {axes.get_xlabel() for axes in chart.draw(False).axes} == {"inference FLOPs (fraction of dense)"}
+
+
 def test_a_run_that_failed_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     out = make_comparison(tmp_path / "c", ["acdc", "gmp"], [0.9])
     (out / "gmp-90-seed1" / "result.json").unlink()

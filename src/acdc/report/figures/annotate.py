@@ -129,14 +129,14 @@ def _crowd(places: Sequence[tuple[float, float]], index: int) -> int:
 
 
 def _candidates(x: float, y: float, wide: float, tall: float) -> list[Box]:
-    found = []
+    boxes = []
     for ring in _RINGS:
         for turn in _TURNS:
             across, up = math.cos(math.radians(turn)), math.sin(math.radians(turn))
             middle_x = x + ring * across + (wide / 2) * (1 if across > 0.1 else -1 if across < -0.1 else 0)
             middle_y = y + ring * up + (tall / 2) * up
-            found.append(Box(middle_x - wide / 2, middle_x + wide / 2, middle_y - tall / 2, middle_y + tall / 2))
-    return found
+            boxes.append(Box(middle_x - wide / 2, middle_x + wide / 2, middle_y - tall / 2, middle_y + tall / 2))
+    return boxes
 
 
 def _distance(box: Box, x: float, y: float) -> float:

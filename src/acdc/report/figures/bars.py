@@ -52,27 +52,27 @@ def accuracy_by_method(standings: Sequence[Standing]) -> Chart | None:
     if len(groups) < 2:
         return None
     by_number = {row.group.number: row for row in standings}
-    shown, looks = levels_of(groups), method_styles(groups)
+    levels, styles = levels_of(groups), method_styles(groups)
     at_each = [
         sorted((by_number[group.number] for group in level.groups), key=lambda row: -row.accuracy.mean)
-        for level in shown
+        for level in levels
     ]
-    names = max(len(level.name(row.group)) for level, rows in zip(shown, at_each, strict=True) for row in rows)
+    names = max(len(level.name(row.group)) for level, rows in zip(levels, at_each, strict=True) for row in rows)
     low, high = _range([value for row in standings for value in row.accuracy.values])
 
     def draw(width: int) -> Figure:
         left = min(14 + _LETTER * names, 150)
         heights = [_LINE * len(rows) + 6 for rows in at_each]
         label = "one dot for each seed, bar: mean ± std"
-        figure, panels = add_panels(width, shown, label, heights=heights, left=left, right=92, below=58)
-        for level, rows, axes in zip(shown, at_each, panels, strict=True):
-            _draw_dots(axes, level, rows, looks, low, high)
+        figure, panels = add_panels(width, levels, label, heights=heights, left=left, right=92, below=58)
+        for level, rows, axes in zip(levels, at_each, panels, strict=True):
+            _draw_dots(axes, level, rows, styles, low, high)
         return figure
 
     drawn = lambda narrow: draw(NARROW if narrow else WIDE)  # noqa: E731
     listed = "; ".join(f"{row.group.label}: {fmt.mean_std(row.accuracy.values)}" for row in standings)
     alt = f"Test accuracy in % by method, mean ± standard deviation over seeds. {listed}."
-    return Chart("by-method", _title(shown, at_each), alt, drawn, wide=True, draw_alone=lambda: draw(ALONE))
+    return Chart("by-method", _title(levels, at_each), alt, drawn, wide=True, draw_alone=lambda: draw(ALONE))
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -85,7 +85,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _draw_dots(
-    axes: Axes, level: Level, rows: Sequence[Standing], looks: Mapping[str, Style], low: float, high: float
+    axes: Axes, level: Level, rows: Sequence[Standing], styles: Mapping[str, Style], low: float, high: float
 ) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(100 * low, 100 * high)
@@ -94,7 +94,7 @@ def _draw_dots(
     axes.set_yticks(range(len(rows)), [level.name(row.group) for row in rows])
     axes.tick_params(axis="y", labelsize=10, labelcolor=LIGHT["ink"], pad=7)
     for place, row in enumerate(rows):
-        colour, mean, std = looks[row.group.name].colour, row.accuracy.mean, row.accuracy.std
+        colour, mean, std = styles[row.group.name].colour, row.accuracy.mean, row.accuracy.std
         fill = LIGHT["page"] if row.group.is_dense else colour
         inside = [100 * value for value in row.accuracy.values if value >= low]
         cut = [100 * (low + 0.02 * (high - low))] if len(inside) < len(row.accuracy.values) else []
@@ -111,10 +111,10 @@ def _draw_dots(
     axes.set_xlabel("test accuracy (%)")
 
 
-def _title(shown: Sequence[Level], at_each: Sequence[Sequence[Standing]]) -> str:
+def _title(levels: Sequence[Level], at_each: Sequence[Sequence[Standing]]) -> str:
     """State how far apart the sparse methods are at each sparsity."""
     gaps = []
-    for level, rows in zip(shown, at_each, strict=True):
+    for level, rows in zip(levels, at_each, strict=True):
         sparse = [row for row in rows if not row.group.is_dense]
         if len(sparse) > 1:
             gap = 100 * (sparse[0].accuracy.mean - sparse[-1].accuracy.mean)
