@@ -78,7 +78,7 @@ def check_same_data(runs: Sequence[Run]) -> None:
 def _data(run: Run) -> dict[str, Any]:
     data = run.config.recipe.data
     return {
-        "data.name": data.name,
+        "data.name": run.config.data_name,
         "data.options": dict(data.options or {}),
         "the number of classes": run.classes,
         "the number of test images": run.test_images,
