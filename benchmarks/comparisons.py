@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from acdc import methods
+from acdc.io import write_json
 from acdc.report import several, write
 from acdc.report.comparison import cells, rows
 from acdc.report.read import ReportError, read
 from acdc.runs import records
 from acdc.runs.decode import require
-from acdc.runs.folder import write_json
 from benchmarks import keeping
 from benchmarks.console import print_table, run, say
 from benchmarks.record import RESULTS

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from acdc.cli import common
 from acdc.cli.train import Place
+from acdc.io import write_json
 from acdc.recipes import load
 from acdc.report.panels import draw_panels, read_curves
-from acdc.runs import folder
 from acdc.runs.decode import require
 from acdc.runs.records import RunResult
 from acdc.train import pool
@@ -68,7 +68,7 @@ def keep(sources: Sequence[Path], commit: str, results: Path = RESULTS) -> Path:
         made.mkdir()
         draw_panels(read_curves(runs), made / FIGURE)
         keeping.pack(made / keeping.ARCHIVE, named)
-        folder.write_json(made / "result.json", {"recipe": RECIPE, **memorized.collect(runs, commit)})
+        write_json(made / "result.json", {"recipe": RECIPE, **memorized.collect(runs, commit)})
         shutil.move(made, target)
     return target
 

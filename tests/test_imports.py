@@ -20,7 +20,6 @@ CORE = (
     "criteria",
     "methods",
     "io",
-    "integrity",
     "structure",
     "spelling",
     "limits",

@@ -20,12 +20,12 @@ import torch
 from safetensors.torch import load_file
 
 import acdc
-from acdc import integrity
 from acdc.cli import common, main, train
 from acdc.data.digits import load_digits
 from acdc.data.images import InMemory
 from acdc.errors import UsageError
 from acdc.flops.training import inference_flops
+from acdc.io import seal_zip
 from acdc.models.resnet_cifar import digits_net
 from acdc.recipes import load
 from acdc.runs import folder, predictions
@@ -694,7 +694,7 @@ def test_a_checkpoint_older_than_a_setting_has_its_default(stopped: Path, capsys
         del state["extra"]["recipe"]["rate"]["rewarm"], state["sparsifier"]["config"]["revive"]
         torch.save(state, path)
         with path.open("r+b") as file:
-            integrity.seal_zip(file)
+            seal_zip(file)
     config = read(stopped, "config.json")
     config["recipe"]["rate"]["rewarm"] = 1.0
     (stopped / "config.json").write_text(json.dumps(config))

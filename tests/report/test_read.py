@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from acdc.core.result import write_safetensors
+from acdc.io import write_safetensors
 from acdc.report import tables
 from acdc.report.read import ReportError, expand, read
 from acdc.report.write import make

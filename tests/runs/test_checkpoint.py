@@ -16,7 +16,7 @@ import numpy
 import pytest
 import torch
 
-from acdc import integrity
+from acdc.io import verify_zip
 from acdc.runs import checkpoint
 from acdc.runs.checkpoint import CheckpointError, DamagedError, load, newest, save
 
@@ -89,7 +89,7 @@ def test_the_digest_is_taken_in_pieces(tmp_path: Path) -> None:
     path = save(tmp_path, 0, "acdc", 5, {"large": torch.zeros(8_000_000)}, keep=1)
     tracemalloc.start()
     with path.open("r+b") as file:
-        integrity.verify_zip(file)
+        verify_zip(file)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < path.stat().st_size / 8

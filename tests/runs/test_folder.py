@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from acdc.runs.folder import append, claim, trim_metrics, why_not, write_json
+from acdc.runs.folder import append, claim, trim_metrics, why_not
 from acdc.runs.records import EpochRow
 
 ROW = EpochRow(
@@ -66,16 +66,6 @@ def test_what_cannot(tmp_path: Path) -> None:
     assert "is a file" in (why_not(tmp_path / "full" / "x") or "")
     assert "nothing can be written" in (why_not(tmp_path / "full" / "x" / "run") or "")
     assert "cannot be looked into" in (why_not(tmp_path / ("x" * 5000)) or "")
-
-
-def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    file = tmp_path / "result.json"
-    write_json(file, {"a": 1})
-    assert json.loads(file.read_text()) == {"a": 1}
-    with pytest.raises(ValueError, match="JSON compliant"):
-        write_json(file, {"a": float("nan")})
-    assert json.loads(file.read_text()) == {"a": 1}
-    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_metrics_are_one_object_a_line(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from acdc.integrity import IntegrityError
+from acdc.io import IntegrityError
 from acdc.runs import predictions
 from acdc.runs.predictions import FILE, Made, Source
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from acdc.cli import common
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
+from acdc.io import write_json
 from acdc.measure.agreement import Agreeing, Agreement
-from acdc.runs import folder
 from acdc.train import loading, pairs, weights
 from acdc.train.experiment import reproducible
 from acdc.train.pairs import Model
@@ -204,7 +204,7 @@ def _write(path: Path, done: Sequence[Compared]) -> None:
         for one in done
     ]
     try:
-        folder.write_json(path, {"comparisons": rows, "notes": _notes(done)})
+        write_json(path, {"comparisons": rows, "notes": _notes(done)})
     except OSError as error:
         raise UsageError([f"--json {path}: {error.strerror}; type another file"]) from None
     print(f"written: {path}")

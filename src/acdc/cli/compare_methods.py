@@ -14,6 +14,7 @@ from typing import Any
 
 from acdc.cli import common
 from acdc.errors import Problems, UsageError
+from acdc.io import write_json
 from acdc.recipes.schema import Recipe
 from acdc.report import several
 from acdc.report.comparison import cells as compared
@@ -176,12 +177,12 @@ def _claim(out: Path, base: Recipe, cells: Sequence[Cell], typed: str) -> None:
         out.mkdir(parents=True, exist_ok=True)
         began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         said = {"recipe": base.name, "epochs": base.epochs, "started": began, "commands": [typed]}
-        folder.write_json(file, said | now)
+        write_json(file, said | now)
         return
     # More methods, sparsities or seeds may join.
     joined = {key: {**held.settings.get(key, {}), **now[key]} for key in now}
     commands = list(dict.fromkeys([*held.commands, typed]))
-    folder.write_json(file, {**held.settings, **joined, "commands": commands})
+    write_json(file, {**held.settings, **joined, "commands": commands})
 
 
 def _typed(args: argparse.Namespace) -> str:
@@ -214,7 +215,7 @@ def summarise(out: Path) -> None:
     if whole:
         found = several.groups(whole)
         made = rows.rows(found)
-        folder.write_json(out / "result.json", {"methods": rows.as_json(made), "missing": missing})
+        write_json(out / "result.json", {"methods": rows.as_json(made), "missing": missing})
         title = "Costs as fractions of the dense model's inference, and of {} epochs of dense training"
         common.show_table(title.format(rows.reference(found)), comparing.HEADER, comparing.plain_rows(made))
         if agreed := comparing.agreement(made):

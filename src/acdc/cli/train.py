@@ -14,7 +14,7 @@ from typing import Any
 from acdc.cli import common
 from acdc.data.images import BadImagesError, WorkerError
 from acdc.errors import UsageError
-from acdc.integrity import IntegrityError
+from acdc.io import IntegrityError
 from acdc.recipes import load as recipes
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences, folder

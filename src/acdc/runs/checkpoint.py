@@ -2,7 +2,7 @@
 
 RUN/checkpoints/1-acdc-00012345.pt is the state of stage 1, "acdc", after 12,345 steps. A file is written under a
 temporary name, synced and renamed, so a file of this name is complete unless something damaged it later. Reading one
-checks the digest in it before anything is parsed (integrity.py); finding the newest says which were passed over.
+checks the digest in it before anything is parsed (acdc.io); finding the newest says which were passed over.
 """
 
 import os
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from acdc import integrity
+from acdc.io import IntegrityError, UnsealedError, seal_zip, verify_zip
 
 FORMAT = 2  # format 1 had no digest
 ASIDE = ".damaged"  # what follows the name of one that was passed over
@@ -61,7 +61,7 @@ def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any
             unfinished.unlink(missing_ok=True)
         with temporary.open("w+b") as file:
             torch.save({"format": FORMAT, **state}, file)
-            integrity.seal_zip(file)
+            seal_zip(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -105,13 +105,13 @@ def load(path: Path) -> dict[str, Any]:
     """Read a whole checkpoint. It holds tensors and plain data only: nothing in it is executed."""
     try:
         with path.open("rb") as file:
-            integrity.verify_zip(file)
+            verify_zip(file)
             state = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
-    except integrity.UnsealedError as error:
+    except UnsealedError as error:
         raise _other_format(path, 1) from error
-    except integrity.IntegrityError as error:
+    except IntegrityError as error:
         raise DamagedError(f"{path}: damaged ({error})") from error
     except pickle.UnpicklingError as error:  # torch's own words advise to load it all the same
         reason = "it holds more than tensors and plain data, which is not loaded, as it could run code"

@@ -11,7 +11,6 @@ report.html        one page that shows what happened
 result.json        the final table; there once the run is complete
 """
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from acdc.io import write_bytes
+from acdc.io import append_json_line, write_bytes
 from acdc.measure.dynamics import PhaseEnd
 from acdc.runs.decode import RecordError, read_lines
 from acdc.runs.records import EpochRow
@@ -73,14 +72,6 @@ def lock(folder: Path) -> int | None:
     return handle
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
-
-
 def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -> int:
     """Drop what a checkpoint after `epochs` epochs of stage number `stage` does not know of: it will run again.
 
@@ -107,7 +98,4 @@ def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -
 
 def append(path: Path, row: Any) -> None:
     """One line, on disk when this returns: an interrupted run keeps every epoch it finished."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(row), allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    append_json_line(path, asdict(row))

@@ -16,8 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from acdc import integrity
-from acdc.core.result import write_safetensors
+from acdc.io import safetensors_details, verify_safetensors, write_safetensors
 
 FILE = "predictions.safetensors"
 
@@ -81,7 +80,7 @@ def add(run: Path, made: Mapping[str, Made]) -> None:
     path = run / FILE
     held, said = {}, {}
     if path.exists():
-        integrity.verify_safetensors(path)
+        verify_safetensors(path)
         held, said = load_file(path), _said(path)
     for name, one in made.items():
         held[name] = one.logits
@@ -95,7 +94,7 @@ def kept(run: Path) -> dict[str, Kept]:
     if not path.is_file():
         return {}
     try:
-        integrity.verify_safetensors(path)
+        verify_safetensors(path)
         with safe_open(path, framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         said = _said(path)
@@ -142,4 +141,4 @@ def _model(run: Path, name: str) -> Path:
 def _said(path: Path) -> dict[str, Any]:
     """Read which file each model was, and which images have no row."""
     with safe_open(path, framework="pt") as file:
-        return integrity.details(file.metadata()).get("models", {})
+        return safetensors_details(file.metadata()).get("models", {})

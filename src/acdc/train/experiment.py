@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from acdc import methods
-from acdc.core.result import Result, StateDict, finetune_dense, to_cpu, write_safetensors
+from acdc.core.result import Result, StateDict, finetune_dense, to_cpu
 from acdc.data.labels import save_indices
 from acdc.flops.uses import forward_uses
+from acdc.io import write_json, write_safetensors
 from acdc.measure.dynamics import counted
 from acdc.recipes.schema import Recipe
 from acdc.runs import folder, predictions
@@ -82,7 +83,7 @@ def run(
         seconds=time.perf_counter() - start + before,
         unreadable_test_images=unreadable(outcomes, problem),
     )
-    by_first(lambda: folder.write_json(out / "result.json", asdict(result)))
+    by_first(lambda: write_json(out / "result.json", asdict(result)))
     return outcomes
 
 
@@ -277,7 +278,7 @@ def _begin(
             "processes": setting.world.size,
             **where,
         }
-    folder.write_json(out / "config.json", config)
+    write_json(out / "config.json", config)
 
 
 @contextlib.contextmanager

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acdc.errors import UsageError
+from acdc.io import write_json
 from acdc.recipes.schema import Recipe
-from acdc.runs import checkpoint, folder
+from acdc.runs import checkpoint
 from acdc.train import stopping
 from acdc.train.environment import cores
 
@@ -50,7 +51,7 @@ def prepare(recipe: Recipe, inner: Path) -> None:
     """A folder from which `acdc train --resume` starts this recipe. One that has begun is left as it is."""
     inner.mkdir(parents=True, exist_ok=True)
     if not (inner / "config.json").is_file():
-        folder.write_json(inner / "config.json", {"recipe": recipe.to_dict()})
+        write_json(inner / "config.json", {"recipe": recipe.to_dict()})
 
 
 @dataclass(frozen=True)

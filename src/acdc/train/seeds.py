@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acdc.cli import common
+from acdc.io import write_json
 from acdc.recipes.schema import Recipe
-from acdc.runs import folder
 from acdc.runs.decode import read_object, require
 from acdc.runs.records import RunResult
 from acdc.train import stopping
@@ -29,7 +29,7 @@ def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: One) ->
 
     def begin() -> None:
         config = read_object(out / "config.json") or {"command": "train"}
-        folder.write_json(out / "config.json", {**config, "recipe": recipe.to_dict(), "root": place.whole_root})
+        write_json(out / "config.json", {**config, "recipe": recipe.to_dict(), "root": place.whole_root})
         for seed in left:
             prepare(recipe.with_seed(seed), jobs_of[seed].folder)
 
@@ -73,4 +73,4 @@ def _summarise(out: Path, seeds: tuple[int, ...]) -> None:
         mean, std = statistics.fmean(values), statistics.stdev(values)
         models.append({"model": same[0].model, "test_accuracy": mean, "std": std, "values": values})
         print(f"  {same[0].model:<24} {100 * mean:.2f} ± {100 * std:.2f} %")
-    folder.write_json(out / "result.json", {"seeds": list(seeds), "models": models})
+    write_json(out / "result.json", {"seeds": list(seeds), "models": models})

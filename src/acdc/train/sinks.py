@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from acdc.io import write_json
 from acdc.recipes.schema import Recipe
-from acdc.runs import folder
 from acdc.runs.decode import read
 from acdc.runs.records import EpochRow, LogNames
 
@@ -107,7 +107,7 @@ def _kept(out: Path) -> dict[str, str]:
 
 
 def _keep(out: Path, service: str, name: str) -> None:
-    folder.write_json(out / "logs.json", _kept(out) | {service: name})
+    write_json(out / "logs.json", _kept(out) | {service: name})
 
 
 _OPENERS: dict[str, Callable[[Recipe, Path], Any]] = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from acdc.cli import common
 from acdc.data.images import BadImagesError
-from acdc.integrity import IntegrityError
+from acdc.io import IntegrityError
 from acdc.methods.learned import Learned
 from acdc.recipes.paper import beside, row_for
 from acdc.recipes.schema import Recipe

@@ -8,8 +8,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from acdc import integrity
 from acdc.errors import UsageError
+from acdc.io import IntegrityError, UnsealedError, verify_safetensors
 from acdc.recipes import load as recipes
 from acdc.recipes.mistakes import RecipeError
 from acdc.recipes.schema import Recipe
@@ -102,13 +102,13 @@ def load(model: nn.Module, path: Path) -> None:
 
 def _read_model(path: Path) -> Mapping[str, torch.Tensor]:
     try:
-        integrity.verify_safetensors(path)
+        verify_safetensors(path)
     except FileNotFoundError:
         there = ", ".join(models(path.parent)) or "none"
         raise ValueError(f"{path}: there is no such file; the folder's models are {there}") from None
-    except integrity.UnsealedError as error:
+    except UnsealedError as error:
         print(f"note: {error}; its weights are not verified")
-    except integrity.IntegrityError as error:
+    except IntegrityError as error:
         raise ValueError(f"{error}; restore the file from a copy, or train the run again") from None
     except OSError as error:
         raise ValueError(f"{path}: could not be read ({error.strerror or error})") from None
