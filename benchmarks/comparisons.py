@@ -23,7 +23,7 @@ from acdc.report import several, write
 from acdc.report.comparison import cells, rows
 from acdc.report.read import ReportError, read
 from acdc.runs import records
-from acdc.runs.decode import require
+from acdc.runs.json_files import require
 from benchmarks import keeping
 from benchmarks.console import print_table, run, say
 from benchmarks.record import RESULTS

@@ -24,7 +24,7 @@ from acdc.cli.train import Place
 from acdc.io import write_json
 from acdc.recipes import load
 from acdc.report.panels import draw_panels, read_curves
-from acdc.runs.decode import require
+from acdc.runs.json_files import require
 from acdc.runs.records import RunResult
 from acdc.train import pool
 from acdc.train.distributed import World

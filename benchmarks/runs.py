@@ -18,7 +18,7 @@ from acdc.io import write_json
 from acdc.recipes import load
 from acdc.recipes.paper import row_for
 from acdc.recipes.schema import PaperRow, Recipe
-from acdc.runs.decode import read_lines, require
+from acdc.runs.json_files import read_lines, require
 from acdc.runs.records import EpochRow, RunConfig, RunResult
 from benchmarks.console import run, say
 from benchmarks.keeping import FILES, log_of, settings_of

@@ -20,9 +20,9 @@ CORE = (
     "criteria",
     "methods",
     "io",
-    "structure",
+    "state_dicts",
     "spelling",
-    "limits",
+    "typed_data",
     "errors",
 )
 OUTER = ("models", "data", "runs", "train", "report", "integrations", "cli", "measure", "export", "recipes", "theory")
@@ -152,7 +152,7 @@ def test_the_core_imports_nothing_around_it(part: str) -> None:
         ("timeline", {*PURE}),
         ("schedule", {*PURE}),
         ("errors", set()),
-        ("limits", set()),
+        ("typed_data", set()),
         ("sparsity", {"sparsity", "flops", "errors"}),
         ("methods", set(CORE)),
     ],

@@ -124,7 +124,7 @@ def report_of(run: Path) -> str:
     """Write a run's report, and say where it is, or why there is none: a run is complete without it."""
     from acdc.report.read import ReportError
     from acdc.report.write import write_report
-    from acdc.runs.decode import RecordError
+    from acdc.runs.json_files import RecordError
 
     try:
         return f"report: {write_report(run)}"

@@ -23,7 +23,7 @@ from acdc.report.comparison import tables as comparing
 from acdc.report.read import ReportError
 from acdc.report.read import read as read_run
 from acdc.runs import differences, folder
-from acdc.runs.decode import RecordError
+from acdc.runs.json_files import RecordError
 from acdc.train import pool
 from acdc.train.cells import Cell, by_method, plan
 from acdc.train.distributed import World

@@ -16,7 +16,7 @@ from acdc.errors import UsageError
 from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import Counted, counted
 from acdc.recipes.schema import Recipe
-from acdc.runs.decode import RecordError, read
+from acdc.runs.json_files import RecordError, read
 from acdc.runs.records import RunResult
 from acdc.train import loading, weights
 from acdc.train.evaluate import Score, evaluate

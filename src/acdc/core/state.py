@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from acdc.sparsity import masks as working
-from acdc.structure import Plain, check, check_optimizer, check_tensors
+from acdc.state_dicts import check_optimizer, check_tensors
+from acdc.typed_data import Plain, check
 
 if TYPE_CHECKING:
     from acdc.core.sparsifier import Sparsifier

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acdc.limits import AtLeastOne, Count, Epoch, Percent, Share
 from acdc.schedule import Kind
 from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Layers, Weight, find_prunable
-from acdc.structure import check_tensors
+from acdc.state_dicts import check_tensors
+from acdc.typed_data import AtLeastOne, Count, DataError, Epoch, Percent, Share
 
 BINS, LOWEST, HIGHEST = 340, -30.0, 4.0  # of log2 |w|: ten bins to a factor of two
 _CHUNK = 1 << 24  # weights; histc counts in float32, exactly up to this many
@@ -48,14 +48,14 @@ class PhaseEnd:
     def __post_init__(self) -> None:
         counts = (self.nonzero, self.dead_filters, self.filters)
         if not self.size or any(part.keys() != self.size.keys() for part in counts):
-            raise ValueError("size: expected the same layers as in nonzero, dead_filters and filters, at least one")
+            raise DataError("size", "the same layers as in nonzero, dead_filters and filters, at least one")
         for part, whole in (("nonzero", self.size), ("dead_filters", self.filters)):
             if above := [name for name, count in getattr(self, part).items() if count > whole[name]]:
-                raise ValueError(f"{part}.{above[0]}: expected at most {whole[above[0]]:,}, all that the layer has")
+                raise DataError(f"{part}.{above[0]}", f"at most {whole[above[0]]:,}, all that the layer has")
         if len(self.histogram) != BINS:
-            raise ValueError(f"histogram: expected {BINS} counts, and it has {len(self.histogram):,}")
+            raise DataError("histogram", f"{BINS} counts, and it has {len(self.histogram):,}")
         if (self.mask_change is None) != (self.regrown is None):
-            raise ValueError("mask_change: expected it with regrown, or neither")
+            raise DataError("mask_change", "it with regrown, or neither")
 
 
 class Dynamics:
@@ -127,7 +127,7 @@ class Dynamics:
         }
 
     def check_fit(self, state: Mapping[str, Any]) -> None:
-        """Raise a ValueError unless packed masks in `state` are of the layers that have masks."""
+        """Raise a DataError unless packed masks in `state` are of the layers that have masks."""
         bits = {weight.name: working.packed_like(weight.param) for weight in self._pruned.weights}
         for key in ("last", "union"):
             check_tensors(state[key], bits, f"dynamics.{key}", some=not state[key])

@@ -3,7 +3,7 @@
 Caps are far beyond any use, and below what a machine answers with a crash instead of a message.
 """
 
-from acdc.limits import Limits
+from acdc.typed_data import Limits
 
 _EPOCHS = Limits(least=0, cap=100_000, text="epochs, 0 or more")
 _IMAGES = Limits(least=0, cap=1_000_000_000, text="images, 0 or more")

@@ -12,7 +12,7 @@ from acdc.report import pairs
 from acdc.report.comparison import cells
 from acdc.report.comparison.cells import Cell
 from acdc.report.pairs import Pair
-from acdc.runs import decode
+from acdc.runs import json_files
 from acdc.runs.predictions import Kept
 from acdc.runs.records import AgreementFile, EpochRow, RunConfig, RunResult
 
@@ -105,7 +105,7 @@ def expand(paths: Iterable[Path]) -> list[Path]:
 
 def config_of(folder: Path) -> RunConfig:
     """What a run says of itself; without it nothing else can be read."""
-    if (config := decode.read(RunConfig, folder / "config.json")) is not None:
+    if (config := json_files.read(RunConfig, folder / "config.json")) is not None:
         return config
     if (folder / "metrics.jsonl").is_file():
         raise ReportError(
@@ -122,7 +122,7 @@ def read(folder: Path) -> Run:
     if ends is None:
         notes.append("There is no phases.jsonl: masks, layers and magnitudes are not shown.")
     recipe = _recipe(config, notes)
-    result = decode.read(RunResult, folder / "result.json")
+    result = json_files.read(RunResult, folder / "result.json")
     if result is None:
         last = rows[-1]
         notes.insert(
@@ -133,7 +133,7 @@ def read(folder: Path) -> Run:
     kept = pairs.kept(folder, notes)
     found, classes = pairs.agreeing(kept, config.data.test, notes), None
     if not (folder / "predictions.safetensors").is_file():
-        found, classes = pairs.compared(decode.read(AgreementFile, folder / "agreement.json") or AgreementFile())
+        found, classes = pairs.compared(json_files.read(AgreementFile, folder / "agreement.json") or AgreementFile())
         if not found and result is not None and pairs.any_among(result):
             notes.append("There is no predictions.safetensors: agreement between the models is not shown.")
     classes = next((one.classes for one in kept.values()), classes)
@@ -156,7 +156,7 @@ def read(folder: Path) -> Run:
 
 def _epochs(path: Path, notes: list[str]) -> list[EpochRow]:
     """The epochs that have ended, at least one."""
-    found = decode.read_lines(EpochRow, path)
+    found = json_files.read_lines(EpochRow, path)
     if not found or not (found.records or found.checked()):
         raise NotBegunError(
             f"{path.parent}: no epoch has ended yet ({path.name}); wait for the first, then report again"
@@ -172,11 +172,11 @@ def _in_order(rows: Sequence[EpochRow]) -> list[EpochRow]:
 
 
 def _lines(kind: type[T], path: Path, notes: list[str]) -> list[T] | None:
-    found = decode.read_lines(kind, path)
+    found = json_files.read_lines(kind, path)
     return _told(found, path, notes) if found is not None else None
 
 
-def _told(found: decode.Lines[T], path: Path, notes: list[str]) -> list[T]:
+def _told(found: json_files.Lines[T], path: Path, notes: list[str]) -> list[T]:
     """The lines that are whole. A crash cuts the last one; any other is named as well."""
     bad = sorted({**found.cut, **found.wrong})
     if bad:

@@ -12,7 +12,7 @@ from torch import Tensor
 from acdc.core.state import SparsifierState
 from acdc.runs.checkpoint import MismatchError
 from acdc.runs.records import ModelResult
-from acdc.structure import Plain, check
+from acdc.typed_data import Plain, check
 
 
 class Best(TypedDict):

@@ -20,7 +20,7 @@ from typing import Any
 
 from acdc.io import append_json_line, write_bytes
 from acdc.measure.dynamics import PhaseEnd
-from acdc.runs.decode import RecordError, read_lines
+from acdc.runs.json_files import RecordError, read_lines
 from acdc.runs.records import EpochRow
 
 

@@ -25,7 +25,7 @@ from acdc.measure.dynamics import counted
 from acdc.recipes.schema import Recipe
 from acdc.runs import folder, predictions
 from acdc.runs.checkpoint import Found, MismatchError
-from acdc.runs.decode import decode, require
+from acdc.runs.json_files import require
 from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunConfig, RunResult
 from acdc.train import environment
 from acdc.train.console import Console, Plan, Planned
@@ -35,6 +35,7 @@ from acdc.train.recalibrate import recalibrate
 from acdc.train.setting import Setting
 from acdc.train.skipped import skipped
 from acdc.train.stage import Stage
+from acdc.typed_data import decode
 
 _FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 8 MB each
 TITLES = {"dense": "dense baseline", "finetune": "twin, fine-tuned"}

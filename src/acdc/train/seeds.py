@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from acdc.cli import common
 from acdc.io import write_json
 from acdc.recipes.schema import Recipe
-from acdc.runs.decode import read_object, require
+from acdc.runs.json_files import read_object, require
 from acdc.runs.records import RunResult
 from acdc.train import stopping
 from acdc.train.pool import Job, prepare, run_all, stopped, stopped_at_once

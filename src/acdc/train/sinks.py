@@ -10,7 +10,7 @@ from typing import Any
 
 from acdc.io import write_json
 from acdc.recipes.schema import Recipe
-from acdc.runs.decode import read
+from acdc.runs.json_files import read
 from acdc.runs.records import EpochRow, LogNames
 
 log = logging.getLogger("acdc")

@@ -34,7 +34,7 @@ from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
 from acdc.runs.records import EpochRow
 from acdc.sparsity.layers import find_prunable
-from acdc.structure import check_optimizer, check_tensors
+from acdc.state_dicts import check_optimizer, check_tensors
 from acdc.train import optim
 from acdc.train.evaluate import Score, evaluate
 from acdc.train.finite import DivergedError, not_finite

@@ -16,7 +16,7 @@ from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences, predictions
 from acdc.runs.checkpoint import CheckpointError
 from acdc.runs.contents import check_contents
-from acdc.runs.decode import read
+from acdc.runs.json_files import read
 from acdc.runs.records import RunConfig
 from acdc.train import loading
 from acdc.train.distributed import World

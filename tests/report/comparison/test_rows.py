@@ -12,7 +12,7 @@ from acdc.report.comparison.levels import levels
 from acdc.report.comparison.rows import Row, Spread, as_json, leaders, names, rows
 from acdc.report.read import expand, read
 from acdc.report.several import Group, groups
-from acdc.runs.decode import RecordError
+from acdc.runs.json_files import RecordError
 from tests.report.compared import EPOCHS, METHODS, make_comparison
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acdc import methods
-from acdc.runs import decode
+from acdc.runs import json_files
 from acdc.runs.records import Comparison
 
 FILE = "comparison.json"
@@ -39,7 +39,7 @@ def of(run: Path) -> Cell | None:
 
 def read(folder: Path) -> Comparison | None:
     """comparison.json of a comparison's folder; None where it is none."""
-    return decode.read(Comparison, folder / FILE)
+    return json_files.read(Comparison, folder / FILE)
 
 
 def runs(folder: Path) -> list[Path]:
