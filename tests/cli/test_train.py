@@ -640,6 +640,8 @@ def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) 
 def test_checkpoints_of_another_version_are_left_alone(stopped: Path, capsys) -> None:
     for path in (stopped / "checkpoints").iterdir():
         torch.save({"format": 1}, path)
+        with path.open("r+b") as file:
+            seal_zip(file)
     before = contents(stopped)
     capsys.readouterr()
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1

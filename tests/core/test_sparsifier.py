@@ -861,3 +861,19 @@ def test_masks_of_some_layers_come_after_masks_of_all():
     s.set_masks(some)
     assert s.layer_sparsity == {"conv1.weight": 1.0, "conv2.weight": 1.0, "fc.weight": 1.0}
     assert s.masks["fc.weight"].all()
+
+
+@pytest.mark.parametrize(
+    ("method", "key"), [("sparse_vd", "log_variance"), ("sparse_vd", "first"), ("top_kast", "share")]
+)
+def test_a_state_dict_without_what_weights_are_computed_from_is_refused(method, key):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kind = methods.find(method)
+    built = kind(epochs=4, **({"samples": 100} if method == "sparse_vd" else {"sparsity": 0.9}))
+    s = acdc.attach(model, optimizer, built, steps_per_epoch=2)
+    s.begin_step()
+    state = s.state_dict()
+    del state["memory"][key]
+    with pytest.raises(ValueError, match=rf"sparsifier\.memory\.{key}\.conv1\.weight is missing"):
+        s.load_state_dict(state)

@@ -18,8 +18,7 @@ from acdc.io import IntegrityError
 from acdc.recipes import load as recipes
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences, folder
-from acdc.runs.checkpoint import CheckpointError, Found
-from acdc.runs.contents import check_contents
+from acdc.runs.checkpoint import Checkpoint, CheckpointError, check_contents
 from acdc.train import distributed, experiment, loading, pool, seeds, sinks, stopping, telling, weights
 from acdc.train.console import Plan, open_console
 from acdc.train.distributed import World
@@ -225,7 +224,7 @@ def _lock(out: Path) -> int:
     return lock
 
 
-def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) -> tuple[Found | None, list[str]]:
+def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint to go on from, None where the run stopped before its first; and what to warn of then."""
     stages = list(experiment.plan(recipe))
     if difference := differences.data(weights.config_of(out).data, problem.described()):
@@ -264,7 +263,7 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
     return found, []
 
 
-def _trim(out: Path, stages: Sequence[str], found: Found | None, world: World) -> int:
+def _trim(out: Path, stages: Sequence[str], found: Checkpoint | None, world: World) -> int:
     """Drop the epochs that will run again, and return how many they are."""
     stage, epochs = (found.state["stage"], found.state["epoch"]) if found else (-1, 0)
     try:
@@ -273,7 +272,7 @@ def _trim(out: Path, stages: Sequence[str], found: Found | None, world: World) -
         raise UsageError([f"--resume {out}: {error}"]) from None
 
 
-def _newest(checkpoints: Path, world: World) -> Found:
+def _newest(checkpoints: Path, world: World) -> Checkpoint:
     """Every rank reads it; where one cannot, all say why. None is renamed before all have looked."""
     found, wrong = None, None
     try:
@@ -286,7 +285,7 @@ def _newest(checkpoints: Path, world: World) -> Found:
     return found
 
 
-def _done(plan: Plan, found: Found | None) -> int:
+def _done(plan: Plan, found: Checkpoint | None) -> int:
     """Epochs that need not run again."""
     if found is None:
         return 0

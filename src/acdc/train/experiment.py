@@ -24,7 +24,7 @@ from acdc.io import write_json, write_safetensors
 from acdc.measure.dynamics import counted
 from acdc.recipes.schema import Recipe
 from acdc.runs import folder, predictions
-from acdc.runs.checkpoint import Found, MismatchError
+from acdc.runs.checkpoint import Checkpoint, MismatchError
 from acdc.runs.json_files import require
 from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunConfig, RunResult
 from acdc.train import environment
@@ -68,7 +68,7 @@ def run(
     out: Path,
     console: Console,
     *,
-    resume: Found | None = None,
+    resume: Checkpoint | None = None,
     settings: dict[str, Any],
 ) -> list[ModelResult]:
     """Run every stage that is left, and write the folder `out`."""
@@ -100,7 +100,7 @@ def _stages(
     setting: Setting,
     out: Path,
     console: Console,
-    resume: Found | None,
+    resume: Checkpoint | None,
     outcomes: list[ModelResult],
     began: float,
 ) -> Iterator[ModelResult]:
@@ -140,7 +140,7 @@ def _stages(
             by_first(partial(write_safetensors, {out / "masks.safetensors": result.masks}))
 
 
-def _take_up(stage: Stage, resume: Found) -> None:
+def _take_up(stage: Stage, resume: Checkpoint) -> None:
     try:
         stage.load_state_dict(resume.state)
     except ValueError as error:
@@ -254,7 +254,7 @@ def _biases(model: torch.nn.Module) -> int:
 
 
 def _begin(
-    recipe: Recipe, problem: Problem, setting: Setting, out: Path, resume: Found | None, settings: dict[str, Any]
+    recipe: Recipe, problem: Problem, setting: Setting, out: Path, resume: Checkpoint | None, settings: dict[str, Any]
 ) -> None:
     """What a folder says before the first step: its labels, and config.json."""
     if problem.images and problem.images.corrupted:

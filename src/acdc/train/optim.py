@@ -40,7 +40,7 @@ def build(said: schema.Optimizer, model: nn.Module, device: torch.device, precis
     return kind(model.parameters(), fused=device.type == "cuda" or None, **shared)
 
 
-def kept_of_a_parameter(said: schema.Optimizer, device: torch.device, precision: str) -> dict[str, Any]:
+def state_of_a_parameter(said: schema.Optimizer, device: torch.device, precision: str) -> dict[str, Any]:
     """Return what the optimizer keeps of each parameter once it has taken a step, as of one of two axes."""
     param = nn.Parameter(torch.zeros(2, 3, device=device))
     optimizer = build(said, nn.ParameterList([param]), device, precision)

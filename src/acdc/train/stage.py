@@ -34,7 +34,6 @@ from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
 from acdc.runs.records import EpochRow
 from acdc.sparsity.layers import find_prunable
-from acdc.state_dicts import check_optimizer, check_tensors
 from acdc.train import optim
 from acdc.train.evaluate import Score, evaluate
 from acdc.train.finite import DivergedError, not_finite
@@ -393,11 +392,21 @@ class Stage:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take up where `state` was saved, or raise a ValueError that names what does not fit, before anything changes.
-
-        Of the structure of a checkpoint as a whole, contents.py has made sure.
-        """
-        self._check_fit(state)
+        """Resume where `state` was saved; where it does not fit a DataError says so before anything changes."""
+        checkpoint.check_fit(
+            state,
+            epochs=self.epochs,
+            steps_per_epoch=self.loaders.train.steps,
+            model=self.model,
+            optimizer=self.optimizer,
+            optimizer_keeps=optim.state_of_a_parameter(
+                self.recipe.optimizer, self.setting.device, self.recipe.train.precision
+            ),
+            sparsifier=self.sparsifier,
+            scaler=self.scaler,
+            ema=self.ema,
+            dynamics=self.dynamics,
+        )
         self.epoch, self.batch = state["epoch"], state["batch"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -414,36 +423,6 @@ class Stage:
         rank = min(self.setting.world.rank, len(state["rng"]) - 1)
         checkpoint.set_rng_state(state["rng"][rank])
         self.totals.load(state["totals"][rank])
-
-    def _check_fit(self, state: StateDict) -> None:
-        steps, weights = self.loaders.train.steps, self.model.state_dict()
-        for key, value, most in (("epoch", state["epoch"], self.epochs), ("batch", state["batch"], steps)):
-            if not 0 <= value <= most:
-                raise ValueError(f"{key}: expected 0 to {most}, received {value}")
-        for part, own in (("sparsifier", self.sparsifier), ("scaler", self.scaler), ("ema", self.ema)):
-            if (state[part] is None) != (own is None):
-                raise ValueError(f"{part}: expected {'none' if own is None else 'one'} in this stage")
-        step = state["epoch"] * steps + state["batch"]
-        if self.sparsifier and state["sparsifier"]["step"] != step:
-            raise ValueError(f"sparsifier.step: expected {step}, as epoch and batch say, received another")
-        check_tensors(state["model"], weights, "model")
-        for name, tensor in state["model"].items():
-            if not tensor.isfinite().all():
-                raise ValueError(f"model.{name}: expected finite numbers")
-        kinds = optim.kept_of_a_parameter(self.recipe.optimizer, self.setting.device, self.recipe.train.precision)
-        check_optimizer(state["optimizer"], self.optimizer, "optimizer", kinds)
-        if kinds and step and self.scaler is None:  # whose first steps may all be skipped
-            trained = sum(param.requires_grad for param in self.model.parameters())
-            kept = sum(map(bool, state["optimizer"]["state"].values()))
-            if kept != trained:
-                raise ValueError(f"optimizer.state: expected that of {trained} parameters, received {kept}")
-        if state["sparsifier"] is not None and (twin := state["sparsifier"]["twin"]) is not None:
-            check_optimizer(twin["optimizer"], self.optimizer, "sparsifier.twin.optimizer", kinds)
-        if self.ema is not None:
-            check_tensors(state["ema"], self.ema.state_dict(), "ema")
-        if state["best_weights"] is not None:
-            check_tensors(state["best_weights"], weights, "best_weights")
-        self.dynamics.check_fit(state["dynamics"])
 
 
 def _average(model: nn.Module, decay: float) -> AveragedModel:

@@ -9,7 +9,7 @@ from acdc.methods.learned import Learned
 from acdc.recipes.paper import beside, row_for
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
-from acdc.runs.checkpoint import FormatError, Found, MismatchError, NoCheckpointError
+from acdc.runs.checkpoint import Checkpoint, FormatError, MismatchError, NoCheckpointError
 from acdc.runs.records import ModelResult
 from acdc.train import experiment, loading, stopping
 from acdc.train.console import Console
@@ -27,7 +27,7 @@ def introduce(
     setting: Setting,
     place: Place,
     out: Path,
-    found: Found | None,
+    found: Checkpoint | None,
 ) -> None:
     console.say(f"{recipe.data.name}: {Facts.of(problem).told()}")
     for note in problem.notes:
@@ -52,7 +52,7 @@ def introduce(
         console.say(f"dense training, {recipe.epochs} epochs; seed {seed}")
     if found:
         for reason in found.skipped:
-            console.say(f"passed over: {reason}; its name ends in {checkpoint.ASIDE} now")
+            console.say(f"passed over: {reason}; its name ends in {checkpoint.DAMAGED} now")
         console.say(f"going on from: {found.path}")
     console.say(f"folder: {out}\n")
 

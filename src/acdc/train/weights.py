@@ -14,8 +14,7 @@ from acdc.recipes import load as recipes
 from acdc.recipes.mistakes import RecipeError
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences, predictions
-from acdc.runs.checkpoint import CheckpointError
-from acdc.runs.contents import check_contents
+from acdc.runs.checkpoint import CheckpointError, check_contents
 from acdc.runs.json_files import read
 from acdc.runs.records import RunConfig
 from acdc.train import loading

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from acdc.runs import checkpoint
-from acdc.runs.checkpoint import MismatchError
-from acdc.runs.contents import check_contents
+from acdc.runs.checkpoint import MismatchError, check_contents
 from acdc.train import optim
 from tests.train.problems import outcome, recipe, stage
 
@@ -50,12 +49,12 @@ WRONG: dict[str, Callable[[State], Any]] = {
         0
     ].update(step="x"),
     "state.best = 1: expected a table": lambda state: state.update(best=1),
-    "state.seconds: expected a finite number, received nan": lambda state: state.update(seconds=float("nan")),
+    "state.seconds = NaN: expected a number, 0 or more": lambda state: state.update(seconds=float("nan")),
 }
 UNFIT: dict[str, Callable[[State], Any]] = {
-    "epoch: expected 0 to 4, received 5": lambda state: state.update(epoch=5),
-    "batch: expected 0 to 5, received -1": lambda state: state.update(batch=-1),
-    "sparsifier.step: expected 15, as epoch and batch say": lambda state: state.update(epoch=3),
+    "epoch = 5: expected 0 to 4": lambda state: state.update(epoch=5),
+    "batch = -1: expected 0 to 5": lambda state: state.update(batch=-1),
+    "sparsifier.step = 20: expected 15, as epoch and batch say": lambda state: state.update(epoch=3),
     "model.fc.bias: expected finite numbers": lambda state: state["model"]["fc.bias"].fill_(float("nan")),
     "optimizer.param_groups[0].momentum = 0.1: expected 0.9": (
         lambda state: state["optimizer"]["param_groups"][0].update(momentum=0.1)
@@ -94,7 +93,7 @@ UNFIT: dict[str, Callable[[State], Any]] = {
     ),
     "dynamics.last.": lambda state: state["dynamics"]["last"].pop(first(state["dynamics"]["last"])),
     "sparsifier.phase: expected -1 to ": lambda state: state["sparsifier"].update(phase=77),
-    "rng: it is not the state of a random generator": lambda state: state["rng"][0].update(torch=torch.ones(3)),
+    "rng: expected the state of a random generator": lambda state: state["rng"][0].update(torch=torch.ones(3)),
 }
 
 
@@ -130,6 +129,6 @@ def test_what_an_optimizer_keeps_is_known_without_random_numbers(name: str) -> N
     before = torch.get_rng_state()
     plain = () if name == "sgd" else ("optimizer.momentum=0", "optimizer.nesterov=false")
     said = recipe(f"optimizer.name={name}", *plain).optimizer
-    kept = optim.kept_of_a_parameter(said, torch.device("cpu"), "fp32")
+    kept = optim.state_of_a_parameter(said, torch.device("cpu"), "fp32")
     assert ("momentum_buffer" if name == "sgd" else "exp_avg") in kept
     assert torch.equal(torch.get_rng_state(), before)
