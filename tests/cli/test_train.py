@@ -34,8 +34,7 @@ from acdc.train import experiment, loading, planning, telling
 from acdc.train.console import open_console
 from acdc.train.distributed import World
 from acdc.train.evaluate import evaluate
-from acdc.train.setting import Setting
-from acdc.train.step import Execution
+from acdc.train.execution import Execution, Setting
 from tests import processes
 from tests.processes import Process
 from tests.train.problems import JPEGS, jpegs

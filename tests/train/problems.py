@@ -13,9 +13,8 @@ from acdc.recipes.schema import Recipe
 from acdc.runs.records import EpochRow
 from acdc.train import loading
 from acdc.train.distributed import World
-from acdc.train.setting import Setting
+from acdc.train.execution import Execution, Setting
 from acdc.train.stage import Stage
-from acdc.train.step import Execution
 from tests.conformance.harness import DEVICE
 
 EAGER = Execution(False, False, ())

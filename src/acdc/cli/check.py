@@ -13,7 +13,7 @@ from acdc.recipes.paper import accuracies, row_for
 from acdc.recipes.schema import Recipe
 from acdc.sparsity.layers import Layers
 from acdc.train import experiment, timing
-from acdc.train.rates import Rates
+from acdc.train.optim import Rates
 from acdc.train.subject import Subject, read
 
 

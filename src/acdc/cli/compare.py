@@ -17,7 +17,7 @@ from acdc.measure.agreement import Agreeing, Agreement
 from acdc.train import loading, pairs, weights
 from acdc.train.experiment import reproducible
 from acdc.train.pairs import Model
-from acdc.train.step import autocast, computable
+from acdc.train.precision import autocast, with_supported_precision
 
 _BATCH = 1000  # of predictions that were kept
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             if not kept:
                 print(f"device: {device.type} ({why})")
                 again = [model.recipe for pair in compared for model in pair if not model.kept]
-                changed = [recipe for recipe in again if computable(recipe, device) is not recipe]
+                changed = [recipe for recipe in again if with_supported_precision(recipe, device) is not recipe]
                 for text in dict.fromkeys(map(common.in_fp32, changed)):
                     print(text)
         done = [_compare(a, b, problem, device) for a, b in compared]
@@ -136,7 +136,8 @@ def _answers(model: Model, problem: loading.Problem | None, device: torch.device
         logits = model.kept.logits()
         return lambda images, rows: logits[rows]
     assert problem is not None, "without data there are kept predictions"
-    network, precision = problem.new_model(model.recipe).to(device), computable(model.recipe, device).train.precision
+    network = problem.new_model(model.recipe).to(device)
+    precision = with_supported_precision(model.recipe, device).train.precision
     weights.load(network, model.file)
     network.eval()
 

@@ -20,9 +20,9 @@ from acdc.runs.json_files import RecordError, read
 from acdc.runs.records import RunResult
 from acdc.train import loading, weights
 from acdc.train.evaluate import Score, evaluate
+from acdc.train.execution import Execution, Setting
 from acdc.train.experiment import reproducible
-from acdc.train.setting import Setting
-from acdc.train.step import Execution, computable
+from acdc.train.precision import with_supported_precision
 
 
 def add_to(verbs: Any) -> None:
@@ -76,7 +76,7 @@ def _where(args: argparse.Namespace) -> tuple[Path, list[str]]:
 
 def _one(where: Path, names: list[str], device: torch.device, root: str | None, workers: int | None) -> int:
     trained = weights.recipe_of(where)
-    recipe = computable(trained, device)
+    recipe = with_supported_precision(trained, device)
     if recipe is not trained:
         print(common.in_fp32(trained))
     if not names:

@@ -22,10 +22,10 @@ from acdc.runs.checkpoint import Checkpoint, CheckpointError, check_contents
 from acdc.train import distributed, experiment, loading, pool, seeds, sinks, stopping, telling, weights
 from acdc.train.console import Plan, open_console
 from acdc.train.distributed import World
+from acdc.train.divergence import DivergedError
+from acdc.train.execution import Setting
 from acdc.train.facts import Facts
-from acdc.train.finite import DivergedError
 from acdc.train.place import Place, execution, fit, load, load_data, not_here
-from acdc.train.setting import Setting
 from acdc.train.stopping import StopRequest
 
 
@@ -102,10 +102,10 @@ def run(args: argparse.Namespace) -> int:
 def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: StopRequest, *, shown: Path) -> int:
     """One seed, from the start or from its newest checkpoint. `shown` is the folder a hint names."""
     plan, world, problem = experiment.plan(recipe), place.world, ready.problem
-    lock = world.by_first(lambda: _lock(out))  # a number that means something on rank 0
+    lock = world.on_rank_zero(lambda: _lock(out))  # a number that means something on rank 0
     try:
         # Asked once for all: rank 0 writes the file next, and a rank that looked later would go another way.
-        began = world.by_first(lambda: (out / "config.json").is_file())
+        began = world.on_rank_zero(lambda: (out / "config.json").is_file())
         found, notes = _found(recipe, problem, out, world) if began else (None, [])
         wanted = place.log if world.first else ()
         with (
@@ -212,7 +212,7 @@ def _bad_out(text: str | None, recipe: str) -> list[str]:
 
 def _claim(text: str | None, recipe: Recipe, world: World) -> Path:
     try:
-        return world.by_first(lambda: folder.claim(Path(text) if text else None, recipe.name))
+        return world.on_rank_zero(lambda: folder.claim(Path(text) if text else None, recipe.name))
     except OSError as error:
         raise UsageError([f"--out {text or 'runs'}: {error.strerror}; type another folder after --out"]) from None
 
@@ -259,7 +259,7 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
             ]
         )
     _trim(out, stages, found, world)
-    world.by_first(lambda: checkpoint.set_aside(found))
+    world.on_rank_zero(lambda: checkpoint.set_aside(found))
     return found, []
 
 
@@ -267,7 +267,7 @@ def _trim(out: Path, stages: Sequence[str], found: Checkpoint | None, world: Wor
     """Drop the epochs that will run again, and return how many they are."""
     stage, epochs = (found.state["stage"], found.state["epoch"]) if found else (-1, 0)
     try:
-        return world.by_first(lambda: folder.trim_metrics(out, stages, stage, epochs))
+        return world.on_rank_zero(lambda: folder.trim_metrics(out, stages, stage, epochs))
     except ValueError as error:
         raise UsageError([f"--resume {out}: {error}"]) from None
 

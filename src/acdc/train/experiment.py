@@ -27,13 +27,12 @@ from acdc.runs import folder, predictions
 from acdc.runs.checkpoint import Checkpoint, MismatchError
 from acdc.runs.json_files import require
 from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunConfig, RunResult
-from acdc.train import environment
+from acdc.train import hardware
 from acdc.train.console import Console, Plan, Planned
-from acdc.train.evaluate import evaluate
+from acdc.train.distributed import skipped_images
+from acdc.train.evaluate import evaluate, recalibrate
+from acdc.train.execution import Setting
 from acdc.train.loading import Problem
-from acdc.train.recalibrate import recalibrate
-from acdc.train.setting import Setting
-from acdc.train.skipped import skipped
 from acdc.train.stage import Stage
 from acdc.typed_data import decode
 
@@ -72,8 +71,8 @@ def run(
     settings: dict[str, Any],
 ) -> list[ModelResult]:
     """Run every stage that is left, and write the folder `out`."""
-    start, by_first = time.perf_counter(), setting.world.by_first
-    by_first(lambda: _begin(recipe, problem, setting, out, resume, settings))
+    start, on_rank_zero = time.perf_counter(), setting.world.on_rank_zero
+    on_rank_zero(lambda: _begin(recipe, problem, setting, out, resume, settings))
     before = resume.state["extra"]["seconds"] if resume else 0.0
     outcomes = [decode(ModelResult, row) for row in resume.state["extra"]["outcomes"]] if resume else []
     with reproducible(recipe, setting.device):
@@ -84,7 +83,7 @@ def run(
         seconds=time.perf_counter() - start + before,
         unreadable_test_images=unreadable(outcomes, problem),
     )
-    by_first(lambda: write_json(out / "result.json", asdict(result)))
+    on_rank_zero(lambda: write_json(out / "result.json", asdict(result)))
     return outcomes
 
 
@@ -104,7 +103,7 @@ def _stages(
     outcomes: list[ModelResult],
     began: float,
 ) -> Iterator[ModelResult]:
-    by_first, result = setting.world.by_first, None
+    on_rank_zero, result = setting.world.on_rank_zero, None
     uses = forward_uses(problem.new_model(recipe).to(setting.device), problem.example(setting.device))
     for index, (name, planned) in enumerate(plan(recipe).items()):
         if resume and index < resume.state["stage"]:
@@ -124,20 +123,20 @@ def _stages(
             stage.epoch = planned.first  # the final phase's epochs and rates, wherever the best twin is from
             stage.save()
         for row in stage.run():
-            by_first(partial(_tell, row, stage, setting, out, console))
+            on_rank_zero(partial(_tell, row, stage, setting, out, console))
         result = _finish(stage)
         made: dict[str, predictions.Made] = {}
         for title, file, weights in _recalibrated(_models(stage, result), stage, problem, setting):
             masks = result.masks if result and file == "sparse.safetensors" else {}
             outcome, said = _measured(title, file, weights, stage, problem, setting, uses, masks)
-            by_first(partial(write_safetensors, {out / file: weights}))
+            on_rank_zero(partial(write_safetensors, {out / file: weights}))
             if said is not None:
                 made[Path(file).stem] = predictions.Made(said, tuple(problem.loaders.test.unread))
             yield outcome
         if made:
-            by_first(partial(predictions.add, out, made))
+            on_rank_zero(partial(predictions.add, out, made))
         if result:
-            by_first(partial(write_safetensors, {out / "masks.safetensors": result.masks}))
+            on_rank_zero(partial(write_safetensors, {out / "masks.safetensors": result.masks}))
 
 
 def _take_up(stage: Stage, resume: Checkpoint) -> None:
@@ -205,7 +204,7 @@ def _recalibrated(
             model = problem.new_model(stage.recipe).to(setting.device)
             model.load_state_dict(weights)
             recalibrate(model, problem.loaders.train, precision=stage.recipe.train.precision, setting=setting)
-            skipped(problem.loaders.train, setting.world)
+            skipped_images(problem.loaders.train, setting.world)
             named = f"{file.removesuffix('.safetensors')}-recalibrated.safetensors"
             yield f"{title}, BN recalibrated", named, to_cpu(model.state_dict())
 
@@ -260,7 +259,7 @@ def _begin(
     if problem.images and problem.images.corrupted:
         save_indices(problem.images, out / "labels.json")
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    where = environment.describe(setting.device)
+    where = hardware.describe(setting.device)
     if resume:
         config = dict(require(RunConfig, out / "config.json").settings)
         config["recipe"] = recipe.to_dict()  # what may change, such as data.bad_limit, holds from here on

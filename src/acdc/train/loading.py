@@ -15,9 +15,9 @@ from acdc.data.images import Batches, ImageData, Images, InMemory, hold_out
 from acdc.data.labels import corrupt
 from acdc.measure.memorization import Memorization
 from acdc.recipes.schema import Recipe
-from acdc.train import environment
+from acdc.train import hardware
 from acdc.train.distributed import World
-from acdc.train.setting import Loaders
+from acdc.train.execution import Loaders
 
 _EVALUATION_BATCH = 1000  # images of 32 x 32; fewer where they are larger
 
@@ -128,7 +128,7 @@ def _folder(
     for key in ("validation", "corrupt", "crop"):
         if getattr(said, key):
             raise ValueError(f"data.{key} = {getattr(said, key)}: not for images read from folders; leave it out")
-    workers = workers if workers is not None else max(1, environment.cores() // world.size)
+    workers = workers if workers is not None else max(1, hardware.cores() // world.size)
     shared: dict[str, Any] = {
         "device": device,
         "seed": recipe.run.seeds[0],

@@ -9,9 +9,11 @@ import torch
 from acdc.errors import UsageError
 from acdc.recipes.mistakes import SettingError
 from acdc.recipes.schema import Recipe
-from acdc.train import environment, experiment, loading, planning, step
+from acdc.train import experiment, hardware, loading, planning
 from acdc.train.distributed import World
+from acdc.train.execution import Execution, choose
 from acdc.train.facts import STAND_IN, Facts
+from acdc.train.precision import unsupported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ def load(recipe: Recipe, place: Place, *, begun: bool = False) -> loading.Proble
 
 def not_here(recipe: Recipe, device: torch.device, *, begun: bool = False) -> list[str]:
     """What this device cannot do."""
-    why = step.unsupported(recipe.train.precision, device, begun=begun)
+    why = unsupported(recipe.train.precision, device, begun=begun)
     return [f'train.precision = "{recipe.train.precision}": {why}'] if why else []
 
 
@@ -58,10 +60,10 @@ def load_data(
         raise UsageError([str(error)]) from None
 
 
-def execution(recipe: Recipe, facts: Facts, device: torch.device, world: int = 1) -> step.Execution:
+def execution(recipe: Recipe, facts: Facts, device: torch.device, world: int = 1) -> Execution:
     """How the steps of a run on these data are executed by so many processes."""
     epochs = sum(len(planned.kinds) for planned in experiment.plan(recipe).values())
-    return step.choose(recipe.train, device, steps=epochs * facts.steps(recipe.train.batch_size), world=world)
+    return choose(recipe.train, device, steps=epochs * facts.steps(recipe.train.batch_size), world=world)
 
 
 def fit(
@@ -94,7 +96,7 @@ def fit(
 
 
 def _too_many_threads(recipe: Recipe, device: torch.device | None) -> list[str]:
-    threads, cores = recipe.train.threads, environment.cores()
+    threads, cores = recipe.train.threads, hardware.cores()
     if device is None or device.type != "cpu" or threads <= cores:
         return []
     advice = f"set {cores} or less, or 0 for torch's own choice"

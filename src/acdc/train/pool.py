@@ -15,7 +15,7 @@ from acdc.io import write_json
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
 from acdc.train import stopping
-from acdc.train.environment import cores
+from acdc.train.hardware import cores
 
 if TYPE_CHECKING:
     from acdc.train.place import Place

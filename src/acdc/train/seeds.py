@@ -33,7 +33,7 @@ def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: One) ->
         for seed in left:
             prepare(recipe.with_seed(seed), jobs_of[seed].folder)
 
-    place.world.by_first(begin)
+    place.world.on_rank_zero(begin)
     if jobs > 1:
         print(f"{len(left)} seeds, {jobs} at a time; each one's output is in {out}/seed-N.log", flush=True)
         code = run_all(list(jobs_of.values()), place, jobs, hint).code

@@ -35,17 +35,15 @@ from acdc.runs import checkpoint
 from acdc.runs.records import EpochRow
 from acdc.sparsity.layers import find_prunable
 from acdc.train import optim
+from acdc.train.distributed import restore_skipped, skipped_images
+from acdc.train.divergence import DivergedError, not_finite
 from acdc.train.evaluate import Score, evaluate
-from acdc.train.finite import DivergedError, not_finite
+from acdc.train.execution import Loaders, Progress, Setting, compiled
+from acdc.train.optim import Rates
 from acdc.train.planning import attach_quietly
-from acdc.train.rates import Rates
-from acdc.train.rows import Live
-from acdc.train.scaling import Scaler
-from acdc.train.setting import Loaders, Setting
-from acdc.train.skipped import recall, skipped
-from acdc.train.step import Step, Totals, autocast, compiled
+from acdc.train.precision import Scaler, autocast
+from acdc.train.step import Step, Totals, TotalsReader
 from acdc.train.stopping import Stopped
-from acdc.train.watch import Watch
 
 _LONG_STARTUP = 5.0  # seconds until the first step is done, from which on they are told
 _ASK_OTHERS = 20  # steps between two times that ranks tell each other what each has met
@@ -127,7 +125,7 @@ class Stage:
 
     def _train_epoch(self, start: float) -> None:
         self.model.train()
-        watch, began, first = Watch(self.totals), time.monotonic(), self.batch
+        reader, began, first = TotalsReader(self.totals), time.monotonic(), self.batch
         each, clip = self.loaders.train.steps, self.recipe.train.clip_norm
         for images, labels in self.loaders.train.batches(self.epoch, self.batch):
             lr = self.rates.at(self._rate_step())
@@ -161,10 +159,10 @@ class Stage:
             if self.scaler and self.sparsifier and self.sparsifier.step != self.step:
                 self.sparsifier.set_step(self.step)  # a step GradScaler skipped is a step of the schedule all the same
             self.seconds = time.perf_counter() - start
-            if (sums := watch.look()) is not None:
+            if (sums := reader.read()) is not None:
                 self._show(sums, (self.batch - first) / max(1e-9, time.monotonic() - began))
             if self._others_tell():
-                skipped(self.loaders.train, self.setting.world)
+                skipped_images(self.loaders.train, self.setting.world)
                 self._stop_together()
             self._stop_if_asked()
             if self.batch < each and self._due(self.step):
@@ -233,7 +231,7 @@ class Stage:
             validation_accuracy=validation.accuracy if validation else None,
             ema_accuracy=average.accuracy if average else None,
             memorization=self._memorization(test.precision),
-            skipped_images=len(skipped(self.loaders.train, self.setting.world)),
+            skipped_images=len(skipped_images(self.loaders.train, self.setting.world)),
         )
 
     def _judge(self, model: nn.Module, images: Batches, fast: Any) -> Score:
@@ -259,7 +257,7 @@ class Stage:
         train = self.loaders.train
         mean = loss / samples if samples else math.nan
         share, speed = self.batch / train.steps, steps_per_second * train.batch_size
-        self.setting.watch(Live(self.name, self.epoch, share, mean, speed))
+        self.setting.watch(Progress(self.name, self.epoch, share, mean, speed))
 
     def _counts(self, nonzero: Mapping[str, int]) -> bool:
         """Whether this epoch's model is one that the run could end with: in the final phase, at its full sparsity."""
@@ -361,7 +359,7 @@ class Stage:
     def save(self) -> None:
         """Refuses what is not finite, or of too many files: the last checkpoint is always a good one."""
         self._check_finite()
-        unreadable = skipped(self.loaders.train, self.setting.world)
+        unreadable = skipped_images(self.loaders.train, self.setting.world)
         rng = self.setting.world.gather(checkpoint.rng_state())
         totals = self.setting.world.gather(self.totals.values.tolist())
 
@@ -371,7 +369,7 @@ class Stage:
             folder, keep = self.setting.checkpoints, self.recipe.run.keep
             return checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
 
-        self.saved = self.setting.world.by_first(write)
+        self.saved = self.setting.world.on_rank_zero(write)
 
     def state_dict(self) -> StateDict:
         return {
@@ -419,7 +417,7 @@ class Stage:
         self.dynamics.load_state_dict(state["dynamics"])
         self.best, self.best_weights = state["best"], state["best_weights"]
         self.seconds = state["seconds"]
-        recall(self.loaders.train, state["skipped_images"])
+        restore_skipped(self.loaders.train, state["skipped_images"])
         rank = min(self.setting.world.rank, len(state["rng"]) - 1)
         checkpoint.set_rng_state(state["rng"][rank])
         self.totals.load(state["totals"][rank])

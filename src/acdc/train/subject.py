@@ -13,9 +13,9 @@ from acdc.flops.uses import forward_uses
 from acdc.methods.base import Base
 from acdc.recipes.schema import Recipe
 from acdc.sparsity.layers import Layers
+from acdc.train.execution import Execution
 from acdc.train.facts import Facts, facts_of
 from acdc.train.place import execution, fit, not_here
-from acdc.train.step import Execution
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ from acdc.runs.records import ModelResult
 from acdc.train import experiment, loading, stopping
 from acdc.train.console import Console
 from acdc.train.distributed import World
+from acdc.train.divergence import DivergedError
+from acdc.train.execution import Setting
 from acdc.train.facts import Facts
-from acdc.train.finite import DivergedError
 from acdc.train.place import Place
-from acdc.train.setting import Setting
 
 
 def introduce(
