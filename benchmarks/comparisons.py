@@ -23,6 +23,7 @@ from acdc.report import several, write
 from acdc.report.comparison import cells, rows
 from acdc.report.read import ReportError, read
 from acdc.runs import records
+from acdc.runs.folder import ComparisonFolder
 from acdc.runs.json_files import require
 from benchmarks import keeping
 from benchmarks.console import print_table, run, say
@@ -48,7 +49,7 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
         if gone := sorted(set(before["runs"]) - {folder.name for folder in folders}):
             raise FileExistsError(f"{target} holds {gone[0]}, which {source} does not; keep this one by another name")
     target.mkdir(parents=True, exist_ok=True)
-    held = require(records.Comparison, source / cells.FILE)
+    held = require(records.Comparison, ComparisonFolder(source).file)
     found = {
         "recipe": held.recipe,
         "epochs": held.epochs,
@@ -64,7 +65,8 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
     }
     with contextlib.suppress(ReportError):  # one method alone has no frontier
         write.make([source], target / "frontier.svg", "svg", "frontier")
-    told = {cells.FILE: (source / cells.FILE).read_bytes()}
+    file = ComparisonFolder(source).file
+    told = {file.name: file.read_bytes()}
     keeping.pack(target / keeping.ARCHIVE, {folder.name: folder for folder in sorted(folders)}, told)
     write_json(target / "result.json", found)
     return target

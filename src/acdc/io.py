@@ -156,7 +156,10 @@ def safetensors_metadata(details: Mapping[str, Any] | None = None) -> dict[str, 
 
 def safetensors_details(entries: Mapping[str, str]) -> dict[str, Any]:
     """Return the details beside the digest in the metadata of a file that was verified."""
-    return {key: value for key, value in json.loads(entries[_ENTRY]).items() if key != _KEY}
+    content = json.loads(entries.get(_ENTRY, "null"))
+    if not isinstance(content, dict):
+        raise IntegrityError("its metadata holds no details")
+    return {key: value for key, value in content.items() if key != _KEY}
 
 
 def seal_safetensors(path: Path) -> None:

@@ -677,6 +677,16 @@ def test_metrics_of_another_run_are_refused_and_nothing_changes(stopped: Path, c
     assert contents(stopped) == before, "the damaged checkpoint is not renamed either"
 
 
+def test_epochs_that_metrics_lack_are_told_as_a_run_goes_on(stopped: Path, capsys) -> None:
+    metrics = stopped / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:1] + lines[2:]))
+    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "warning: metrics.jsonl lacks 1 epoch that the checkpoint has behind it (dense 2)" in said
+    assert "put its own metrics.jsonl back and resume again" in said
+
+
 def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> None:
     config = read(stopped, "config.json")
     config["recipe"]["optimizer"]["lr"] = 0.3

@@ -9,6 +9,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from acdc.report.comparison import tables as comparing
 from acdc.report.read import ReportError
 from acdc.report.read import read as read_run
 from acdc.runs import differences, folder
+from acdc.runs.folder import ComparisonFolder, RunFolder
 from acdc.runs.json_files import RecordError
+from acdc.runs.records import Comparison
 from acdc.train import pool
 from acdc.train.cells import Cell, by_method, plan
 from acdc.train.distributed import World
@@ -148,7 +151,7 @@ def _told(said: Mapping[str, Sequence[str]], names: Set[str]) -> list[str]:
 
 def _bad_out(out: Path, base: Recipe | None, cells: Sequence[Cell]) -> list[str]:
     """Why this comparison can neither begin nor go on in this folder."""
-    held = compared.read(out)
+    held = ComparisonFolder(out).read()
     if held is None:
         return [f"--out {out}: {reason}; type another folder"] if (reason := folder.why_not(out)) else []
     sound = [cell for cell in cells if not cell.wrong]
@@ -171,18 +174,21 @@ def _runs(cells: Sequence[Cell]) -> dict[str, Any]:
 
 def _claim(out: Path, base: Recipe, cells: Sequence[Cell], typed: str) -> None:
     """A new folder, or the one this very comparison began in."""
-    now = {"runs": _runs(cells), "cells": {cell.name: cell.told() for cell in cells}}
-    file, held = out / compared.FILE, compared.read(out)
+    there = ComparisonFolder(out)
+    held = there.read()
     if held is None:
         out.mkdir(parents=True, exist_ok=True)
         began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        said = {"recipe": base.name, "epochs": base.epochs, "started": began, "commands": [typed]}
-        write_json(file, said | now)
-        return
+        held = Comparison(recipe=base.name, epochs=base.epochs, started=began)
     # More methods, sparsities or seeds may join.
-    joined = {key: {**held.settings.get(key, {}), **now[key]} for key in now}
-    commands = list(dict.fromkeys([*held.commands, typed]))
-    write_json(file, {**held.settings, **joined, "commands": commands})
+    there.write(
+        replace(
+            held,
+            commands=tuple(dict.fromkeys([*held.commands, typed])),
+            runs={**held.runs, **_runs(cells)},
+            cells={**held.cells, **{cell.name: cell.record() for cell in cells}},
+        )
+    )
 
 
 def _typed(args: argparse.Namespace) -> str:
@@ -204,8 +210,8 @@ def _typed(args: argparse.Namespace) -> str:
 def summarise(out: Path) -> None:
     """Mean ± standard deviation over seeds of all that is complete in the folder, the rest by name, and the page."""
     whole, missing = [], []
-    for run in compared.runs(out):
-        if not (run / "result.json").is_file():
+    for run in ComparisonFolder(out).runs():
+        if not RunFolder(run).complete:
             missing.append(f"{run.name}{compared.last_words(run)}")
             continue
         try:
@@ -215,7 +221,7 @@ def summarise(out: Path) -> None:
     if whole:
         found = several.groups(whole)
         made = rows.rows(found)
-        write_json(out / "result.json", {"methods": rows.as_json(made), "missing": missing})
+        write_json(RunFolder(out).result, {"methods": rows.as_json(made), "missing": missing})
         title = "Costs as fractions of the dense model's inference, and of {} epochs of dense training"
         common.show_table(title.format(rows.reference(found)), comparing.HEADER, comparing.plain_rows(made))
         if agreed := comparing.agreement(made):

@@ -16,6 +16,7 @@ from acdc.errors import UsageError
 from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import Counted, counted
 from acdc.recipes.schema import Recipe
+from acdc.runs.folder import RunFolder
 from acdc.runs.json_files import RecordError, read
 from acdc.runs.records import RunResult
 from acdc.train import loading, weights
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     device, why = common.read_device(args.device)
     workers = common.read_workers(args.workers)
     where, names = _where(args)
-    seeds = sorted(path for path in where.glob("seed-*") if (path / "config.json").is_file())
+    seeds = [seed.path for seed in RunFolder(where).seeds() if seed.begun]
     print(f"device: {device.type} ({why})")
     return max([_one(path, names, device, args.data, workers) for path in seeds or [where]])
 
@@ -69,7 +70,7 @@ def _where(args: argparse.Namespace) -> tuple[Path, list[str]]:
         if names:
             raise UsageError([f"RUN {path} names a file already; leave --file out, or give the run's folder"])
         names = [os.path.relpath(path, where)]
-    if not (where / "config.json").is_file():
+    if not RunFolder(where).begun:
         raise UsageError([f"RUN {path}: {weights.no_run(path, where)}"])
     return where, names
 
@@ -107,7 +108,7 @@ def _one(where: Path, names: list[str], device: torch.device, root: str | None, 
 def _measure_all(
     where: Path, names: list[str], recipe: Recipe, problem: loading.Problem, device: torch.device, problems: list[str]
 ) -> Iterator[Measured]:
-    setting = Setting(device=device, execution=Execution(False, False, ()), checkpoints=where / "checkpoints")
+    setting = Setting(device=device, execution=Execution(False, False, ()), checkpoints=RunFolder(where).checkpoints)
     uses: dict[str, float] = {}
     for name in names:
         model = problem.new_model(recipe).to(device)
@@ -141,7 +142,7 @@ def _show(where: Path, measured: list[Measured], images: str) -> None:
                 difference,
             )
         )
-    header = ("file", "accuracy", "loss", "sparsity", "FLOPs", "of dense", "result.json", "difference")
+    header = ("file", "accuracy", "loss", "sparsity", "FLOPs", "of dense", RunFolder(where).result.name, "difference")
     common.show_table(f"{where}: test accuracy on {images}; FLOPs in theory, per image", header, rows)
     if note:
         print(note)
@@ -149,7 +150,7 @@ def _show(where: Path, measured: list[Measured], images: str) -> None:
 
 def _said(where: Path) -> tuple[dict[str, float], str]:
     """Accuracies by file, as the run wrote them; and why there are none."""
-    path = where / "result.json"
+    path = RunFolder(where).result
     if not path.is_file():
         return {}, f"{path} is not there: the run is not complete; go on with: acdc train --resume {where}"
     try:

@@ -19,6 +19,7 @@ from acdc.recipes import load as recipes
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences, folder
 from acdc.runs.checkpoint import Checkpoint, CheckpointError, check_contents
+from acdc.runs.folder import RunFolder
 from acdc.train import distributed, experiment, loading, pool, seeds, sinks, stopping, telling, weights
 from acdc.train.console import Plan, open_console
 from acdc.train.distributed import World
@@ -105,7 +106,7 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: Stop
     lock = world.on_rank_zero(lambda: _lock(out))  # a number that means something on rank 0
     try:
         # Asked once for all: rank 0 writes the file next, and a rank that looked later would go another way.
-        began = world.on_rank_zero(lambda: (out / "config.json").is_file())
+        began = world.on_rank_zero(lambda: RunFolder(out).begun)
         found, notes = _found(recipe, problem, out, world) if began else (None, [])
         wanted = place.log if world.first else ()
         with (
@@ -115,7 +116,7 @@ def _train_one(recipe: Recipe, place: Place, out: Path, ready: Ready, stop: Stop
             setting = Setting(
                 device=place.device,
                 execution=execution(recipe, Facts.of(problem), place.device, world.size),
-                checkpoints=out / "checkpoints",
+                checkpoints=RunFolder(out).checkpoints,
                 world=world,
                 stop=stop,
                 watch=console.watch,
@@ -157,10 +158,10 @@ def _recipe_of(args: argparse.Namespace) -> tuple[Recipe, Path, str | None]:
                 f"(only {', '.join(differences.FREE)} may be set anew, as in --set {differences.FREE[0]}=100)"
             ]
         )
-    if not (out / "config.json").is_file():
+    if not RunFolder(out).begun:
         raise UsageError([f"--resume {out}: there is no run (no config.json) in this folder; type the run's folder"])
-    if (out / "result.json").is_file():
-        raise UsageError([f"--resume {out}: this run is complete; its table is in {out / 'result.json'}"])
+    if RunFolder(out).complete:
+        raise UsageError([f"--resume {out}: this run is complete; its table is in {RunFolder(out).result}"])
     config = weights.config_of(out)
     try:
         return recipes.from_dict(config.recipe.settings, fine), out, config.root
@@ -206,7 +207,7 @@ def _bad_out(text: str | None, recipe: str) -> list[str]:
     if text is None or not (reason := folder.why_not(Path(text))):
         return []
     hint = f"type another folder, or leave --out out for the next free runs/{Path(recipe).stem}-NNNN"
-    resume = f" (to go on with it: acdc train --resume {text})" if os.path.isdir(Path(text) / "checkpoints") else ""
+    resume = f" (to go on with it: acdc train --resume {text})" if RunFolder(Path(text)).checkpoints.is_dir() else ""
     return [f"--out {text}: {reason}; {hint}{resume}"]
 
 
@@ -226,15 +227,16 @@ def _lock(out: Path) -> int:
 
 def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint to go on from, None where the run stopped before its first; and what to warn of then."""
-    stages = list(experiment.plan(recipe))
+    plan = experiment.plan(recipe)
+    stages = list(plan)
     if difference := differences.data(weights.config_of(out).data, problem.described()):
         raise UsageError(
             [f"--resume {out}: its data have changed: {difference}; put them back (--data DIR), or start a new run"]
         )
-    if not checkpoint.any_in(out / "checkpoints"):
-        lost = _trim(out, stages, None, world)
+    if not checkpoint.any_in(RunFolder(out).checkpoints):
+        lost = _trim(out, plan, None, world).dropped
         return None, [f"no checkpoint is there to go on from: {lost} epochs are trained again"] if lost else []
-    found = _newest(out / "checkpoints", world)
+    found = _newest(RunFolder(out).checkpoints, world)
     check_contents(found.path, found.state)
     extra = found.state["extra"]
     if difference := differences.first(extra["recipe"], recipe.to_dict()):
@@ -258,14 +260,15 @@ def _found(recipe: Recipe, problem: loading.Problem, out: Path, world: World) ->
                 f"{common.resume(out, extra['world'])}"
             ]
         )
-    _trim(out, stages, found, world)
+    warning = _trim(out, plan, found, world).warning()
     world.on_rank_zero(lambda: checkpoint.set_aside(found))
-    return found, []
+    return found, [warning] if warning else []
 
 
-def _trim(out: Path, stages: Sequence[str], found: Checkpoint | None, world: World) -> int:
-    """Drop the epochs that will run again, and return how many they are."""
+def _trim(out: Path, plan: Plan, found: Checkpoint | None, world: World) -> folder.Trimmed:
+    """Drop the epochs that will run again."""
     stage, epochs = (found.state["stage"], found.state["epoch"]) if found else (-1, 0)
+    stages = {name: range(planned.first, planned.first + len(planned.kinds)) for name, planned in plan.items()}
     try:
         return world.on_rank_zero(lambda: folder.trim_metrics(out, stages, stage, epochs))
     except ValueError as error:

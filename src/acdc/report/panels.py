@@ -20,6 +20,7 @@ from acdc.report import picture, plot, words
 from acdc.report.read import config_of
 from acdc.report.theme import LIGHT, SMALL, Chart
 from acdc.runs import json_files
+from acdc.runs.folder import RunFolder
 from acdc.runs.records import EpochRow
 
 PANELS = {"true": "put in their true class", "memorised": "memorised: given their random label"}
@@ -56,7 +57,7 @@ def read_curves(runs: Iterable[Path]) -> list[Curve]:
     found: dict[tuple[bool, float], dict[int, list[EpochRow]]] = {}  # a baseline may stand in several runs
     for run in runs:
         recipe = load.from_dict(config_of(run).recipe.settings)
-        lines = json_files.read_lines(EpochRow, run / "metrics.jsonl")
+        lines = json_files.read_lines(EpochRow, RunFolder(run).metrics)
         rows = [row for row in lines.checked() if row.memorization] if lines else []
         if not rows:
             raise ValueError(f"{run}: its metrics.jsonl says nothing of memorization; set data.corrupt when training")

@@ -13,6 +13,7 @@ from acdc.report.comparison import cells
 from acdc.report.comparison.cells import Cell
 from acdc.report.pairs import Pair
 from acdc.runs import json_files
+from acdc.runs.folder import RunFolder
 from acdc.runs.predictions import Kept
 from acdc.runs.records import AgreementFile, EpochRow, RunConfig, RunResult
 
@@ -91,9 +92,8 @@ def expand(paths: Iterable[Path]) -> list[Path]:
         if compared := cells.runs(path):
             found += compared
             continue
-        seeds = sorted(path.glob("seed-*"), key=lambda inner: (len(inner.name), inner.name))
-        begun = [inner for inner in seeds if (inner / "metrics.jsonl").is_file()]
-        if begun and not (path / "metrics.jsonl").is_file():
+        begun = [seed.path for seed in RunFolder(path).seeds() if seed.metrics.is_file()]
+        if begun and not RunFolder(path).metrics.is_file():
             found += begun
         else:
             found.append(path)
@@ -105,9 +105,9 @@ def expand(paths: Iterable[Path]) -> list[Path]:
 
 def config_of(folder: Path) -> RunConfig:
     """What a run says of itself; without it nothing else can be read."""
-    if (config := json_files.read(RunConfig, folder / "config.json")) is not None:
+    if (config := json_files.read(RunConfig, RunFolder(folder).config)) is not None:
         return config
-    if (folder / "metrics.jsonl").is_file():
+    if RunFolder(folder).metrics.is_file():
         raise ReportError(
             f"{folder}: its config.json is gone, which says what was run; put it back, or type another run's folder"
         )
@@ -117,12 +117,12 @@ def config_of(folder: Path) -> RunConfig:
 def read(folder: Path) -> Run:
     config = config_of(folder)
     notes: list[str] = []
-    rows = _in_order(_epochs(folder / "metrics.jsonl", notes))
-    ends = _lines(PhaseEnd, folder / "phases.jsonl", notes)
+    rows = _in_order(_epochs(RunFolder(folder).metrics, notes))
+    ends = _lines(PhaseEnd, RunFolder(folder).phases, notes)
     if ends is None:
         notes.append("There is no phases.jsonl: masks, layers and magnitudes are not shown.")
     recipe = _recipe(config, notes)
-    result = json_files.read(RunResult, folder / "result.json")
+    result = json_files.read(RunResult, RunFolder(folder).result)
     if result is None:
         last = rows[-1]
         notes.insert(
@@ -132,8 +132,8 @@ def read(folder: Path) -> Run:
         )
     kept = pairs.kept(folder, notes)
     found, classes = pairs.agreeing(kept, config.data.test, notes), None
-    if not (folder / "predictions.safetensors").is_file():
-        found, classes = pairs.compared(json_files.read(AgreementFile, folder / "agreement.json") or AgreementFile())
+    if not RunFolder(folder).predictions.is_file():
+        found, classes = pairs.compared(json_files.read(AgreementFile, RunFolder(folder).agreement) or AgreementFile())
         if not found and result is not None and pairs.any_among(result):
             notes.append("There is no predictions.safetensors: agreement between the models is not shown.")
     classes = next((one.classes for one in kept.values()), classes)

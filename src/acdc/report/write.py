@@ -10,6 +10,7 @@ from acdc.io import write_bytes
 from acdc.report.comparison import cells
 from acdc.report.read import NotBegunError, ReportError, Run, config_of, expand, read
 from acdc.runs import json_files
+from acdc.runs.folder import RunFolder
 from acdc.runs.records import RunConfig
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _key(paths: Sequence[Path]) -> str:
     """The same for the same runs, wherever they lie and however far they have come."""
     told = []
     for path in paths:
-        known = json_files.read(RunConfig, path / "config.json") or cells.read(path)
+        known = json_files.read(RunConfig, RunFolder(path).config) or cells.read(path)
         told.append([known.settings.get("recipe"), known.started] if known else [None, None])
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 

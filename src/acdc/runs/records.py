@@ -166,6 +166,24 @@ class LogNames:
     names: Mapping[str, str] = whole()
 
 
+# the metadata of predictions.safetensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionSource:
+    """The file that a model's predictions were made from, by a checksum, and the test images without a row."""
+
+    made_from: str | None = None
+    unread: tuple[Count, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionDetails:
+    """The sources of all predictions, by model."""
+
+    models: dict[str, PredictionSource] = field(default_factory=dict)
+
+
 # agreement.json
 
 
@@ -203,10 +221,14 @@ class CellRecord:
     variant: str  # the method's own name where it is none
     method: str
     settings: tuple[str, ...] = ()  # of the variant
+    sparsity: Share | None = None  # None for dense training, and where training decides it
+    seed: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
+    """All that is compared in a folder, written by `acdc compare-methods` and read by reports."""
+
     recipe: str
     epochs: AtLeastOne  # of the dense training that costs are set against
     started: str | None = None

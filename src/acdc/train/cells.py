@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from acdc import methods
 from acdc.errors import Problems, did_you_mean
 from acdc.recipes import load
 from acdc.recipes.mistakes import RecipeError, SettingError
 from acdc.recipes.schema import Recipe, read_pattern
+from acdc.runs.records import CellRecord
 from acdc.train import variants
 from acdc.train.equal import at_equal_flops, cost_of
 from acdc.train.facts import Facts, facts_of
@@ -35,9 +35,15 @@ class Cell:
         share = f"-{100 * self.sparsity:g}" if self.sparsity is not None else ""
         return f"{self.variant.name}{share}-seed{self.seed}"
 
-    def told(self) -> dict[str, Any]:
-        said = {"variant": self.variant.name, "method": self.variant.method, "settings": list(self.variant.settings)}
-        return {**said, "sparsity": self.sparsity, "seed": self.seed}
+    def record(self) -> CellRecord:
+        """Return this cell as comparison.json holds it."""
+        return CellRecord(
+            variant=self.variant.name,
+            method=self.variant.method,
+            settings=tuple(self.variant.settings),
+            sparsity=self.sparsity,
+            seed=self.seed,
+        )
 
 
 def by_method(said: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:

@@ -23,8 +23,9 @@ from acdc.flops.uses import forward_uses
 from acdc.io import write_json, write_safetensors
 from acdc.measure.dynamics import counted
 from acdc.recipes.schema import Recipe
-from acdc.runs import folder, predictions
+from acdc.runs import predictions
 from acdc.runs.checkpoint import Checkpoint, MismatchError
+from acdc.runs.folder import BASELINE, DENSE, FINETUNED, SPARSE, RunFolder
 from acdc.runs.json_files import require
 from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunConfig, RunResult
 from acdc.train import hardware
@@ -83,7 +84,7 @@ def run(
         seconds=time.perf_counter() - start + before,
         unreadable_test_images=unreadable(outcomes, problem),
     )
-    on_rank_zero(lambda: write_json(out / "result.json", asdict(result)))
+    on_rank_zero(lambda: write_json(RunFolder(out).result, asdict(result)))
     return outcomes
 
 
@@ -127,7 +128,7 @@ def _stages(
         result = _finish(stage)
         made: dict[str, predictions.Made] = {}
         for title, file, weights in _recalibrated(_models(stage, result), stage, problem, setting):
-            masks = result.masks if result and file == "sparse.safetensors" else {}
+            masks = result.masks if result and file == SPARSE else {}
             outcome, said = _measured(title, file, weights, stage, problem, setting, uses, masks)
             on_rank_zero(partial(write_safetensors, {out / file: weights}))
             if said is not None:
@@ -136,7 +137,7 @@ def _stages(
         if made:
             on_rank_zero(partial(predictions.add, out, made))
         if result:
-            on_rank_zero(partial(write_safetensors, {out / "masks.safetensors": result.masks}))
+            on_rank_zero(partial(write_safetensors, {RunFolder(out).masks: result.masks}))
 
 
 def _take_up(stage: Stage, resume: Checkpoint) -> None:
@@ -149,9 +150,7 @@ def _take_up(stage: Stage, resume: Checkpoint) -> None:
 
 def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Console) -> None:
     """Of an epoch that has ended: on disk first."""
-    folder.append(out / "metrics.jsonl", row)
-    if stage.phase_end:
-        folder.append(out / "phases.jsonl", stage.phase_end)
+    RunFolder(out).append(row, stage.phase_end)
     console.epoch(row)
     for sink in setting.sinks:
         sink(row)
@@ -179,19 +178,24 @@ def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, Sta
     """Title, file and weights of what a stage leaves."""
     if result is None:
         title, file = {
-            "dense": (TITLES["dense"], "baseline"),
-            "finetune": ("dense twin, fine-tuned", "finetuned"),
+            "dense": (TITLES["dense"], BASELINE),
+            "finetune": ("dense twin, fine-tuned", FINETUNED),
         }[stage.name]
-        yield title, f"{file}.safetensors", to_cpu(stage.model.state_dict())
+        yield title, file, to_cpu(stage.model.state_dict())
     else:
-        title, file = f"{_title(stage.recipe)}, sparse", "sparse"
-        yield title, "sparse.safetensors", result.sparse
+        title, file = f"{_title(stage.recipe)}, sparse", SPARSE
+        yield title, file, result.sparse
     if stage.best_weights is not None:
-        yield f"{title}, best", f"{file}-best.safetensors", stage.best_weights
+        yield f"{title}, best", _suffixed(file, "best"), stage.best_weights
     if stage.ema is not None:
-        yield f"{title}, average", f"{file}-ema.safetensors", to_cpu(stage.ema.module.state_dict())
+        yield f"{title}, average", _suffixed(file, "ema"), to_cpu(stage.ema.module.state_dict())
     if result is not None and result.dense is not None:
-        yield f"{_title(stage.recipe)}, dense twin", "dense.safetensors", result.dense
+        yield f"{_title(stage.recipe)}, dense twin", DENSE, result.dense
+
+
+def _suffixed(file: str, suffix: str) -> str:
+    path = Path(file)
+    return f"{path.stem}-{suffix}{path.suffix}"
 
 
 def _recalibrated(
@@ -205,8 +209,7 @@ def _recalibrated(
             model.load_state_dict(weights)
             recalibrate(model, problem.loaders.train, precision=stage.recipe.train.precision, setting=setting)
             skipped_images(problem.loaders.train, setting.world)
-            named = f"{file.removesuffix('.safetensors')}-recalibrated.safetensors"
-            yield f"{title}, BN recalibrated", named, to_cpu(model.state_dict())
+            yield f"{title}, BN recalibrated", _suffixed(file, "recalibrated"), to_cpu(model.state_dict())
 
 
 def _measured(
@@ -227,8 +230,8 @@ def _measured(
     score = evaluate(model, problem.loaders.test, stage.recipe, setting, logits)
     found = counted(model, uses)
     norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
-    final = file in ("baseline.safetensors", "sparse.safetensors", "finetuned.safetensors")
-    best = stage.best if final else stage.best_twin if file == "dense.safetensors" else None
+    final = file in (BASELINE, SPARSE, FINETUNED)
+    best = stage.best if final else stage.best_twin if file == DENSE else None
     outcome = ModelResult(
         model=title,
         file=file,
@@ -257,11 +260,11 @@ def _begin(
 ) -> None:
     """What a folder says before the first step: its labels, and config.json."""
     if problem.images and problem.images.corrupted:
-        save_indices(problem.images, out / "labels.json")
+        save_indices(problem.images, RunFolder(out).labels)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     where = hardware.describe(setting.device)
     if resume:
-        config = dict(require(RunConfig, out / "config.json").settings)
+        config = dict(require(RunConfig, RunFolder(out).config).settings)
         config["recipe"] = recipe.to_dict()  # what may change, such as data.bad_limit, holds from here on
         config.setdefault("resumed", []).append({"at": now, "from": resume.path.name, **where})
     else:
@@ -278,7 +281,7 @@ def _begin(
             "processes": setting.world.size,
             **where,
         }
-    write_json(out / "config.json", config)
+    write_json(RunFolder(out).config, config)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 from acdc.errors import UsageError
 from acdc.recipes.schema import Recipe
 from acdc.runs import predictions
+from acdc.runs.folder import RunFolder
 from acdc.runs.predictions import Kept, Source
 from acdc.train import loading, weights
 
@@ -63,7 +64,7 @@ def labels(models: Iterable[Model]) -> dict[Path, str]:
 def _model(text: str) -> Model:
     path = Path(text)
     where = weights.run_of(path)
-    if not (where / "config.json").is_file():
+    if not RunFolder(where).begun:
         raise UsageError([f"{text}: {weights.no_run(path, where)}"])
     recipe = weights.recipe_of(where)
     test = weights.config_of(where).data.test
@@ -133,12 +134,12 @@ def refuse_other_data(a: Model, b: Model) -> None:
         if a.kept and b.kept and a.kept.unread != b.kept.unread:
             older = a if a.kept.unread else b
             problems.append(
-                f"if they can be read by now, remove {older.where / predictions.FILE}: its models are run again"
+                f"if they can be read by now, remove {RunFolder(older.where).predictions}: its models are run again"
             )
         raise UsageError(problems)
     for model in (a, b):
         if model.kept and (why := model.kept.why_unknown(model.test)):
-            raise UsageError([f"{model.where / predictions.FILE}: {why}; remove it"])
+            raise UsageError([f"{RunFolder(model.where).predictions}: {why}; remove it"])
 
 
 def other_training(a: Model, b: Model) -> str | None:
@@ -177,5 +178,5 @@ def refuse_other_images(models: Iterable[Model], problem: loading.Problem, seen:
             raise ValueError(
                 f"{model}: its kept predictions are not of the test images that can be read now (could not be read "
                 f"then: {predictions.without(then)}; now: {predictions.without(now)}); to run it again, remove "
-                f"{model.where / predictions.FILE}"
+                f"{RunFolder(model.where).predictions}"
             )

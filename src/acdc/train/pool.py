@@ -14,6 +14,7 @@ from acdc.errors import UsageError
 from acdc.io import write_json
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
+from acdc.runs.folder import RunFolder
 from acdc.train import stopping
 from acdc.train.hardware import cores
 
@@ -33,12 +34,12 @@ class Job:
 
     @property
     def done(self) -> bool:
-        return (self.folder / "result.json").is_file()
+        return RunFolder(self.folder).complete
 
     @property
     def kept(self) -> bool:
         """Whether there is a checkpoint to go on from."""
-        return checkpoint.any_in(self.folder / "checkpoints")
+        return checkpoint.any_in(RunFolder(self.folder).checkpoints)
 
 
 def read_jobs(text: str) -> int:
@@ -50,8 +51,8 @@ def read_jobs(text: str) -> int:
 def prepare(recipe: Recipe, inner: Path) -> None:
     """A folder from which `acdc train --resume` starts this recipe. One that has begun is left as it is."""
     inner.mkdir(parents=True, exist_ok=True)
-    if not (inner / "config.json").is_file():
-        write_json(inner / "config.json", {"recipe": recipe.to_dict()})
+    if not RunFolder(inner).begun:
+        write_json(RunFolder(inner).config, {"recipe": recipe.to_dict()})
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from acdc.cli import common
 from acdc.io import write_json
 from acdc.recipes.schema import Recipe
+from acdc.runs.folder import RunFolder
 from acdc.runs.json_files import read_object, require
 from acdc.runs.records import RunResult
 from acdc.train import stopping
@@ -24,12 +25,12 @@ One = Callable[[Recipe, Path, StopRequest], int]
 def train_all(recipe: Recipe, place: "Place", out: Path, jobs: int, one: One) -> int:
     """Every seed that has no result yet; then mean ± standard deviation over all of them."""
     seeds, first, hint = recipe.run.seeds, place.world.first, common.resume(out, place.world.size)
-    jobs_of = {seed: Job(f"seed {seed}", out / f"seed-{seed}") for seed in seeds}
+    jobs_of = {seed: Job(f"seed {seed}", RunFolder(out).seed(seed).path) for seed in seeds}
     left = [seed for seed, job in jobs_of.items() if not job.done]
 
     def begin() -> None:
-        config = read_object(out / "config.json") or {"command": "train"}
-        write_json(out / "config.json", {**config, "recipe": recipe.to_dict(), "root": place.whole_root})
+        config = read_object(RunFolder(out).config) or {"command": "train"}
+        write_json(RunFolder(out).config, {**config, "recipe": recipe.to_dict(), "root": place.whole_root})
         for seed in left:
             prepare(recipe.with_seed(seed), jobs_of[seed].folder)
 
@@ -65,7 +66,7 @@ def _in_turn(jobs_of: dict[int, Job], recipe: Recipe, place: "Place", one: One, 
 
 
 def _summarise(out: Path, seeds: tuple[int, ...]) -> None:
-    results = [require(RunResult, out / f"seed-{seed}" / "result.json") for seed in seeds]
+    results = [require(RunResult, RunFolder(out).seed(seed).result) for seed in seeds]
     models = []
     print(f"\nTest accuracy, mean ± standard deviation over seeds {', '.join(map(str, seeds))}")
     for same in zip(*(result.models for result in results), strict=True):
@@ -73,4 +74,4 @@ def _summarise(out: Path, seeds: tuple[int, ...]) -> None:
         mean, std = statistics.fmean(values), statistics.stdev(values)
         models.append({"model": same[0].model, "test_accuracy": mean, "std": std, "values": values})
         print(f"  {same[0].model:<24} {100 * mean:.2f} ± {100 * std:.2f} %")
-    write_json(out / "result.json", {"seeds": list(seeds), "models": models})
+    write_json(RunFolder(out).result, {"seeds": list(seeds), "models": models})

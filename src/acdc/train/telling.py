@@ -10,6 +10,7 @@ from acdc.recipes.paper import beside, row_for
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
 from acdc.runs.checkpoint import Checkpoint, FormatError, MismatchError, NoCheckpointError
+from acdc.runs.folder import DENSE, RunFolder
 from acdc.runs.records import ModelResult
 from acdc.train import experiment, loading, stopping
 from acdc.train.console import Console
@@ -84,7 +85,7 @@ def show(console: Console, recipe: Recipe, outcomes: list[ModelResult], problem:
     for outcome in outcomes:
         if not (best := outcome.best):
             continue
-        if outcome.file == "dense.safetensors":
+        if outcome.file == DENSE:
             console.say(
                 f"{outcome.model}: of epoch {best.epoch + 1}, the best of the dense phases, chosen on the "
                 f"{best.chosen_on} set"
@@ -114,7 +115,7 @@ def ended(error: BaseException, out: Path, shown: Path, recipe: Recipe, world: W
         say(f"stopped {error}, with a checkpoint; {hint}")
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        say(f"stopped at once; the epochs so far are in {out / 'metrics.jsonl'}; {hint}")
+        say(f"stopped at once; the epochs so far are in {RunFolder(out).metrics}; {hint}")
         return 130
     if isinstance(error, NoCheckpointError | FormatError):
         say(f"{error}\nto start over, type the command that began it with another --out")

@@ -13,8 +13,9 @@ from acdc.io import IntegrityError, UnsealedError, verify_safetensors
 from acdc.recipes import load as recipes
 from acdc.recipes.mistakes import RecipeError
 from acdc.recipes.schema import Recipe
-from acdc.runs import checkpoint, differences, predictions
+from acdc.runs import checkpoint, differences
 from acdc.runs.checkpoint import CheckpointError, check_contents
+from acdc.runs.folder import RunFolder
 from acdc.runs.json_files import read
 from acdc.runs.records import RunConfig
 from acdc.train import loading
@@ -22,7 +23,6 @@ from acdc.train.distributed import World
 from acdc.train.place import load_data
 
 FILES = (".safetensors", ".pt")
-_NO_MODELS = ("masks.safetensors", predictions.FILE)
 
 
 def run_of(path: Path) -> Path:
@@ -35,7 +35,7 @@ def run_of(path: Path) -> Path:
 
 def config_of(where: Path) -> RunConfig:
     """What a run says of itself."""
-    config = read(RunConfig, where / "config.json")
+    config = read(RunConfig, RunFolder(where).config)
     if config is None:
         raise UsageError([f"RUN {where}: {no_run(where, where)}"])
     return config
@@ -64,12 +64,12 @@ def other_data(where: Path, problem: loading.Problem) -> str | None:
 
 def models(where: Path) -> list[str]:
     """The files of a run's models, checkpoints apart."""
-    return [path.name for path in sorted(where.glob("*.safetensors")) if path.name not in _NO_MODELS]
+    return RunFolder(where).models()
 
 
 def a_checkpoint(where: Path) -> str:
     """What to type where there is no model; nothing where there is no checkpoint either."""
-    newest = sorted((where / "checkpoints").glob("*.pt"))[-1:]
+    newest = sorted(RunFolder(where).checkpoints.glob("*.pt"))[-1:]
     return f"type a checkpoint, such as {newest[0]}" if newest else ""
 
 
@@ -80,7 +80,7 @@ def no_run(path: Path, where: Path) -> str:
             f"expected a checkpoint where its run keeps it, and {where} holds no run (no config.json); "
             "type RUN/checkpoints/NAME.pt"
         )
-    seeds = sorted(inner.name for inner in where.glob("seed-*") if inner.is_dir())
+    seeds = [seed.path.name for seed in RunFolder(where).seeds()]
     if seeds:
         return f"it holds several seeds: type one of them, such as {where / seeds[0]}"
     holds = f"{where} holds" if path.suffix in FILES else "holds"

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acdc import methods
-from acdc.runs import json_files
+from acdc.runs.folder import ComparisonFolder
 from acdc.runs.records import Comparison
-
-FILE = "comparison.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +37,12 @@ def of(run: Path) -> Cell | None:
 
 def read(folder: Path) -> Comparison | None:
     """comparison.json of a comparison's folder; None where it is none."""
-    return json_files.read(Comparison, folder / FILE)
+    return ComparisonFolder(folder).read()
 
 
 def runs(folder: Path) -> list[Path]:
     """The run folders of a comparison, in the order they joined it."""
-    held = read(folder)
-    return [folder / name for name in held.runs if (folder / name).is_dir()] if held else []
+    return ComparisonFolder(folder).runs()
 
 
 def last_words(run: Path) -> str:
