@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from acdc import methods
+from acdc.io import write_json
 from acdc.report import write
 from acdc.report.groups import group_runs
-from acdc.report.read import COMPARISON, ReportError, comparison_runs, read
+from acdc.report.read import ReportError, comparison_runs, read
 from acdc.report.standings import Standing, as_json, standings_of
 from acdc.runs import records
-from acdc.runs.decode import require
-from acdc.runs.folder import write_json
+from acdc.runs.folder import ComparisonFolder
+from acdc.runs.json_files import require
 from benchmarks import keeping
 from benchmarks.console import print_table, run, say
 from benchmarks.record import RESULTS
@@ -49,7 +50,7 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
         if gone := sorted(set(before["runs"]) - {folder.name for folder in folders}):
             raise FileExistsError(f"{target} holds {gone[0]}, which {source} does not; keep this one by another name")
     target.mkdir(parents=True, exist_ok=True)
-    held = require(records.Comparison, source / COMPARISON)
+    held = require(records.Comparison, ComparisonFolder(source).file)
     found = {
         "recipe": held.recipe,
         "epochs": held.epochs,
@@ -65,7 +66,8 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
     }
     with contextlib.suppress(ReportError):  # one method alone has no frontier
         write.make([source], target / "frontier.svg", "svg", "frontier")
-    told = {COMPARISON: (source / COMPARISON).read_bytes()}
+    file = ComparisonFolder(source).file
+    told = {file.name: file.read_bytes()}
     keeping.pack(target / keeping.ARCHIVE, {folder.name: folder for folder in sorted(folders)}, told)
     write_json(target / "result.json", found)
     return target

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from acdc.runs.decode import require
+from acdc.runs.json_files import require
 from acdc.runs.records import RunConfig, RunResult
 from benchmarks.console import print_table, progress, run, say
 from benchmarks.record import RESULTS, append, environment

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from acdc.runs.decode import require
+from acdc.runs.json_files import require
 from acdc.runs.records import RunConfig
 
 FILES = ("metrics.jsonl", "phases.jsonl", "result.json")

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import torch
 
+from acdc.io import write_json
 from acdc.recipes import load
 from acdc.report.figures.memorization_panels import draw_panels, read_curves
-from acdc.runs import folder
-from acdc.runs.decode import require
+from acdc.runs.json_files import require
 from acdc.runs.records import RunResult
 from acdc.train import jobs as pool
 from acdc.train.prepare import RunOptions
@@ -68,7 +68,7 @@ def keep(sources: Sequence[Path], commit: str, results: Path = RESULTS) -> Path:
         made.mkdir()
         draw_panels(read_curves(runs), made / FIGURE)
         keeping.pack(made / keeping.ARCHIVE, named)
-        folder.write_json(made / "result.json", {"recipe": RECIPE, **memorized.collect(runs, commit)})
+        write_json(made / "result.json", {"recipe": RECIPE, **memorized.collect(runs, commit)})
         shutil.move(made, target)
     return target
 

@@ -20,12 +20,12 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from acdc.train import saved_models
-from acdc.train.evaluate import evaluate
+from acdc.train.evaluate import evaluate, norms_of, recalibrate
+from acdc.train.execution import Setting
 from acdc.train.experiment import reproducible
+from acdc.train.precision import with_supported_precision
 from acdc.train.prepare import RunOptions
-from acdc.train.recalibrate import norms_of, recalibrate
-from acdc.train.setting import Setting
-from acdc.train.step import Execution, computable
+from acdc.train.step import Execution
 from benchmarks.console import print_table, progress, run, say
 from benchmarks.record import RESULTS, Row, append, environment
 from benchmarks.runs import name_of
@@ -36,7 +36,7 @@ FILES = ("sparse.safetensors", "dense.safetensors", "finetuned.safetensors", "ba
 
 
 def measure(folder: Path, device: torch.device, data: str | None) -> Iterator[Row]:
-    recipe = computable(saved_models.trained_recipe(folder), device)
+    recipe = with_supported_precision(saved_models.trained_recipe(folder), device)
     setting = Setting(device=device, execution=Execution(False, False, ()), checkpoints=folder / "checkpoints")
     files = [name for name in FILES if (folder / name).is_file()]
     if not files:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import acdc
-from acdc.train.environment import cores
+from acdc.train.hardware import cores
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"

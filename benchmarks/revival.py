@@ -16,7 +16,7 @@ import acdc
 from acdc.recipes import load
 from acdc.train import loading, optim
 from acdc.train.distributed import World
-from acdc.train.rates import Rates
+from acdc.train.optim import Rates
 from benchmarks.console import print_table, run
 
 Table = tuple[str, list[str], list[list[str]], str]

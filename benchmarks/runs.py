@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from acdc.flops.training import training_flops
+from acdc.io import write_json
 from acdc.recipes import load
 from acdc.recipes.paper import row_for
 from acdc.recipes.schema import PaperRow, Recipe
-from acdc.runs.decode import read_lines, require
-from acdc.runs.folder import write_json
+from acdc.runs.json_files import read_lines, require
 from acdc.runs.records import EpochRow, RunConfig, RunResult
 from benchmarks.console import run, say
 from benchmarks.keeping import FILES, log_of, settings_of

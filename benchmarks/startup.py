@@ -26,8 +26,9 @@ import acdc
 from acdc import models
 from acdc.recipes import load
 from acdc.train import experiment, optim
-from acdc.train.scaling import Scaler
-from acdc.train.step import Execution, Step, Totals, autocast, without_kernel_search
+from acdc.train.execution import Execution, without_kernel_search
+from acdc.train.precision import Scaler, autocast
+from acdc.train.step import Step, Totals
 from benchmarks.console import print_table, progress, run, say
 from benchmarks.record import RESULTS, append, environment
 from benchmarks.tables import startup_table

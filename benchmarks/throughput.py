@@ -26,9 +26,8 @@ from acdc.recipes import load
 from acdc.runs.records import EpochRow
 from acdc.train import experiment, loading
 from acdc.train.distributed import World
-from acdc.train.setting import Setting
+from acdc.train.execution import Setting, choose
 from acdc.train.stage import Stage
-from acdc.train.step import choose
 from benchmarks.console import print_table, progress, run, say
 from benchmarks.record import RESULTS, append, environment
 from benchmarks.tables import throughput_table

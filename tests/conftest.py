@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from acdc.train import bf16
+from acdc.train import hardware
 
 # Where bf16 kernels crash (some virtual machines advertise AMX in vain) oneDNN must be told before torch is imported.
 # The answer reaches the suite's other processes through the environment.
 if "ACDC_TESTS_PROBED_BF16" not in os.environ:
     os.environ["ACDC_TESTS_PROBED_BF16"] = "1"
-    if bf16.crash_on_cpu():
-        os.environ.update([bf16.REMEDY])
+    if hardware.bf16_crash():
+        os.environ.update([hardware.BF16_REMEDY])
 
 import torch
 

@@ -10,20 +10,21 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 from acdc.cli import main
-from acdc.runs import folder
+from acdc.measure.dynamics import PhaseEnd
+from acdc.runs.folder import RunFolder
+from acdc.runs.records import EpochRow
 from tests.waiting import HANG
 
 
 def stop_after(epochs: int, number: signal.Signals, target: str) -> None:
-    append = folder.append
+    append = RunFolder.append
 
-    def append_and_stop(path: Path, row: Any) -> None:
-        append(path, row)
-        if path.name != "metrics.jsonl" or len(path.read_text().splitlines()) != epochs:
+    def append_and_stop(self: RunFolder, row: EpochRow, phase_end: PhaseEnd | None = None) -> None:
+        append(self, row, phase_end)
+        if len(self.metrics.read_text().splitlines()) != epochs:
             return
         if target == "self":
             os.kill(os.getpid(), number)
@@ -39,7 +40,7 @@ def stop_after(epochs: int, number: signal.Signals, target: str) -> None:
         os.kill(os.getppid(), number)
         assert arrived.wait(HANG)
 
-    folder.append = append_and_stop
+    RunFolder.append = append_and_stop
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import acdc
 ROOT = Path(acdc.__file__).parent
 ORDER = (
     ("_version",),
-    ("errors", "io", "limits", "integrity", "structure", "formatting", "import_path"),
+    ("errors", "io", "typed_data", "state_dicts", "formatting", "import_path"),
     ("schedule", "schedules"),
     ("sparsity",),
     ("flops",),

@@ -219,7 +219,7 @@ def test_fp16_is_a_mistake_where_a_cpu_was_asked_for(capsys: pytest.CaptureFixtu
 
 
 def test_more_threads_than_cores_are_warned_of(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    monkeypatch.setattr("acdc.train.environment.cores", lambda: 2)
+    monkeypatch.setattr("acdc.train.hardware.cores", lambda: 2)
     out = checked(capsys, "digits", "--device", "cpu", "--set", "train.threads=1000")
     assert "warning: train.threads = 1,000: this machine has 2 cores, and more threads slow each other; set 2" in out
     assert "train.threads" not in checked(capsys, "digits", "--device", "cpu", "--set", "train.threads=2")

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from acdc.cli import compare, main
-from acdc.core.result import write_safetensors
 from acdc.errors import UsageError
+from acdc.io import write_safetensors
 from acdc.measure.agreement import agreement
 from acdc.runs import predictions
 from acdc.runs.predictions import Made

@@ -137,7 +137,7 @@ def test_a_model_that_another_tool_wrote_is_measured_and_a_note_says_so(
     model = run / "sparse.safetensors"
     save_file(load_file(model), model)
     assert main(["eval", str(model), "--device", "cpu"]) == 0
-    note = f"note: {model}: it holds no digest: another tool wrote it, or an older version of acdc; its weights are not"
+    note = f"note: {model}: it holds no digest: another tool wrote it; its weights are not"
     assert note in capsys.readouterr().out
     assert main(["eval", str(run / "dense.safetensors"), "--device", "cpu"]) == 0
     assert "note: " not in capsys.readouterr().out

@@ -19,7 +19,6 @@ import torch
 from safetensors.torch import load_file
 
 import acdc
-from acdc import integrity
 from acdc.cli import main
 from acdc.cli import train as train_verb
 from acdc.cli.options import read_device
@@ -27,6 +26,7 @@ from acdc.data.digits import load_digits
 from acdc.data.images import InMemory
 from acdc.errors import UsageError
 from acdc.flops.training import inference_flops
+from acdc.io import seal_zip
 from acdc.models.resnet_cifar import digits_net
 from acdc.recipes import load
 from acdc.runs import folder, predictions
@@ -35,10 +35,10 @@ from acdc.train import experiment, loading, prepare
 from acdc.train.console import open_console
 from acdc.train.distributed import World
 from acdc.train.evaluate import evaluate
+from acdc.train.execution import Setting
 from acdc.train.launch import show_results
 from acdc.train.prepare import plan_stages
 from acdc.train.resume import resume_command
-from acdc.train.setting import Setting
 from acdc.train.step import Execution
 from tests import processes
 from tests.processes import Process
@@ -649,6 +649,8 @@ def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) 
 def test_checkpoints_of_another_version_are_left_alone(stopped: Path, capsys) -> None:
     for path in (stopped / "checkpoints").iterdir():
         torch.save({"format": 1}, path)
+        with path.open("r+b") as file:
+            seal_zip(file)
     before = contents(stopped)
     capsys.readouterr()
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
@@ -685,6 +687,16 @@ def test_metrics_of_another_run_are_refused_and_nothing_changes(stopped: Path, c
     assert contents(stopped) == before, "the damaged checkpoint is not renamed either"
 
 
+def test_epochs_that_metrics_lack_are_told_as_a_run_goes_on(stopped: Path, capsys) -> None:
+    metrics = stopped / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:1] + lines[2:]))
+    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "warning: metrics.jsonl lacks 1 epoch that the checkpoint has behind it (dense 2)" in said
+    assert "put its own metrics.jsonl back and resume again" in said
+
+
 def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> None:
     config = read(stopped, "config.json")
     config["recipe"]["optimizer"]["lr"] = 0.3
@@ -703,7 +715,7 @@ def test_a_checkpoint_older_than_a_setting_has_its_default(stopped: Path, capsys
         del state["extra"]["recipe"]["rate"]["rewarm"], state["sparsifier"]["config"]["revive"]
         torch.save(state, path)
         with path.open("r+b") as file:
-            integrity.seal_zip(file)
+            seal_zip(file)
     config = read(stopped, "config.json")
     config["recipe"]["rate"]["rewarm"] = 1.0
     (stopped / "config.json").write_text(json.dumps(config))

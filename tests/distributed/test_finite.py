@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from acdc.train import stage as training
-from acdc.train import watch
+from acdc.train import step as stepping
 from acdc.train.distributed import World
 from acdc.train.stage import Stage
 from tests.distributed.ranks import call_on_two_ranks
@@ -36,7 +36,7 @@ SAID = f"acdc: the loss of step {BAD + 1} (epoch 2) is not finite, with learning
 
 def worker(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    watch._EVERY = 0.0  # a rank sees each step of its own: what it sees by its clock must decide nothing
+    stepping._EVERY = 0.0  # a rank sees each step of its own: what it sees by its clock must decide nothing
     training._ASK_OTHERS = 2
     limit = datetime.timedelta(seconds=HANG)
     dist.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2, timeout=limit)

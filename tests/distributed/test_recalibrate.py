@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from acdc.models.norm import SplitBatchNorm2d
 from acdc.train.distributed import World
-from acdc.train.recalibrate import recalibrate
-from acdc.train.setting import Setting
+from acdc.train.evaluate import recalibrate
+from acdc.train.execution import Setting
 from tests.distributed.ranks import call_on_two_ranks
 from tests.train.problems import EAGER
 

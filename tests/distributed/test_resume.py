@@ -47,7 +47,7 @@ def go_on(begin: Callable[[str], Stage], checkpoints: Path) -> dict[str, Any]:
 def look(checkpoints: Path, world: World) -> dict[str, Any]:
     """For the newest, which is damaged, with a second rank that is late; at first that cannot read it at all."""
     newest = max(checkpoints.iterdir())
-    world.by_first(lambda: newest.write_bytes(b"damaged"))
+    world.on_rank_zero(lambda: newest.write_bytes(b"damaged"))
     load, said = checkpoint.load, ""
 
     def slowly(path: Path) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def look(checkpoints: Path, world: World) -> dict[str, Any]:
     except CheckpointError as error:
         said = str(error)
     found = find_newest(checkpoints, world)
-    world.by_first(lambda: checkpoint.set_aside(found))
+    world.on_rank_zero(lambda: checkpoint.set_aside(found))
     return {"said": said, "found": found.path.name, "files": sorted(path.name for path in checkpoints.iterdir())}
 
 

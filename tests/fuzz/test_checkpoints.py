@@ -13,9 +13,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from acdc import integrity
 from acdc.cli import main
-from acdc.integrity import IntegrityError
+from acdc.io import IntegrityError, seal_zip, verify_safetensors
 from acdc.runs import checkpoint
 from acdc.runs.checkpoint import CheckpointError
 
@@ -113,7 +112,7 @@ def test_no_damage_to_a_model_masks_or_predictions_goes_unnoticed(
     run: Path, name: str, tmp_path: Path, mutations: Mutations
 ) -> None:
     def read(path: Path) -> dict[str, Tensor]:
-        integrity.verify_safetensors(path)
+        verify_safetensors(path)
         return load_file(path)
 
     content, before = (run / name).read_bytes(), load_file(run / name)
@@ -174,7 +173,7 @@ def change(state: Any, rng: random.Random) -> str:
 def rewrite(path: Path, state: Any) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    integrity.seal_zip(buffer)
+    seal_zip(buffer)
     path.write_bytes(buffer.getvalue())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from acdc.core.result import write_safetensors
+from acdc.io import write_safetensors
 from acdc.recipes import load
 from tests.report.runs import model_row, row, write_lines
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from acdc.core.result import write_safetensors
+from acdc.io import write_safetensors
 from acdc.measure.dynamics import BINS
 from acdc.recipes import load
 from acdc.recipes.schema import Recipe

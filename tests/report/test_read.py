@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from acdc.core.result import write_safetensors
+from acdc.io import write_safetensors
 from acdc.report import tables
 from acdc.report.read import ReportError, expand, read
 from acdc.report.write import make
 from acdc.runs import predictions
-from acdc.runs.decode import RecordError
+from acdc.runs.json_files import RecordError
 from acdc.runs.predictions import Made
 from tests.report.runs import change_config, make_run, read_lines, write_lines
 

@@ -11,7 +11,7 @@ from acdc.report import group_tables
 from acdc.report.groups import Group, group_runs, levels_of
 from acdc.report.read import cell_of, expand, log_end, read
 from acdc.report.standings import Spread, Standing, as_json, leaders, name_leaders, standings_of
-from acdc.runs.decode import RecordError
+from acdc.runs.json_files import RecordError
 from tests.report.comparisons import EPOCHS, METHODS, make_comparison
 
 

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
+from collections.abc import Buffer
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
 
-from acdc import integrity
+from acdc.io import verify_zip
 from acdc.runs import checkpoint
 from acdc.runs.checkpoint import CheckpointError, DamagedError, load, newest, save
 
@@ -89,7 +90,7 @@ def test_the_digest_is_taken_in_pieces(tmp_path: Path) -> None:
     path = save(tmp_path, 0, "acdc", 5, {"large": torch.zeros(8_000_000)}, keep=1)
     tracemalloc.start()
     with path.open("r+b") as file:
-        integrity.verify_zip(file)
+        verify_zip(file)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < path.stat().st_size / 8
@@ -109,11 +110,11 @@ def test_one_passed_over_takes_no_other_s_place_and_is_not_removed(tmp_path: Pat
     assert (tmp_path / "0-acdc-00000010.pt.damaged").read_bytes() == b"damaged"
 
 
-@pytest.mark.parametrize("wrong", ["format 1, and this version of acdc reads format 2", "could not be read"])
+@pytest.mark.parametrize("wrong", [r"not a checkpoint of acdc train \(it holds no digest\)", "could not be read"])
 def test_one_that_is_whole_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     save(tmp_path, 0, "acdc", 5, STATE, keep=2)
     path = save(tmp_path, 0, "acdc", 10, STATE, keep=2)
-    if "format" in wrong:
+    if "digest" in wrong:
         torch.save({"format": 1}, path)
     else:
 
@@ -237,7 +238,7 @@ def test_a_disk_that_is_full_is_named_in_the_system_s_words(tmp_path: Path, monk
     """torch's writer says "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"."""
 
     class Full(io.BytesIO):
-        def write(self, data: bytes) -> int:
+        def write(self, data: Buffer) -> int:
             if self.tell() > 500:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return super().write(data)

@@ -1,5 +1,6 @@
 """Run folders: numbered, never written over, all or nothing."""
 
+import ast
 import json
 import re
 from dataclasses import asdict, replace
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from acdc.runs.folder import append, claim, trim_metrics, why_not, write_json
-from acdc.runs.records import EpochRow
+import acdc
+from acdc.runs import folder as names
+from acdc.runs.folder import ComparisonFolder, RunFolder, Trimmed, claim, trim_metrics, why_not
+from acdc.runs.records import CellRecord, Comparison, EpochRow
 
 ROW = EpochRow(
     run="acdc",
@@ -26,6 +29,8 @@ ROW = EpochRow(
     seconds=1.5,
     eval_seconds=0.5,
 )
+
+STAGES = {"dense": range(2), "acdc": range(4), "finetune": range(2, 4)}
 
 
 @pytest.fixture(autouse=True)
@@ -68,19 +73,9 @@ def test_what_cannot(tmp_path: Path) -> None:
     assert "cannot be looked into" in (why_not(tmp_path / ("x" * 5000)) or "")
 
 
-def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    file = tmp_path / "result.json"
-    write_json(file, {"a": 1})
-    assert json.loads(file.read_text()) == {"a": 1}
-    with pytest.raises(ValueError, match="JSON compliant"):
-        write_json(file, {"a": float("nan")})
-    assert json.loads(file.read_text()) == {"a": 1}
-    assert list(tmp_path.iterdir()) == [file]
-
-
 def test_metrics_are_one_object_a_line(tmp_path: Path) -> None:
-    append(tmp_path / "metrics.jsonl", ROW)
-    append(tmp_path / "metrics.jsonl", ROW)
+    RunFolder(tmp_path).append(ROW)
+    RunFolder(tmp_path).append(ROW)
     first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert first == second
     assert (first["run"], first["phase"], first["kind"], first["step"]) == ("acdc", "compressed", "sparse", 8)
@@ -89,14 +84,14 @@ def test_metrics_are_one_object_a_line(tmp_path: Path) -> None:
 def test_what_a_checkpoint_does_not_know_of_is_dropped(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     for run, epoch in (("dense", 0), ("dense", 1), ("acdc", 0), ("acdc", 1), ("acdc", 2)):
-        append(file, replace(ROW, run=run, epoch=epoch))
+        RunFolder(tmp_path).append(replace(ROW, run=run, epoch=epoch))
     with file.open("a") as end:
         end.write('{"run": "acdc", "epo')  # a crash in the middle of a line
-    trim_metrics(tmp_path, ["dense", "acdc"], 1, 2)
+    assert trim_metrics(tmp_path, STAGES, 1, 2) == Trimmed(dropped=1)
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(row["run"], row["epoch"]) for row in rows] == [("dense", 0), ("dense", 1), ("acdc", 0), ("acdc", 1)]
     assert not (tmp_path / "phases.jsonl").exists()
-    trim_metrics(tmp_path, ["dense", "acdc"], -1, 0)
+    assert trim_metrics(tmp_path, STAGES, -1, 0) == Trimmed(dropped=4)
     assert file.read_text() == ""
 
 
@@ -108,23 +103,26 @@ def test_what_a_checkpoint_does_not_know_of_is_dropped(tmp_path: Path) -> None:
         ('{"run": ["acdc"], "epoch": 0}', "run = […]: expected text"),
         ('{"run": "acdc", "epoch": true}', "epoch = true: expected a whole number"),
         ('{"run": "acdc", "epoch": -1}', "epoch = -1: expected a whole number, from 0"),
-        (json.dumps(asdict(replace(ROW, run="rigl"))), 'run = "rigl": expected one of its stages, dense, acdc'),
+        (
+            json.dumps(asdict(replace(ROW, run="rigl"))),
+            'run = "rigl": expected one of its stages, dense, acdc',
+        ),
     ],
 )
 def test_a_line_of_no_run_is_refused_before_anything_changes(tmp_path: Path, line: str, complaint: str) -> None:
     metrics, phases = tmp_path / "metrics.jsonl", tmp_path / "phases.jsonl"
-    append(metrics, ROW)
+    RunFolder(tmp_path).append(ROW)
     with metrics.open("a") as end:
         end.write(f"{line}\n")
-    append(metrics, ROW)
+    RunFolder(tmp_path).append(ROW)
     before = metrics.read_bytes()
     with pytest.raises(ValueError, match=re.escape(complaint)):
-        trim_metrics(tmp_path, ["dense", "acdc"], 0, 0)
+        trim_metrics(tmp_path, STAGES, 0, 0)
     assert metrics.read_bytes() == before
     metrics.write_text(json.dumps(asdict(ROW)) + "\n")
     phases.write_text('{"run": "acdc"}\n')
     with pytest.raises(ValueError, match=r"phases.jsonl line 1: index is missing; put the run's own file back"):
-        trim_metrics(tmp_path, ["dense", "acdc"], 0, 0)
+        trim_metrics(tmp_path, STAGES, 0, 0)
     assert len(metrics.read_text().splitlines()) == 1
 
 
@@ -133,11 +131,64 @@ def test_a_line_of_no_run_is_refused_before_anything_changes(tmp_path: Path, lin
 )
 def test_only_the_last_line_may_be_cut_short(tmp_path: Path, line: bytes) -> None:
     file = tmp_path / "metrics.jsonl"
-    append(file, ROW)
+    RunFolder(tmp_path).append(ROW)
     whole = file.read_bytes()
     file.write_bytes(whole + line)
-    assert trim_metrics(tmp_path, ["acdc"], 0, 4) == 0
+    assert trim_metrics(tmp_path, {"acdc": range(3, 6)}, 0, 4) == Trimmed(0)
     assert file.read_bytes() == whole
     file.write_bytes(line + b"\n" + whole)
     with pytest.raises(ValueError, match=r"metrics.jsonl line 1: it cannot be read .*; put the run's own file back"):
-        trim_metrics(tmp_path, ["acdc"], 0, 4)
+        trim_metrics(tmp_path, {"acdc": range(3, 6)}, 0, 4)
+
+
+def test_epochs_that_are_missing_before_the_checkpoint_are_named(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for name, epoch in (("dense", 1), ("acdc", 0), ("acdc", 3), ("finetune", 3)):
+        run.append(replace(ROW, run=name, epoch=epoch))
+    trimmed = trim_metrics(tmp_path, STAGES, 2, 3)
+    assert trimmed == Trimmed(dropped=1, missing={"dense": [0], "acdc": [1, 2], "finetune": [2]})
+    said = "metrics.jsonl lacks 4 epochs that the checkpoint has behind it (dense 1; acdc 2, 3; finetune 3)"
+    assert (trimmed.warning() or "").startswith(said)
+    run.metrics.unlink()
+    assert sum(map(len, trim_metrics(tmp_path, STAGES, 1, 4).missing.values())) == 6
+    assert trim_metrics(tmp_path, STAGES, -1, 0).warning() is None, "without a checkpoint all are trained again"
+
+
+def test_what_a_comparison_writes_is_what_it_reads(tmp_path: Path) -> None:
+    folder = ComparisonFolder(tmp_path)
+    assert folder.read() is None
+    cell = CellRecord(variant="long", method="acdc", settings=("train.epochs=9",), sparsity=0.9, seed=3)
+    written = Comparison(
+        recipe="digits", epochs=12, commands=("again",), runs={"long": {"a": [1]}}, cells={"long": cell}
+    )
+    folder.write(written)
+    keys = ["recipe", "epochs", "started", "commands", "runs", "cells"]
+    content = json.loads(folder.file.read_text())
+    assert list(content) == keys
+    assert list(content["cells"]["long"]) == ["variant", "method", "settings", "sparsity", "seed"]
+    folder.file.write_text(json.dumps(content | {"later": 1}))
+    read = folder.read()
+    assert read is not None
+    assert replace(read, settings={}) == written
+    folder.write(replace(read, epochs=13))
+    assert json.loads(folder.file.read_text()) == content | {"later": 1, "epochs": 13}, "keys of another version stay"
+    assert folder.runs() == []
+    (tmp_path / "long").mkdir()
+    assert folder.runs() == [tmp_path / "long"]
+
+
+def test_the_name_of_a_file_is_written_once() -> None:
+    """As a string of its own: texts that people read may mention it."""
+    run, source = RunFolder(Path()), Path(acdc.__file__).parent
+    paths = [getattr(run, name) for name, value in vars(RunFolder).items() if isinstance(value, property)]
+    files = {path.name for path in paths if isinstance(path, Path)}
+    files |= {ComparisonFolder(Path()).file.name}
+    files |= {getattr(names, name) for name in ("BASELINE", "SPARSE", "DENSE", "FINETUNED", "MASKS", "PREDICTIONS")}
+    assert len(files) == 15
+    spelled = [
+        (node.value, str(path.relative_to(source)))
+        for path in sorted(source.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in files
+    ]
+    assert sorted(spelled) == sorted((name, "runs/folder.py") for name in files)

@@ -1,14 +1,17 @@
 """Predictions know the file they were made from, and the images they are of."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from acdc.integrity import IntegrityError
+from acdc.io import IntegrityError, write_safetensors
 from acdc.runs import predictions
-from acdc.runs.predictions import FILE, Made, Source
+from acdc.runs.folder import PREDICTIONS as FILE
+from acdc.runs.json_files import RecordError
+from acdc.runs.predictions import Made, Source
 
 
 def add(run: Path, name: str, logits: torch.Tensor, unread: tuple[int, ...] = ()) -> None:
@@ -104,3 +107,23 @@ def test_a_file_that_another_tool_wrote_is_refused(tmp_path: Path) -> None:
     save_file({"sparse": torch.ones(3, 2)}, tmp_path / FILE)
     with pytest.raises(ValueError, match=r"predictions.safetensors: it holds no digest: another tool wrote it"):
         predictions.kept(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("details", "said"),
+    [
+        ({"models": [1]}, r"its metadata: models = \[…\]: expected a table"),
+        ({"models": {"sparse": {"unread": "x"}}}, r'its metadata: models.sparse.unread = "x": expected a list'),
+        (
+            {"models": {"sparse": {"unread": [-1]}}},
+            r"models.sparse.unread\[0\] = -1: expected a whole number",
+        ),
+        ({"models": {"sparse": {"made_from": 3}}}, r"its metadata: models.sparse.made_from = 3: expected text"),
+    ],
+)
+def test_metadata_of_another_type_is_refused_by_its_part(tmp_path: Path, details: dict[str, Any], said: str) -> None:
+    write_safetensors({tmp_path / FILE: {"sparse": torch.ones(3, 2)}}, details)
+    with pytest.raises(RecordError, match=said):
+        predictions.kept(tmp_path)
+    with pytest.raises(RecordError, match=said):
+        add(tmp_path, "dense", torch.ones(3, 2))

@@ -12,11 +12,10 @@ from acdc.recipes import load
 from acdc.recipes.schema import Recipe
 from acdc.runs.records import EpochRow
 from acdc.train.distributed import World
+from acdc.train.execution import Execution, Setting
 from acdc.train.loading import LoadedData
 from acdc.train.loading import load as load_data
-from acdc.train.setting import Setting
 from acdc.train.stage import Stage
-from acdc.train.step import Execution
 from tests.conformance.harness import DEVICE
 
 EAGER = Execution(False, False, ())

@@ -11,8 +11,8 @@ from rich.console import Console as Terminal
 from acdc.recipes.load import read
 from acdc.train import console
 from acdc.train.console import Clock, LiveConsole, PlainConsole, Planned, open_console
+from acdc.train.execution import Progress
 from acdc.train.prepare import plan_stages
-from acdc.train.rows import Live as Moment
 from tests.runs.test_folder import ROW
 
 PLAN = {"dense": Planned("dense baseline", 0, ("dense",) * 4), "acdc": Planned("AC/DC", 0, ("dense", "sparse") * 2)}
@@ -87,7 +87,7 @@ def test_the_live_table_fits_its_terminal(width: int) -> None:
     shown = LiveConsole(plan_stages(read("digits")), terminal)
     for run, phase in (("dense", "dense"), ("acdc", "final compressed")):
         shown.epoch(replace(ROW, run=run, phase=phase, epoch=36, test_accuracy=0.9875))
-    terminal.print(shown._progress())
+    terminal.print(shown._table())
     lines = ESCAPES.sub("", screen.getvalue()).splitlines()
     assert max(map(len, lines)) <= width
     if width >= 80:
@@ -152,7 +152,7 @@ def test_a_long_epoch_shows_a_line_a_minute_in_a_log(monkeypatch: pytest.MonkeyP
     shown = PlainConsole(PLAN)
     for second in (1, 59, 61, 100, 125):
         now[0] = float(second)
-        shown.watch(Moment("acdc", 2, 0.5, 1.25, 1000.0))
+        shown.watch(Progress("acdc", 2, 0.5, 1.25, 1000.0))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert re.fullmatch(r"AC/DC +epoch +3/4 +50% +loss so far 1.25 +1,000 images/s", lines[0])

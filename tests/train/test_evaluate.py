@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
+from acdc.train.divergence import DivergedError
 from acdc.train.evaluate import evaluate
+from acdc.train.execution import Execution, compiled
 from acdc.train.experiment import reproducible
-from acdc.train.finite import DivergedError
 from acdc.train.stage import Stage
-from acdc.train.step import Execution, compiled
 from tests.conformance.harness import DEVICE
 from tests.train import problems
 from tests.train.problems import EAGER, stage

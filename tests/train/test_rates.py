@@ -6,7 +6,7 @@ import pytest
 
 from acdc.recipes import load
 from acdc.recipes.schema import Rate
-from acdc.train.rates import Rates
+from acdc.train.optim import Rates
 
 
 def by_epoch(name: str, steps: int = 3, **settings: str) -> list[float]:

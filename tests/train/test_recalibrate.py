@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from acdc.models.norm import SplitBatchNorm2d
-from acdc.train.recalibrate import recalibrate
-from acdc.train.setting import Setting
+from acdc.train.evaluate import recalibrate
+from acdc.train.execution import Setting
 from acdc.train.stopping import Stopped, StopRequest
 from tests.train.problems import EAGER
 

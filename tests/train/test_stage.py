@@ -12,9 +12,9 @@ from torch import nn
 from acdc.core.result import to_cpu
 from acdc.runs import checkpoint
 from acdc.train import stage as training
+from acdc.train.divergence import DivergedError
 from acdc.train.evaluate import Score, evaluate
-from acdc.train.finite import DivergedError
-from acdc.train.rows import Live
+from acdc.train.execution import Progress
 from acdc.train.stopping import Stopped, StopRequest
 from tests.train.problems import outcome, stage
 
@@ -273,7 +273,7 @@ def _tensors(state: dict) -> list[torch.Tensor]:
 def test_whoever_watches_sees_the_epoch_go_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(10**9))
     monkeypatch.setattr("time.monotonic", lambda: float(next(now)))
-    seen: list[Live] = []
+    seen: list[Progress] = []
     list(stage(tmp_path, change=lambda setting: setattr(setting, "watch", seen.append)).run())
     assert {moment.epoch for moment in seen} == {0, 1, 2, 3}
     assert all(0 < moment.share <= 1 and moment.loss > 0 and moment.images_per_second > 0 for moment in seen)

@@ -6,7 +6,8 @@ from torch import nn
 
 from acdc.recipes.schema import Training
 from acdc.train import experiment
-from acdc.train.step import Execution, Step, Totals, choose
+from acdc.train.execution import Execution, choose
+from acdc.train.step import Step, Totals
 from tests.conformance.harness import DEVICE
 from tests.train.problems import EAGER, outcome, recipe, stage
 
@@ -119,7 +120,7 @@ CUDA = torch.device("cuda")
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acdc.train.step._toolchain", lambda device: None)
+    monkeypatch.setattr("acdc.train.execution._toolchain", lambda device: None)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_it_says_what_it_chose_and_why(tools, device, steps, world, settings, co
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r'train.cuda_graphs = "on": not here, they need a GPU; write "auto"'):
         choose(Training(cuda_graphs="on"), CPU, steps=1, world=1)
-    monkeypatch.setattr("acdc.train.step._toolchain", lambda device: "there is no C++ compiler")
+    monkeypatch.setattr("acdc.train.execution._toolchain", lambda device: "there is no C++ compiler")
     with pytest.raises(ValueError, match=r'train.compile = "on": not here, there is no C\+\+ compiler'):
         choose(Training(compile="on"), CPU, steps=1, world=1)
 

@@ -15,7 +15,7 @@ from importlib import import_module
 
 from acdc._version import __version__
 from acdc.errors import UsageError
-from acdc.runs.decode import RecordError
+from acdc.runs.json_files import RecordError
 
 # In the order of the help, each with its line there.
 _VERBS = {

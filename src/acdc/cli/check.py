@@ -22,8 +22,8 @@ from acdc.recipes.schema import Recipe
 from acdc.sparsity.layers import Layers
 from acdc.train import time_estimate
 from acdc.train.launch import describe_layers, describe_sparsity
+from acdc.train.optim import Rates
 from acdc.train.prepare import PreparedRun, RunOptions, inspect, read_recipe
-from acdc.train.rates import Rates
 
 
 def add_to(verbs: Any) -> None:

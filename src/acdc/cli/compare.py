@@ -13,15 +13,16 @@ from acdc.cli import options
 from acdc.cli.output import fp32_note, show_table
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
+from acdc.io import write_json
 from acdc.measure.agreement import Agreement, AgreementCounter
-from acdc.runs import folder
 from acdc.train import model_pairs, saved_models
 from acdc.train.experiment import reproducible
 from acdc.train.launch import describe_images
 from acdc.train.loading import LoadedData
 from acdc.train.model_pairs import SavedModel
+from acdc.train.precision import with_supported_precision
 from acdc.train.prepare import RunOptions
-from acdc.train.step import autocast, computable
+from acdc.train.step import autocast
 
 _BATCH = 1000  # of predictions that were kept
 
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             if not kept:
                 print(f"device: {device.type} ({why})")
                 again = [model.recipe for pair in compared for model in pair if not model.kept]
-                changed = [recipe for recipe in again if computable(recipe, device) is not recipe]
+                changed = [recipe for recipe in again if with_supported_precision(recipe, device) is not recipe]
                 for text in dict.fromkeys(map(fp32_note, changed)):
                     print(text)
         done = [_compare(a, b, problem, device) for a, b in compared]
@@ -140,7 +141,10 @@ def _answers(model: SavedModel, problem: LoadedData | None, device: torch.device
         logits = model.kept.logits()
         return lambda images, rows: logits[rows]
     assert problem is not None, "without data there are kept predictions"
-    network, precision = problem.new_model(model.recipe).to(device), computable(model.recipe, device).train.precision
+    network, precision = (
+        problem.new_model(model.recipe).to(device),
+        with_supported_precision(model.recipe, device).train.precision,
+    )
     saved_models.load_weights(network, model.file)
     network.eval()
 
@@ -210,7 +214,7 @@ def _write(path: Path, done: Sequence[Compared]) -> None:
         for one in done
     ]
     try:
-        folder.write_json(path, {"comparisons": rows, "notes": _notes(done)})
+        write_json(path, {"comparisons": rows, "notes": _notes(done)})
     except OSError as error:
         raise UsageError([f"--json {path}: {error.strerror}; type another file"]) from None
     print(f"written: {path}")

@@ -12,12 +12,14 @@ from typing import Any
 from acdc.cli import options
 from acdc.cli.output import draw_report, show_table
 from acdc.errors import Problems, UsageError, did_you_mean
+from acdc.io import write_json
 from acdc.report import group_tables, standings
 from acdc.report.groups import group_runs
 from acdc.report.read import ReportError, comparison_runs, log_end
 from acdc.report.read import read as read_run
-from acdc.runs import differences, folder
-from acdc.runs.decode import RecordError
+from acdc.runs import differences
+from acdc.runs.folder import RunFolder
+from acdc.runs.json_files import RecordError
 from acdc.train.cells import Grid, Variant, known_methods, plan_cells, read_variants, split_settings
 from acdc.train.comparison import check_cells, check_folder, claim_folder
 from acdc.train.jobs import read_jobs, run_all
@@ -158,7 +160,7 @@ def summarise(out: Path) -> None:
     """Show mean ± standard deviation over seeds of all complete runs in the folder, name the rest, draw the page."""
     whole, missing = [], []
     for run in comparison_runs(out):
-        if not (run / "result.json").is_file():
+        if not RunFolder(run).complete:
             missing.append(f"{run.name}{log_end(run)}")
             continue
         try:
@@ -168,7 +170,7 @@ def summarise(out: Path) -> None:
     if whole:
         settings = group_runs(whole)
         rows = standings.standings_of(settings)
-        folder.write_json(out / "result.json", {"methods": standings.as_json(rows), "missing": missing})
+        write_json(RunFolder(out).result, {"methods": standings.as_json(rows), "missing": missing})
         title = "Costs as fractions of the dense model's inference, and of {} epochs of dense training"
         header, lines = group_tables.CONSOLE_HEADER, group_tables.console_rows(rows)
         show_table(title.format(standings.reference_epochs(settings)), header, lines)

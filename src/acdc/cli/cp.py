@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from acdc.errors import UsageError
-from acdc.io import usual_mode
+from acdc.io import default_mode
 from acdc.recipes import load
 from acdc.recipes.findings import RecipeError
 
@@ -52,7 +52,7 @@ def _write_new(target: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-        os.chmod(file.name, usual_mode())
+        os.chmod(file.name, default_mode())
         try:
             os.link(file.name, target)
         except FileExistsError:

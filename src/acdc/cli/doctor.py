@@ -18,7 +18,7 @@ from acdc import data
 from acdc._version import __version__
 from acdc.data import cifar, folders
 from acdc.runs import folder
-from acdc.train import bf16, environment, step
+from acdc.train import execution, hardware
 
 NEEDED = {"torch": "2.11", "safetensors": "0.5", "rich": "13.7"}
 # The extra that installs them, what they are for, and packages as they are imported and as they are installed.
@@ -89,10 +89,10 @@ def _versions() -> Iterator[Finding]:
 
 
 def _device() -> Iterator[Finding]:
-    hardware = environment.describe(torch.device("cpu"))["hardware"]
+    machine = hardware.describe(torch.device("cpu"))["hardware"]
     limit = os.environ.get("OMP_NUM_THREADS")
     threads = f"{torch.get_num_threads()} for torch{f', by OMP_NUM_THREADS={limit}' if limit else ''}"
-    yield Finding("ok", f"CPU: {hardware['cpu']}, {environment.cores()} cores, {threads}")
+    yield Finding("ok", f"CPU: {machine['cpu']}, {hardware.cores()} cores, {threads}")
     yield _bf16_on_cpu()
     if not torch.cuda.is_available():
         built = torch.version.cuda or torch.version.hip
@@ -112,16 +112,16 @@ def _device() -> Iterator[Finding]:
 
 
 def _bf16_on_cpu() -> Finding:
-    if (crash := bf16.crash_on_cpu()) is None:
+    if (crash := hardware.bf16_crash()) is None:
         return Finding("ok", "bf16 on the CPU: torch's kernels run (tried in a process of its own)")
-    name, value = bf16.REMEDY
-    cure = f"set {name}={value} in the environment" if bf16.remedy_works() else "use fp32"
+    name, value = hardware.BF16_REMEDY
+    cure = f"set {name}={value} in the environment" if hardware.bf16_remedy_works() else "use fp32"
     return Finding("no", f"bf16 on the CPU: torch's kernels crash ({crash})", f"for recipes in bf16 {cure}")
 
 
 def _compiler() -> Iterator[Finding]:
     """Look for what torch.compile needs. acdc trains without it, more slowly on a GPU."""
-    if compiler := step.compiler():
+    if compiler := execution.compiler():
         yield Finding("ok", f"compiler {compiler}")
     else:
         yield Finding("no", "no C++ compiler: torch.compile stays off", "on Debian or Ubuntu type: apt install g++")

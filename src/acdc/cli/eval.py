@@ -11,6 +11,7 @@ from acdc.cli.output import fp32_note, show_table
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
 from acdc.formatting import si
+from acdc.runs.folder import RunFolder
 from acdc.train import saved_models
 from acdc.train.launch import describe_images
 from acdc.train.prepare import RunOptions
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     device, why = options.read_device(args.device)
     workers = options.read_workers(args.workers)
     folder, files = _find(args)
-    seeds = sorted(path for path in folder.glob("seed-*") if (path / "config.json").is_file())
+    seeds = [seed.path for seed in RunFolder(folder).seeds() if seed.begun]
     print(f"device: {device.type} ({why})")
     place = RunOptions(device=device, why_device=why, root=args.data, workers=workers)
     return max([_evaluate(path, files, place) for path in seeds or [folder]])
@@ -55,7 +56,7 @@ def _find(args: argparse.Namespace) -> tuple[Path, list[str]]:
         if files:
             raise UsageError([f"RUN {path} names a file already; leave --file out, or give the run's folder"])
         files = [os.path.relpath(path, folder)]
-    if not (folder / "config.json").is_file():
+    if not RunFolder(folder).begun:
         raise UsageError([f"RUN {path}: {saved_models.why_no_run(path, folder)}"])
     return folder, files
 

@@ -29,7 +29,7 @@ def draw_report(run: Path) -> str:
     """Write a run's report, and return a line that says where it is; or why there is none, as a run can do without."""
     from acdc.report.read import ReportError
     from acdc.report.write import write_report
-    from acdc.runs.decode import RecordError
+    from acdc.runs.json_files import RecordError
 
     try:
         return f"report: {write_report(run)}"

@@ -17,6 +17,7 @@ from acdc.cli.output import draw_report
 from acdc.errors import UsageError
 from acdc.recipes.schema import Recipe
 from acdc.runs import differences, folder
+from acdc.runs.folder import RunFolder
 from acdc.train import distributed, jobs, sinks, stopping
 from acdc.train.distributed import World
 from acdc.train.launch import train_run
@@ -134,7 +135,7 @@ def _check_out(text: str | None, recipe: str) -> list[str]:
     if text is None or not (reason := folder.why_not(Path(text))):
         return []
     hint = f"type another folder, or leave --out out for the next free runs/{Path(recipe).stem}-NNNN"
-    resume = f" (to resume it: acdc train --resume {text})" if os.path.isdir(Path(text) / "checkpoints") else ""
+    resume = f" (to resume it: acdc train --resume {text})" if RunFolder(Path(text)).checkpoints.is_dir() else ""
     return [f"--out {text}: {reason}; {hint}{resume}"]
 
 
@@ -146,6 +147,6 @@ def _run_name(prepared: PreparedRun) -> str:
 
 def _claim(text: str | None, name: str, world: World) -> Path:
     try:
-        return world.by_first(lambda: folder.claim(Path(text) if text else None, name))
+        return world.on_rank_zero(lambda: folder.claim(Path(text) if text else None, name))
     except OSError as error:
         raise UsageError([f"--out {text or 'runs'}: {error.strerror}; type another folder after --out"]) from None

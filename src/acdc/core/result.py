@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from acdc import integrity
 from acdc.core.host import plain_model, plain_optimizer
-from acdc.io import usual_mode
+from acdc.io import write_safetensors
 
 StateDict = dict[str, Any]
 
@@ -90,32 +88,6 @@ class Result:
         if existing:
             raise FileExistsError(f"{folder} already holds {', '.join(existing)}; give Result.save a new folder")
         write_safetensors({folder / f"{name}.safetensors": named[name] for name in named if named[name] is not None})
-
-
-def write_safetensors(files: Mapping[Path, Any], details: Mapping[str, Any] | None = None) -> None:
-    """Write all of these state dicts or none: under temporary names first, renamed when the last is complete.
-
-    Each file holds a digest of itself (integrity.py), with `details`, plain data, beside it in the metadata.
-    """
-    temporaries = {path: path.with_name(f".{path.name}.tmp") for path in files}
-    try:
-        for path, tensors in files.items():
-            _write(temporaries[path], path.name, tensors, details)
-        for path, temporary in temporaries.items():
-            temporary.replace(path)
-    finally:
-        for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
-
-
-def _write(path: Path, name: str, tensors: Mapping[str, Any], details: Mapping[str, Any] | None) -> None:
-    other = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
-    if other:
-        raise TypeError(f"{name} cannot hold {', '.join(other)}: safetensors keeps tensors only; use torch.save")
-    plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-    save_file(plain, path, integrity.metadata(details))
-    integrity.seal_safetensors(path)
-    path.chmod(usual_mode())  # safetensors makes files that only their owner can read
 
 
 def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, scheduler: Any | None = None) -> range:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from acdc.sparsity import masks as working
-from acdc.structure import Plain, check, check_optimizer, check_tensors
+from acdc.state_dicts import check_optimizer, check_tensors
+from acdc.typed_data import Plain, check
 
 if TYPE_CHECKING:
     from acdc.core.sparsifier import Sparsifier
@@ -63,8 +64,9 @@ def check_fit(state: Mapping[str, Any], sparsifier: "Sparsifier") -> None:
     if state.get("shadow") is not None:
         check_tensors(state["shadow"], weights, "sparsifier.shadow")
     memory = state.get("memory") or {}
+    computed = state.get("shadow") is not None  # the model's weights are computed from all of these
     for key in sparsifier.method.by_layer:
-        check_tensors(memory.get(key, {}), weights, f"sparsifier.memory.{key}", some=True)
+        check_tensors(memory.get(key, {}), weights, f"sparsifier.memory.{key}", some=not computed)
     model = sparsifier.model.state_dict()
     if (twin := state["twin"]) is not None:
         check_tensors(twin["model"], model, "sparsifier.twin.model")

@@ -5,7 +5,7 @@ from typing import Annotated
 import torch
 
 from acdc.data.images import ImageData, Images
-from acdc.limits import Limits
+from acdc.typed_data import Limits
 
 CLASSES = 10
 TRAIN, TEST = 1397, 400

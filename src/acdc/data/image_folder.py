@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from acdc.data import IMAGE_SIZE, folders
 from acdc.data.images import BadImagesError, WorkerError
 from acdc.data.jpeg import Bad, Read, Reader, Request, check_installed, generator, prepare_worker
-from acdc.limits import Limits
+from acdc.typed_data import Limits
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from acdc.errors import ArgumentError
 from acdc.flops.counting import weight_flops
-from acdc.limits import AtLeastOne, Count, Epoch, Percent, Share
 from acdc.schedule import Kind
 from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Layers, Weight
 from acdc.sparsity.prunable import find_prunable
-from acdc.structure import check_tensors
+from acdc.state_dicts import check_tensors
+from acdc.typed_data import AtLeastOne, Count, Epoch, Percent, Share
 
 BINS, LOWEST, HIGHEST = 340, -30.0, 4.0  # of log2 |w|: ten bins to a factor of two
 _CHUNK = 1 << 24  # weights; histc counts in float32, exactly up to this many
@@ -133,7 +133,7 @@ class Dynamics:
         }
 
     def check_fit(self, state: Mapping[str, Any]) -> None:
-        """Raise a ValueError unless packed masks in `state` are of the layers that have masks."""
+        """Raise a DataError unless packed masks in `state` are of the layers that have masks."""
         bits = {weight.name: working.packed_like(weight.param) for weight in self._pruned.weights}
         for key in ("last", "union"):
             check_tensors(state[key], bits, f"dynamics.{key}", some=not state[key])

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 
 from acdc import methods
 from acdc.errors import ArgumentError, did_you_mean, fold, suggest
-from acdc.limits import Limits
 from acdc.recipes.findings import SettingError
 from acdc.schedule import Schedule
+from acdc.typed_data import Limits
 
 if TYPE_CHECKING:
     from acdc.methods.base import Base

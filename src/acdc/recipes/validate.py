@@ -10,7 +10,6 @@ from typing import Any, get_type_hints
 
 from acdc import data, methods, models
 from acdc.errors import ArgumentError, did_you_mean
-from acdc.limits import Limits
 from acdc.recipes.findings import Finding, SettingError
 from acdc.recipes.fit import ImageFacts, check_fit
 from acdc.recipes.load import convert
@@ -25,6 +24,7 @@ from acdc.recipes.schema import (
 )
 from acdc.schedule import Duration, Schedule
 from acdc.sparsity.distributions import check_distribution, check_sparsity
+from acdc.typed_data import Limits
 
 _LENGTHS = tuple(inspect.signature(Schedule.alternating).parameters)
 _LONGEST = {"ep": 100_000, "st": 10**12}  # between checkpoints

@@ -5,19 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from acdc import integrity
+from acdc import io
 from acdc.measure.dynamics import PhaseEnd
 from acdc.recipes import load
 from acdc.recipes.schema import Recipe
 from acdc.report import model_pairs
 from acdc.report.model_pairs import Pair
-from acdc.runs import decode
+from acdc.runs import json_files
+from acdc.runs.folder import ComparisonFolder, RunFolder
 from acdc.runs.predictions import Kept
 from acdc.runs.records import AgreementFile, Comparison, EpochRow, RunConfig, RunResult
 
 T = TypeVar("T")
-
-COMPARISON = "comparison.json"
 
 
 class ReportError(ValueError):
@@ -112,9 +111,8 @@ def expand(paths: Iterable[Path]) -> list[Path]:
         if compared := comparison_runs(path):
             folders += compared
             continue
-        seeds = sorted(path.glob("seed-*"), key=lambda inner: (len(inner.name), inner.name))
-        begun = [inner for inner in seeds if (inner / "metrics.jsonl").is_file()]
-        if begun and not (path / "metrics.jsonl").is_file():
+        begun = [seed.path for seed in RunFolder(path).seeds() if seed.metrics.is_file()]
+        if begun and not RunFolder(path).metrics.is_file():
             folders += begun
         else:
             folders.append(path)
@@ -126,9 +124,9 @@ def expand(paths: Iterable[Path]) -> list[Path]:
 
 def config_of(folder: Path) -> RunConfig:
     """Read a run's config.json, without which nothing else can be understood."""
-    if (config := decode.read(RunConfig, folder / "config.json")) is not None:
+    if (config := json_files.read(RunConfig, RunFolder(folder).config)) is not None:
         return config
-    if (folder / "metrics.jsonl").is_file():
+    if RunFolder(folder).metrics.is_file():
         raise ReportError(
             f"{folder}: its config.json, which says what was run, is gone; put it back, or type another run's folder"
         )
@@ -139,12 +137,12 @@ def read(folder: Path) -> Run:
     """Read a run folder. What is damaged or missing is named in the run's notes."""
     config = config_of(folder)
     notes: list[str] = []
-    rows = _in_order(_epochs(folder / "metrics.jsonl", notes))
-    ends = _lines(PhaseEnd, folder / "phases.jsonl", notes)
+    rows = _in_order(_epochs(RunFolder(folder).metrics, notes))
+    ends = _lines(PhaseEnd, RunFolder(folder).phases, notes)
     if ends is None:
         notes.append("phases.jsonl is missing: masks, layers and magnitudes are not shown.")
     recipe = _recipe(config, notes)
-    result = decode.read(RunResult, folder / "result.json")
+    result = json_files.read(RunResult, RunFolder(folder).result)
     if result is None:
         last = rows[-1]
         notes.insert(
@@ -155,8 +153,8 @@ def read(folder: Path) -> Run:
     damaged = _damaged_models(folder, result, notes)
     kept = model_pairs.usable_predictions(folder, notes, damaged)
     pairs, classes = model_pairs.from_predictions(kept, config.data.test, notes), None
-    if not (folder / "predictions.safetensors").is_file():
-        measured = decode.read(AgreementFile, folder / "agreement.json") or AgreementFile()
+    if not RunFolder(folder).predictions.is_file():
+        measured = json_files.read(AgreementFile, RunFolder(folder).agreement) or AgreementFile()
         pairs, classes = model_pairs.from_comparisons(measured)
         if not pairs and result is not None and model_pairs.has_pair(result):
             notes.append("predictions.safetensors is missing: agreement between the models is not shown.")
@@ -184,10 +182,10 @@ def _damaged_models(folder: Path, result: RunResult | None, notes: list[str]) ->
     for path in (folder / model.file for model in result.models) if result else ():
         try:
             if path.is_file():
-                integrity.verify_safetensors(path)
-        except integrity.UnsealedError:  # of another tool, or an older acdc: nothing to check it by
+                io.verify_safetensors(path)
+        except io.UnsealedError:  # of another tool, or an older acdc: nothing to check it by
             continue
-        except (integrity.IntegrityError, OSError) as error:
+        except (io.IntegrityError, OSError) as error:
             damaged.add(path.stem)
             notes.append(
                 f"A model is damaged: {error}. Its numbers were measured before. Restore the file from a copy, or "
@@ -198,7 +196,7 @@ def _damaged_models(folder: Path, result: RunResult | None, notes: list[str]) ->
 
 def _epochs(path: Path, notes: list[str]) -> list[EpochRow]:
     """Return the epochs that have ended, at least one."""
-    lines = decode.read_lines(EpochRow, path)
+    lines = json_files.read_lines(EpochRow, path)
     if not lines or not (lines.records or lines.checked()):
         raise NotBegunError(
             f"{path.parent}: no epoch has ended yet ({path.name}); wait for the first, then report again"
@@ -214,11 +212,11 @@ def _in_order(rows: Sequence[EpochRow]) -> list[EpochRow]:
 
 
 def _lines(kind: type[T], path: Path, notes: list[str]) -> list[T] | None:
-    lines = decode.read_lines(kind, path)
+    lines = json_files.read_lines(kind, path)
     return _intact(lines, path, notes) if lines is not None else None
 
 
-def _intact(lines: decode.Lines[T], path: Path, notes: list[str]) -> list[T]:
+def _intact(lines: json_files.Lines[T], path: Path, notes: list[str]) -> list[T]:
     """Return the intact lines, and note the others. A crash cuts the last one."""
     bad = sorted({**lines.cut, **lines.wrong})
     if bad:
@@ -247,13 +245,12 @@ def _recipe(config: RunConfig, notes: list[str]) -> Recipe | None:
 
 def read_comparison(folder: Path) -> Comparison | None:
     """Read comparison.json of a comparison's folder; return None where the folder is none."""
-    return decode.read(Comparison, folder / COMPARISON)
+    return ComparisonFolder(folder).read()
 
 
 def comparison_runs(folder: Path) -> list[Path]:
     """Return the run folders of a comparison, in the order they joined it."""
-    comparison = read_comparison(folder)
-    return [folder / name for name in comparison.runs if (folder / name).is_dir()] if comparison else []
+    return ComparisonFolder(folder).runs()
 
 
 def cell_of(run: Path) -> Cell | None:

@@ -18,7 +18,8 @@ from acdc.report.read import (
     read,
     read_comparison,
 )
-from acdc.runs import decode
+from acdc.runs import json_files
+from acdc.runs.folder import RunFolder
 from acdc.runs.records import RunConfig
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _key(paths: Sequence[Path]) -> str:
     """Return the same key for the same runs, wherever they lie and however far they have come."""
     identity = []
     for path in paths:
-        known = decode.read(RunConfig, path / "config.json") or read_comparison(path)
+        known = json_files.read(RunConfig, RunFolder(path).config) or read_comparison(path)
         identity.append([known.settings.get("recipe"), known.started] if known else [None, None])
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -2,7 +2,8 @@
 
 RUN/checkpoints/1-acdc-00012345.pt is the state of stage 1, "acdc", after 12,345 steps. A file is written under a
 temporary name, synced and renamed, so a file of this name is complete unless something damaged it later. Reading one
-checks the digest in it before anything is parsed (integrity.py); finding the newest says which were passed over.
+checks the digest in it before anything is parsed (acdc.io), then its contents as a whole, then that they fit the stage,
+before anything is loaded.
 """
 
 import os
@@ -13,31 +14,41 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from acdc import integrity
+from acdc.core.sparsifier import Sparsifier
+from acdc.core.state import SparsifierState
+from acdc.io import IntegrityError, UnsealedError, seal_zip, verify_zip
+from acdc.measure.dynamics import Dynamics
+from acdc.runs.records import ModelResult
+from acdc.state_dicts import check_optimizer, check_tensors
+from acdc.typed_data import DataError, Limits, Plain, check
 
-FORMAT = 2  # format 1 had no digest
-ASIDE = ".damaged"  # what follows the name of one that was passed over
+FORMAT = 2
+DAMAGED = ".damaged"  # what follows the name of one that was skipped
 _NAME = re.compile(r"(\d+)-(\w+)-(\d{8,})\.pt")
+_SUMS = 5  # numbers that train.step.Totals keeps
+Seconds = Annotated[float, Limits(least=0, most=1e15, text="0 or more")]
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be written, or none that can be read."""
+    """A checkpoint cannot be written, or none can be read."""
 
 
 class DamagedError(CheckpointError):
-    """One that was cut short, altered, or is none."""
+    """A checkpoint was cut short or altered, or is none."""
 
 
 class MismatchError(CheckpointError):
-    """One that is as it was written, and not of this run."""
+    """A checkpoint is as it was written, and not of this run."""
 
 
 class FormatError(CheckpointError):
-    """One that another version of acdc wrote."""
+    """Another version of acdc wrote the checkpoint."""
 
 
 class NoCheckpointError(CheckpointError):
@@ -45,14 +56,147 @@ class NoCheckpointError(CheckpointError):
 
 
 @dataclass(frozen=True)
-class Found:
+class Checkpoint:
+    """A whole checkpoint to resume from, and why newer ones were skipped."""
+
     path: Path
     state: dict[str, Any]
-    skipped: tuple[str, ...]  # newer ones, and why
+    skipped: tuple[str, ...]
+
+
+# Contents
+
+
+class Best(TypedDict):
+    """The best epoch of the final phase so far."""
+
+    epoch: int
+    accuracy: float
+    chosen_on: str
+
+
+class Generators(TypedDict):
+    """The random generators of a rank."""
+
+    python: tuple[int, tuple[int, ...], float | None]
+    torch: Tensor
+    cuda: NotRequired[Tensor]
+    numpy: NotRequired[list[Any]]
+
+
+class PackedMasks(TypedDict):
+    """The masks of acdc.measure.dynamics."""
+
+    last: dict[str, Tensor]
+    union: dict[str, Tensor]
+
+
+class ScalerState(TypedDict):
+    scale: float
+    growth_factor: float
+    backoff_factor: float
+    growth_interval: int
+    _growth_tracker: int
+
+
+class Extra(TypedDict):
+    """The part that belongs to the run, not to the stage."""
+
+    recipe: dict[str, Plain]
+    outcomes: list[ModelResult]
+    seconds: Seconds
+    world: int
+
+
+class Contents(TypedDict):
+    """A whole checkpoint."""
+
+    format: int
+    stage: int
+    name: str
+    epoch: int
+    batch: int  # steps into the epoch
+    steps_per_epoch: int
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    sparsifier: SparsifierState | None
+    scaler: ScalerState | None
+    ema: dict[str, Tensor] | None
+    dynamics: PackedMasks
+    best: Best | None
+    best_weights: dict[str, Tensor] | None
+    seconds: Seconds
+    rng: list[Generators]  # by rank
+    totals: list[list[float]]  # by rank
+    skipped_images: list[str]
+    extra: Extra
+
+
+def check_contents(path: Path, state: Any) -> None:
+    """Raise a MismatchError that names the file and the first part that is missing or of another type."""
+    try:
+        check(state, Contents, "state")
+        world = state["extra"]["world"]
+        for key in ("rng", "totals"):
+            if len(state[key]) != world:
+                raise DataError(f"state.{key}", f"{world} ranks, received {len(state[key])}")
+        for rank, sums in enumerate(state["totals"]):
+            if len(sums) != _SUMS:
+                raise DataError(f"state.totals[{rank}]", f"{_SUMS} numbers, received {len(sums)}")
+    except DataError as error:
+        raise MismatchError(f"{path}: not a checkpoint of this version of acdc ({error})") from error
+
+
+def check_fit(
+    state: Mapping[str, Any],
+    *,
+    epochs: int,
+    steps_per_epoch: int,
+    model: nn.Module,
+    optimizer: Optimizer,
+    optimizer_keeps: Mapping[str, Any],
+    sparsifier: Sparsifier | None,
+    scaler: object | None,
+    ema: nn.Module | None,
+    dynamics: Dynamics,
+) -> None:
+    """Raise a DataError that names the first part of checked contents that does not fit the stage they are loaded into.
+
+    `optimizer_keeps` is what the optimizer keeps of each parameter once it has taken a step.
+    """
+    for key, value, most in (("epoch", state["epoch"], epochs), ("batch", state["batch"], steps_per_epoch)):
+        if not 0 <= value <= most:
+            raise DataError(key, f"0 to {most}", str(value))
+    for part, own in (("sparsifier", sparsifier), ("scaler", scaler), ("ema", ema)):
+        if (state[part] is None) != (own is None):
+            raise DataError(part, f"{'none' if own is None else 'one'} in this stage")
+    step, weights = state["epoch"] * steps_per_epoch + state["batch"], model.state_dict()
+    if sparsifier and state["sparsifier"]["step"] != step:
+        raise DataError("sparsifier.step", f"{step}, as epoch and batch say", str(state["sparsifier"]["step"]))
+    check_tensors(state["model"], weights, "model")
+    for name, tensor in state["model"].items():
+        if not tensor.isfinite().all():
+            raise DataError(f"model.{name}", "finite numbers")
+    check_optimizer(state["optimizer"], optimizer, "optimizer", optimizer_keeps)
+    if optimizer_keeps and step and scaler is None:  # whose first steps may all be skipped
+        trained = sum(param.requires_grad for param in model.parameters())
+        kept = sum(map(bool, state["optimizer"]["state"].values()))
+        if kept != trained:
+            raise DataError("optimizer.state", f"that of {trained} parameters, received {kept}")
+    if state["sparsifier"] is not None and (twin := state["sparsifier"]["twin"]) is not None:
+        check_optimizer(twin["optimizer"], optimizer, "sparsifier.twin.optimizer", optimizer_keeps)
+    if ema is not None:
+        check_tensors(state["ema"], ema.state_dict(), "ema")
+    if state["best_weights"] is not None:
+        check_tensors(state["best_weights"], weights, "best_weights")
+    dynamics.check_fit(state["dynamics"])
+
+
+# Files
 
 
 def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any], *, keep: int) -> Path:
-    """Write one, then remove those before it, but for the newest `keep` with this one."""
+    """Write a checkpoint, then remove older ones until `keep` are left."""
     path = folder / f"{stage}-{name}-{step:08}.pt"
     temporary = folder / f".{path.name}.tmp"
     try:
@@ -61,7 +205,7 @@ def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any
             unfinished.unlink(missing_ok=True)
         with temporary.open("w+b") as file:
             torch.save({"format": FORMAT, **state}, file)
-            integrity.seal_zip(file)
+            seal_zip(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -71,33 +215,33 @@ def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any
         newest = next(iter(_newest_first(folder)), None) if folder.is_dir() else None
         left = f"the newest one left is {newest}" if newest else "there is none before it"
         raise CheckpointError(f"{path} could not be written ({_reason(error)}); {left}") from error
-    found = _newest_first(folder)
-    for old in found[found.index(path) + keep :]:
+    paths = _newest_first(folder)
+    for old in paths[paths.index(path) + keep :]:
         old.unlink(missing_ok=True)
     return path
 
 
-def newest(folder: Path) -> Found:
-    """The newest whole checkpoint of a run. One that may be whole and cannot be read is an error, not passed over."""
+def newest(folder: Path) -> Checkpoint:
+    """Return the newest whole checkpoint of a run. One that may be whole and cannot be read raises an error."""
     skipped = []
     for path in _newest_first(folder) if folder.is_dir() else []:
         try:
-            return Found(path, load(path), tuple(skipped))
+            return Checkpoint(path, load(path), tuple(skipped))
         except DamagedError as error:
             skipped.append(str(error))
     reasons = "".join(f"\n  {reason}" for reason in skipped)
     raise NoCheckpointError(f"{folder} holds no whole checkpoint to go on from{reasons}")
 
 
-def set_aside(found: Found) -> None:
-    """Rename what was passed over, so that it takes no whole one's place among those kept, and is not lost either."""
-    paths = _newest_first(found.path.parent)
-    for path in paths[: paths.index(found.path)]:
-        path.replace(path.with_name(f"{path.name}{ASIDE}"))
+def set_aside(chosen: Checkpoint) -> None:
+    """Rename the checkpoints that were skipped: they take no whole one's place among those kept, and are not lost."""
+    paths = _newest_first(chosen.path.parent)
+    for path in paths[: paths.index(chosen.path)]:
+        path.replace(path.with_name(f"{path.name}{DAMAGED}"))
 
 
 def any_in(folder: Path) -> bool:
-    """Whether there is one, whole or not."""
+    """True if the folder holds a checkpoint, whole or not."""
     return folder.is_dir() and bool(_newest_first(folder))
 
 
@@ -105,13 +249,13 @@ def load(path: Path) -> dict[str, Any]:
     """Read a whole checkpoint. It holds tensors and plain data only: nothing in it is executed."""
     try:
         with path.open("rb") as file:
-            integrity.verify_zip(file)
+            verify_zip(file)
             state = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
-    except integrity.UnsealedError as error:
-        raise _other_format(path, 1) from error
-    except integrity.IntegrityError as error:
+    except UnsealedError as error:
+        raise MismatchError(f"{path}: not a checkpoint of acdc train ({error})") from error
+    except IntegrityError as error:
         raise DamagedError(f"{path}: damaged ({error})") from error
     except pickle.UnpicklingError as error:  # torch's own words advise to load it all the same
         reason = "it holds more than tensors and plain data, which is not loaded, as it could run code"
@@ -120,21 +264,49 @@ def load(path: Path) -> dict[str, Any]:
         scarce = isinstance(error, MemoryError) or "CPUAllocator" in str(error)  # a RuntimeError of torch's
         reason = "there is not enough memory" if scarce else _reason(error)
         raise CheckpointError(f"{path}: could not be read ({reason})") from error
-    found = state.get("format") if isinstance(state, dict) else type(state).__name__
-    if not isinstance(found, int) or found != FORMAT:
-        raise _other_format(path, found)
+    written = state.get("format") if isinstance(state, dict) else type(state).__name__
+    if not isinstance(written, int) or written != FORMAT:
+        raise FormatError(
+            f"{path}: format {written!r}, and this version of acdc reads format {FORMAT}; resume with the version that "
+            "wrote it"
+        )
     return state
 
 
-def _other_format(path: Path, found: object) -> FormatError:
-    return FormatError(
-        f"{path}: format {found!r}, and this version of acdc reads format {FORMAT}; resume with the version that wrote "
-        "it"
-    )
+def _newest_first(folder: Path) -> list[Path]:
+    named = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(named, key=lambda pair: (int(pair[0][1]), int(pair[0][3])), reverse=True)]
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the rename itself is on disk."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the system's own words for an error of torch's writer or reader, where there are any behind it."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, OSError) and behind.strerror:
+            return behind.strerror
+        behind = behind.__cause__ or behind.__context__
+    if "inline_container" in str(error):
+        return "only part of it was written: the disk may be full"
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+# Random generators
 
 
 def rng_state() -> dict[str, Any]:
-    """Of every random generator a training step may draw from."""
+    """Return the state of every random generator that a training step may draw from."""
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state()
@@ -145,11 +317,11 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Go on with random numbers where `rng_state` was taken; raise a ValueError for what no generator was in."""
+    """Go on with random numbers where `rng_state` was taken; raise a DataError for what no generator was in."""
     try:
         _set_rng_state(state)
     except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"rng: it is not the state of a random generator ({error})") from error
+        raise DataError("rng", f"the state of a random generator ({error})") from error
 
 
 def _set_rng_state(state: Mapping[str, Any]) -> None:
@@ -162,32 +334,3 @@ def _set_rng_state(state: Mapping[str, Any]) -> None:
 
         kind, keys, position, has_gauss, gauss = state["numpy"]
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, gauss))
-
-
-def _newest_first(folder: Path) -> list[Path]:
-    named = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(named, key=lambda pair: (int(pair[0][1]), int(pair[0][3])), reverse=True)]
-
-
-def _sync(folder: Path) -> None:
-    """The rename itself, too."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # Windows opens no folders
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _reason(error: BaseException) -> str:
-    """In words: of what torch's writer and reader say, the system's own error where there is one behind it."""
-    behind: BaseException | None = error
-    while behind is not None:
-        if isinstance(behind, OSError) and behind.strerror:
-            return behind.strerror
-        behind = behind.__cause__ or behind.__context__
-    if "inline_container" in str(error):
-        return "only part of it was written: the disk may be full"
-    return str(error).partition("\n")[0] or type(error).__name__

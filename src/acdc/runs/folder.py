@@ -1,32 +1,146 @@
-"""A run's folder: claimed before training, never written over.
+"""The folders of runs and comparisons: every file by its name, claimed before training, never written over.
 
-config.json        what was run, on what
-metrics.jsonl      one line for each epoch and run, written as it ends: the source of every figure
-phases.jsonl       one line for each phase: what is zero where, and how the mask moved
+config.json              what was run, on what
+metrics.jsonl            one line for each epoch and stage, written as it ends: the source of every figure
+phases.jsonl             one line for each phase: what is zero where, and how the mask moved
 predictions.safetensors  every model's logits on the test images, where they are not too many
-checkpoints/       the state of the run, to go on from
-logs.json          what other services that log the run call it
-*.safetensors      the models
-report.html        one page that shows what happened
-result.json        the final table; there once the run is complete
+checkpoints/             the state of the run, to resume from
+logs.json                what other services that log the run call it
+labels.json              which training images have random labels, where some do
+*.safetensors            the models, and the masks
+agreement.json           how far models agree, where `acdc compare --json` wrote it there
+report.html              one page that shows what happened
+result.json              the final table; there once the run is complete
+
+A folder of several seeds holds a run in each of seed-0, seed-1 and so on. A comparison's has a run in each of its
+folders, and comparison.json, which says what they compare.
 """
 
-import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from acdc.io import write_bytes
+from acdc.io import append_json_line, write_bytes, write_json
 from acdc.measure.dynamics import PhaseEnd
-from acdc.runs.decode import RecordError, read_lines
-from acdc.runs.records import EpochRow
+from acdc.runs.json_files import RecordError, read, read_lines
+from acdc.runs.records import Comparison, EpochRow
+
+BASELINE = "baseline.safetensors"
+SPARSE = "sparse.safetensors"
+DENSE = "dense.safetensors"  # the dense twin
+FINETUNED = "finetuned.safetensors"
+MASKS = "masks.safetensors"
+PREDICTIONS = "predictions.safetensors"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def phases(self) -> Path:
+        return self.path / "phases.jsonl"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs.json"
+
+    @property
+    def labels(self) -> Path:
+        return self.path / "labels.json"
+
+    @property
+    def agreement(self) -> Path:
+        return self.path / "agreement.json"
+
+    @property
+    def predictions(self) -> Path:
+        return self.path / PREDICTIONS
+
+    @property
+    def masks(self) -> Path:
+        return self.path / MASKS
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def begun(self) -> bool:
+        """True if there is a run, or one to come."""
+        return self.config.is_file()
+
+    @property
+    def complete(self) -> bool:
+        return self.result.is_file()
+
+    def models(self) -> list[str]:
+        """Return the names of the models' files."""
+        return [path.name for path in sorted(self.path.glob("*.safetensors")) if path.name not in (MASKS, PREDICTIONS)]
+
+    def seed(self, seed: int) -> "RunFolder":
+        """Return the folder of one of several seeds."""
+        return RunFolder(self.path / f"seed-{seed}")
+
+    def seeds(self) -> list["RunFolder"]:
+        """Return the folders of several seeds, in their order."""
+        paths = (path for path in self.path.glob("seed-*") if path.is_dir())
+        return [RunFolder(path) for path in sorted(paths, key=lambda path: (len(path.name), path.name))]
+
+    def append(self, row: EpochRow, phase_end: PhaseEnd | None = None) -> None:
+        """Write an epoch that has ended, and the phase that ended with it: on disk when this returns."""
+        append_json_line(self.metrics, asdict(row))
+        if phase_end is not None:
+            append_json_line(self.phases, asdict(phase_end))
+
+
+@dataclass(frozen=True)
+class ComparisonFolder:
+    """The folder of `acdc compare-methods`."""
+
+    path: Path
+
+    @property
+    def file(self) -> Path:
+        return self.path / "comparison.json"
+
+    def read(self) -> Comparison | None:
+        """Return what is compared, or None where the folder is no comparison's."""
+        return read(Comparison, self.file)
+
+    def write(self, comparison: Comparison) -> None:
+        """Write what is compared, with the keys of another version that were read."""
+        content: dict[str, Any] = asdict(comparison)
+        write_json(self.file, {**content.pop("settings"), **content})
+
+    def runs(self) -> list[Path]:
+        """Return the folders of the runs, in the order they joined."""
+        comparison = self.read()
+        return [self.path / name for name in comparison.runs if (self.path / name).is_dir()] if comparison else []
+
+
+# Claiming
 
 
 def why_not(out: Path) -> str | None:
-    """Why `out` cannot become a run folder, or None. Creates nothing."""
+    """Return why `out` cannot become a run folder, or None. Creates nothing."""
     try:
         if out.exists() and not out.is_dir():
             return "it is a file, and a run needs a folder of its own"
@@ -73,22 +187,41 @@ def lock(folder: Path) -> int | None:
     return handle
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+# Resuming
 
 
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
+@dataclass(frozen=True)
+class Trimmed:
+    """The epochs of metrics.jsonl that will run again, and those that are not there and will not."""
+
+    dropped: int
+    missing: dict[str, list[int]] = field(default_factory=dict)  # by stage, counted from 0
+
+    def warning(self) -> str | None:
+        """Return what to say where epochs are missing."""
+        if not self.missing:
+            return None
+        named = "; ".join(
+            f"{stage} {', '.join(str(epoch + 1) for epoch in epochs[:5])}{' and more' if len(epochs) > 5 else ''}"
+            for stage, epochs in self.missing.items()
+        )
+        total = sum(map(len, self.missing.values()))
+        return (
+            f"metrics.jsonl lacks {total} {'epoch' if total == 1 else 'epochs'} that the checkpoint has behind it "
+            f"({named}): reports will not show them. To have them, stop this run, put its own metrics.jsonl back and "
+            "resume again"
+        )
 
 
-def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -> int:
+def trim_metrics(out: Path, stages: Mapping[str, range], stage: int, epochs: int) -> Trimmed:
     """Drop what a checkpoint after `epochs` epochs of stage number `stage` does not know of: it will run again.
 
-    Return the number of epochs dropped. A line that no run of these stages wrote raises a ValueError, before anything
-    changes; only the last line may be cut short, by a crash.
+    `stages` are the epochs of each stage, in the order they run. A line that no run of these stages wrote raises a
+    RecordError, before anything changes; only the last line may be cut short, by a crash.
     """
-    dropped, kept = 0, dict[Path, list[bytes]]()
-    for path, kind in ((folder / "metrics.jsonl", EpochRow), (folder / "phases.jsonl", PhaseEnd)):
+    folder, order = RunFolder(out), list(stages)
+    dropped, kept, there = 0, dict[Path, list[bytes]](), set[tuple[str, int]]()
+    for path, kind in ((folder.metrics, EpochRow), (folder.phases, PhaseEnd)):
         lines = read_lines(kind, path)
         if lines is None:
             continue
@@ -97,17 +230,14 @@ def trim_metrics(folder: Path, stages: Sequence[str], stage: int, epochs: int) -
         if other := [row.run for row in lines.checked() if row.run not in stages]:
             raise RecordError(path, f'run = "{other[0]}": expected one of its stages, {", ".join(stages)}')
         both = zip(lines.records, lines.texts, strict=True)
-        kept[path] = [text + b"\n" for row, text in both if (stages.index(row.run), row.epoch) < (stage, epochs)]
+        kept[path] = [text + b"\n" for row, text in both if (order.index(row.run), row.epoch) < (stage, epochs)]
         if kind is EpochRow:
             dropped = len(lines.records) - len(kept[path])
+            there = {(row.run, row.epoch) for row in lines.records}
     for path, texts in kept.items():
         write_bytes(path, b"".join(texts))
-    return dropped
-
-
-def append(path: Path, row: Any) -> None:
-    """One line, on disk when this returns: an interrupted run keeps every epoch it finished."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(row), allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    missing = {
+        name: [epoch for epoch in planned if (index, epoch) < (stage, epochs) and (name, epoch) not in there]
+        for index, (name, planned) in enumerate(stages.items())
+    }
+    return Trimmed(dropped, {name: gaps for name, gaps in missing.items() if gaps})

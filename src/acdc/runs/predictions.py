@@ -6,20 +6,20 @@ of the test set. Its metadata says of each model which file it was, by a checksu
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from acdc import integrity
-from acdc.core.result import write_safetensors
-
-FILE = "predictions.safetensors"
+from acdc.io import safetensors_details, verify_safetensors, write_safetensors
+from acdc.runs.folder import PREDICTIONS, RunFolder
+from acdc.runs.json_files import RecordError
+from acdc.runs.records import PredictionDetails, PredictionSource
+from acdc.typed_data import DataError, decode
 
 
 class Source(StrEnum):
@@ -69,7 +69,7 @@ class Kept:
         return f"{self.rows:,} predictions of {test:,} test images, and nothing says of which"
 
     def logits(self) -> Tensor:
-        with safe_open(self.model.with_name(FILE), framework="pt") as file:
+        with safe_open(self.model.with_name(PREDICTIONS), framework="pt") as file:
             return file.get_tensor(self.model.stem)
 
 
@@ -78,35 +78,35 @@ def add(run: Path, made: Mapping[str, Made]) -> None:
 
     A file that is not as it was written raises an IntegrityError: its damage would be given a digest of its own.
     """
-    path = run / FILE
-    held, said = {}, {}
+    path = RunFolder(run).predictions
+    held, sources = dict[str, Tensor](), dict[str, PredictionSource]()
     if path.exists():
-        integrity.verify_safetensors(path)
-        held, said = load_file(path), _said(path)
+        verify_safetensors(path)
+        held, sources = load_file(path), _sources(path)
     for name, one in made.items():
         held[name] = one.logits
-        said[name] = {"made_from": checksum(_model(run, name)), "unread": list(one.unread)}
-    write_safetensors({path: held}, {"models": dict(sorted(said.items()))})
+        sources[name] = PredictionSource(made_from=checksum(_model(run, name)), unread=tuple(one.unread))
+    write_safetensors({path: held}, asdict(PredictionDetails(models=dict(sorted(sources.items())))))
 
 
 def kept(run: Path) -> dict[str, Kept]:
     """By model; none where the run kept none. A file that cannot be read raises a ValueError in words."""
-    path = run / FILE
+    path = RunFolder(run).predictions
     if not path.is_file():
         return {}
     try:
-        integrity.verify_safetensors(path)
+        verify_safetensors(path)
         with safe_open(path, framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        said = _said(path)
+        sources = _sources(path)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path}: could not be read ({error})") from None
     return {
         name: Kept(
             model=_model(run, name),
             shape=shape,
-            unread=tuple(said.get(name, {}).get("unread", ())),
-            made_from=said.get(name, {}).get("made_from"),
+            unread=sources.get(name, PredictionSource()).unread,
+            made_from=sources.get(name, PredictionSource()).made_from,
         )
         for name, shape in shapes.items()
         if len(shape) == 2
@@ -139,7 +139,11 @@ def _model(run: Path, name: str) -> Path:
     return run / f"{name}.safetensors"
 
 
-def _said(path: Path) -> dict[str, Any]:
+def _sources(path: Path) -> dict[str, PredictionSource]:
     """Read which file each model was, and which images have no row."""
     with safe_open(path, framework="pt") as file:
-        return integrity.details(file.metadata()).get("models", {})
+        details = safetensors_details(file.metadata())
+    try:
+        return decode(PredictionDetails, details).models
+    except DataError as error:
+        raise RecordError(path, f"its metadata: {error}") from None

@@ -11,11 +11,9 @@ comparison.json    Comparison, of `acdc compare-methods`
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from acdc.limits import AtLeastOne, Count, Epoch, NonNegative, Share
-from acdc.runs.decode import whole
 from acdc.schedule import Kind
+from acdc.typed_data import AtLeastOne, Count, DataError, Epoch, NonNegative, Plain, Share, whole
 
 # metrics.jsonl
 
@@ -45,7 +43,7 @@ class EpochRow:
 
     def __post_init__(self) -> None:
         if self.memorization is not None and not {"memorised", "true"} <= self.memorization.keys():
-            raise ValueError("memorization: expected the shares memorised and true")
+            raise DataError("memorization", "the shares memorised and true")
 
 
 # result.json
@@ -88,7 +86,7 @@ class RunResult:
 
     def __post_init__(self) -> None:
         if not self.models:
-            raise ValueError("models = []: expected at least one model")
+            raise DataError("models", "at least one model", "[]")
 
 
 # config.json
@@ -110,7 +108,7 @@ class MethodSettings:
 
     name: str | None = None
     sparsity: Share | None = None
-    settings: Mapping[str, Any] = whole()
+    settings: Mapping[str, Plain] = whole()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +116,7 @@ class NamedSettings:
     """The model or the data set of a recipe."""
 
     name: str | None = None
-    options: Mapping[str, Any] | None = None
+    options: Mapping[str, Plain] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +133,7 @@ class RecipeSettings:
     data: NamedSettings = field(default_factory=NamedSettings)
     method: MethodSettings = field(default_factory=MethodSettings)
     run: RunSettings = field(default_factory=RunSettings)
-    settings: Mapping[str, Any] = whole()
+    settings: Mapping[str, Plain] = whole()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,11 +150,11 @@ class RunConfig:
     warnings: tuple[str, ...] = ()
     execution: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
-    hardware: Mapping[str, Any] = field(default_factory=dict)
+    hardware: Mapping[str, Plain] = field(default_factory=dict)
     platform: str | None = None
     processes: AtLeastOne | None = None
-    resumed: tuple[Mapping[str, Any], ...] = ()
-    settings: Mapping[str, Any] = whole()
+    resumed: tuple[Mapping[str, Plain], ...] = ()
+    settings: Mapping[str, Plain] = whole()
 
     @property
     def data_name(self) -> str | None:
@@ -172,6 +170,24 @@ class LogNames:
     """What each service that logs a run calls it."""
 
     names: Mapping[str, str] = whole()
+
+
+# the metadata of predictions.safetensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionSource:
+    """The file that a model's predictions were made from, by a checksum, and the test images without a row."""
+
+    made_from: str | None = None
+    unread: tuple[Count, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionDetails:
+    """The sources of all predictions, by model."""
+
+    models: dict[str, PredictionSource] = field(default_factory=dict)
 
 
 # agreement.json
@@ -211,14 +227,18 @@ class CellRecord:
     variant: str  # the method's own name where it is none
     method: str
     settings: tuple[str, ...] = ()  # of the variant
+    sparsity: Share | None = None  # None for dense training, and where training decides it
+    seed: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
+    """All that is compared in a folder, written by `acdc compare-methods` and read by reports."""
+
     recipe: str
     epochs: AtLeastOne  # of the dense training that costs are set against
     started: str | None = None
     commands: tuple[str, ...] = ()
-    runs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # their recipes by their folders' names
+    runs: Mapping[str, Mapping[str, Plain]] = field(default_factory=dict)  # their recipes by their folders' names
     cells: Mapping[str, CellRecord] = field(default_factory=dict)
-    settings: Mapping[str, Any] = whole()
+    settings: Mapping[str, Plain] = whole()

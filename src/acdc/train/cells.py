@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -19,6 +18,7 @@ from acdc.measure import predict
 from acdc.recipes import load
 from acdc.recipes.findings import Finding, RecipeError
 from acdc.recipes.schema import Recipe, naming_settings, read_pattern
+from acdc.runs.records import CellRecord
 from acdc.train.loading import DataFacts, read_facts
 from acdc.train.prepare import plan_stages
 
@@ -63,10 +63,15 @@ class Cell:
         percent = f"-{100 * self.sparsity:g}" if self.sparsity is not None else ""
         return f"{self.variant.name}{percent}-seed{self.seed}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def record(self) -> CellRecord:
         """Return the cell as comparison.json holds it."""
-        variant = {"variant": self.variant.name, "method": self.variant.method, "settings": [*self.variant.settings]}
-        return {**variant, "sparsity": self.sparsity, "seed": self.seed}
+        return CellRecord(
+            variant=self.variant.name,
+            method=self.variant.method,
+            settings=self.variant.settings,
+            sparsity=self.sparsity,
+            seed=self.seed,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,19 +6,19 @@ Every run is a folder of its own, so that a comparison that was stopped resumes 
 import datetime
 import json
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from acdc.errors import UsageError
 from acdc.recipes.schema import Recipe
-from acdc.runs import decode, differences, folder
+from acdc.runs import differences, folder
+from acdc.runs.folder import ComparisonFolder
 from acdc.runs.records import Comparison
 from acdc.train.cells import Cell
 from acdc.train.jobs import Job, make_folder
 from acdc.train.loading import LoadedData
 from acdc.train.prepare import RunOptions, load_data, prepare
-
-FILE = "comparison.json"
 
 
 def check_cells(cells: Sequence[Cell], options: RunOptions, known: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -71,7 +71,7 @@ def _with_names(texts: Mapping[str, Sequence[str]], names: Set[str]) -> list[str
 
 def check_folder(out: Path, base: Recipe | None, cells: Sequence[Cell]) -> list[str]:
     """Return why this comparison can neither begin nor resume in this folder."""
-    held = decode.read(Comparison, out / FILE)
+    held = ComparisonFolder(out).read()
     if held is None:
         return [f"--out {out}: {reason}; type another folder"] if (reason := folder.why_not(out)) else []
     sound = [cell for cell in cells if not cell.mistakes]
@@ -89,17 +89,18 @@ def check_folder(out: Path, base: Recipe | None, cells: Sequence[Cell]) -> list[
 
 def claim_folder(out: Path, base: Recipe, cells: Sequence[Cell], command: str) -> list[Job]:
     """Claim a new folder, or the one this very comparison began in, and make a folder for each cell."""
-    now = {"runs": _recipes(cells), "cells": {cell.name: cell.to_dict() for cell in cells}}
-    held = decode.read(Comparison, out / FILE)
+    held = ComparisonFolder(out).read()
     if held is None:
         out.mkdir(parents=True, exist_ok=True)
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        new = {"recipe": base.name, "epochs": base.epochs, "started": started, "commands": [command]}
-        folder.write_json(out / FILE, new | now)
-    else:  # more methods, sparsities or seeds may join
-        joined = {key: {**held.settings.get(key, {}), **now[key]} for key in now}
-        commands = list(dict.fromkeys([*held.commands, command]))
-        folder.write_json(out / FILE, {**held.settings, **joined, "commands": commands})
+        held = Comparison(recipe=base.name, epochs=base.epochs, started=started)
+    joined = replace(  # more methods, sparsities or seeds may join
+        held,
+        commands=tuple(dict.fromkeys([*held.commands, command])),
+        runs={**held.runs, **_recipes(cells)},
+        cells={**held.cells, **{cell.name: cell.record() for cell in cells}},
+    )
+    ComparisonFolder(out).write(joined)
     for cell in cells:
         make_folder(cell.recipe, out / cell.name)
     return [Job(cell.name, out / cell.name, tuple(differences.free(cell.variant.settings)[0])) for cell in cells]

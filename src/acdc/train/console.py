@@ -1,4 +1,4 @@
-"""What a run shows: a live table on a terminal, plain lines (one an epoch, no control characters) anywhere else."""
+"""Shows a run: a live table on a terminal, plain lines (one an epoch, no control characters) anywhere else."""
 
 import io
 import os
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from acdc.runs.records import EpochRow
 from acdc.train import tabulate
-from acdc.train.rows import Live as Moment
+from acdc.train.execution import Progress
 from acdc.train.stopping import StopRequest, showing, tell
 
 
@@ -33,17 +33,21 @@ Plan = Mapping[str, Planned]  # by EpochRow.run, in the order they run
 
 
 class Console(Protocol):
+    """Shows what a run says, and how far it has come."""
+
     def __enter__(self) -> "Console": ...
     def __exit__(self, *_: object) -> None: ...
     def say(self, text: str) -> None: ...
     def epoch(self, row: EpochRow) -> None: ...
-    def watch(self, moment: Moment) -> None: ...
+    def watch(self, progress: Progress) -> None: ...
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None: ...
 
 
 def open_console(plan: Plan, done: int = 0, shown: bool = True, stop: StopRequest | None = None) -> Console:
-    """Live where stdout is a terminal that can move its cursor and NO_COLOR is not set. `done` epochs ran before;
-    `stop` is asked where nobody reads lines any more."""
+    """Open a live console where stdout is a terminal that moves its cursor and NO_COLOR is not set; else plain.
+
+    `done` epochs ran before; `stop` is asked where nobody reads lines any more.
+    """
     if not shown:
         return Silent()
     terminal = Terminal()
@@ -53,8 +57,10 @@ def open_console(plan: Plan, done: int = 0, shown: bool = True, stop: StopReques
 
 
 class Clock:
-    """How long the epochs still to run will take, from the ones that ran: the first of them, which may compile, counts
-    until there is a second."""
+    """Estimates how long the epochs still to run will take, from those that ran.
+
+    The first of them, which may compile, counts until there is a second.
+    """
 
     def __init__(self, plan: Plan, done: int = 0) -> None:
         self._left = sum(len(planned.kinds) for planned in plan.values()) - done
@@ -74,7 +80,7 @@ class Clock:
 
 
 class Silent:
-    """Of the ranks that are not the first."""
+    """A silent console, for ranks above 0."""
 
     def __enter__(self) -> "Silent":
         return self
@@ -88,7 +94,7 @@ class Silent:
     def epoch(self, row: EpochRow) -> None:
         pass
 
-    def watch(self, moment: Moment) -> None:
+    def watch(self, progress: Progress) -> None:
         pass
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -96,11 +102,13 @@ class Silent:
 
 
 class PlainConsole:
+    """Prints a line after each epoch."""
+
     def __init__(self, plan: Plan, done: int = 0, stop: StopRequest | None = None) -> None:
         self._plan, self._clock = plan, Clock(plan, done)
         self._stop = StopRequest() if stop is None else stop
         self._titles = max(len(planned.title) for planned in plan.values())
-        self._said = time.monotonic()
+        self._last_line = time.monotonic()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a log in ASCII is no reason to stop
 
@@ -115,7 +123,7 @@ class PlainConsole:
 
     def epoch(self, row: EpochRow) -> None:
         self._clock.tick()
-        self._said = time.monotonic()
+        self._last_line = time.monotonic()
         planned = self._plan[row.run]
         self.say(
             f"{planned.title:<{self._titles}}  epoch {row.epoch + 1:>3}/{_last_epoch(planned)}  {row.phase:<16}  "
@@ -123,16 +131,16 @@ class PlainConsole:
             f"test {row.test_accuracy:7.2%}  {self._clock} left"
         )
 
-    def watch(self, moment: Moment) -> None:
-        """A line a minute, where epochs are longer than that."""
+    def watch(self, progress: Progress) -> None:
+        """Print a line a minute, where epochs are longer than that."""
         now = time.monotonic()
-        if now - self._said < _MINUTE:
+        if now - self._last_line < _MINUTE:
             return
-        self._said = now
-        planned = self._plan[moment.run]
+        self._last_line = now
+        planned = self._plan[progress.run]
         self.say(
-            f"{planned.title:<{self._titles}}  epoch {moment.epoch + 1:>3}/{_last_epoch(planned)}  "
-            f"{moment.share:4.0%}  loss so far {moment.loss:.4g}  {moment.images_per_second:,.0f} images/s"
+            f"{planned.title:<{self._titles}}  epoch {progress.epoch + 1:>3}/{_last_epoch(planned)}  "
+            f"{progress.share:4.0%}  loss so far {progress.loss:.4g}  {progress.images_per_second:,.0f} images/s"
         )
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -141,12 +149,14 @@ class PlainConsole:
 
 
 class LiveConsole:
+    """Keeps a table of all runs up to date."""
+
     def __init__(self, plan: Plan, terminal: Terminal, done: int = 0, stop: StopRequest | None = None) -> None:
         self._plan, self._terminal, self._clock = plan, terminal, Clock(plan, done)
         self._stop = StopRequest() if stop is None else stop
         self._rows: dict[str, EpochRow] = {}
-        self._moment: Moment | None = None
-        self._live = Live(get_renderable=self._progress, console=terminal, refresh_per_second=4)
+        self._latest: Progress | None = None
+        self._live = Live(get_renderable=self._table, console=terminal, refresh_per_second=4)
 
     def __enter__(self) -> "LiveConsole":
         self._live.start()
@@ -163,23 +173,23 @@ class LiveConsole:
     def epoch(self, row: EpochRow) -> None:
         self._clock.tick()
         self._rows[row.run] = row
-        self._moment = None
+        self._latest = None
 
-    def watch(self, moment: Moment) -> None:
-        self._moment = moment
+    def watch(self, progress: Progress) -> None:
+        self._latest = progress
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         with showing(self._stop):
             self._live.stop()
             tabulate.show(self._terminal, title, header, rows)
 
-    def _progress(self) -> Table:
+    def _table(self) -> Table:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption_justify="left")
         table.caption = Text.assemble(("━ dense ", _COLOURS["dense"]), ("━ compressed", _COLOURS["sparse"]))
-        if moment := self._moment:
+        if progress := self._latest:
             table.caption.append(
-                f"   epoch {moment.epoch + 1}: {moment.share:4.0%}, loss {moment.loss:.4f}, "
-                f"{moment.images_per_second:,.0f} images/s",
+                f"   epoch {progress.epoch + 1}: {progress.share:4.0%}, loss {progress.loss:.4f}, "
+                f"{progress.images_per_second:,.0f} images/s",
                 style="default",
             )
         table.caption.append(f"   {self._clock} left", style="default")
@@ -224,7 +234,7 @@ _LEAST = ("phase", "sparsity", "loss", "epoch")  # what a narrow terminal does w
 
 
 def _fitting(room: int) -> dict[str, int]:
-    """Columns and their widths, as many as there is room for: a number that is cut is wrong."""
+    """Return columns and their widths, as many as there is room for: a number that is cut is wrong."""
     wide = {name: width for name, width, _ in _COLUMNS}
     for name in _LEAST:
         if sum(wide.values()) + 2 * len(wide) > room:
@@ -233,7 +243,7 @@ def _fitting(room: int) -> dict[str, int]:
 
 
 def _strip(planned: Planned, done: int, epochs: int, cells: int) -> Text:
-    """A run's phases as a line over all epochs, coloured as far as it has come."""
+    """Draw a run's phases as a line over all epochs, coloured as far as it has come."""
     strip = Text()
     for cell in range(cells):
         epoch = cell * epochs // cells

@@ -1,8 +1,8 @@
-"""Several processes, one model: what torchrun starts. Every rank trains its share of each batch; rank 0 writes."""
+"""Several processes that train one model, started by torchrun: each takes its share of a batch, rank 0 writes."""
 
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from acdc.data.images import Batches, FromFiles
+
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all. Alone, every call below does nothing."""
+    """This process among all of a run. A process alone exchanges nothing."""
 
     rank: int = 0
     size: int = 1
@@ -32,32 +34,34 @@ class World:
         return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Rank 0's batch-norm statistics for all: each rank has just updated its own, and all evaluate one model."""
+        """Give all ranks the batch-norm statistics of rank 0: each has updated its own, and all evaluate one model."""
         if self.size > 1:
             for buffer in model.buffers():
                 distributed.broadcast(buffer, src=0)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Over all ranks, in place."""
+        """Sum `values` over all ranks, in place."""
         if self.size > 1:
             distributed.all_reduce(values)
         return values
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether it is so on any rank."""
+        """Return True if `flag` is set on any rank."""
         return bool(self.sum(torch.tensor(float(flag), device=device)).item()) if self.size > 1 else flag
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, in order of rank."""
+        """Return every rank's value, in order of rank."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
         distributed.all_gather_object(values, value)
         return values
 
-    def by_first(self, act: Callable[[], T]) -> T:
-        """What `act` gives on rank 0, on every rank. Its error is raised on all of them: none waits for a rank 0 that
-        has gone, as where a disk is full."""
+    def on_rank_zero(self, act: Callable[[], T]) -> T:
+        """Call `act` on rank 0 and return what it returns on every rank.
+
+        Its error is raised on all of them: none waits for a rank 0 that has gone, as where a disk is full.
+        """
         if self.size == 1:
             return act()
         box: list[Any] = [None, None]
@@ -82,7 +86,7 @@ def _travels(error: Exception) -> bool:
 
 @contextmanager
 def join(device: str) -> Iterator[World]:
-    """The processes torchrun started, talking over NCCL on GPUs and gloo elsewhere; or this process alone."""
+    """Join the processes that torchrun started, over NCCL on GPUs and gloo elsewhere; or run alone."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield World()
@@ -95,3 +99,24 @@ def join(device: str) -> Iterator[World]:
         yield world
     finally:
         distributed.destroy_process_group()
+
+
+def skipped_images(batches: Batches, world: World) -> list[str]:
+    """Return the names of unreadable image files over all ranks, each once.
+
+    Every rank must call it: where they are too many it raises on all of them.
+    """
+    if not isinstance(batches, FromFiles):
+        return []
+    names = list(dict.fromkeys(name for own in world.gather(batches.skipped) for name in own))
+    batches.refuse_too_many(names)
+    return names
+
+
+def restore_skipped(batches: Batches, names: Sequence[str]) -> None:
+    """Count the files again that a run had skipped where it was stopped, also those that can be read by now.
+
+    Metrics are those of a run that never stopped.
+    """
+    if isinstance(batches, FromFiles):
+        batches.skipped = list(names)

@@ -20,32 +20,34 @@ from acdc import methods
 from acdc.core.result import Result, StateDict, finetune_dense, to_cpu, write_safetensors
 from acdc.data.random_labels import save_indices
 from acdc.flops.uses import forward_uses
+from acdc.io import write_json
 from acdc.measure.dynamics import count_model
 from acdc.recipes.schema import Recipe
-from acdc.runs import folder, predictions
-from acdc.runs.checkpoint import Found, MismatchError
-from acdc.runs.decode import decode, require
+from acdc.runs import predictions
+from acdc.runs.checkpoint import Checkpoint, MismatchError
+from acdc.runs.folder import BASELINE, DENSE, FINETUNED, SPARSE, RunFolder
+from acdc.runs.json_files import require
 from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunConfig, RunResult
-from acdc.train import environment
+from acdc.train import hardware
 from acdc.train.console import Console
-from acdc.train.evaluate import evaluate
+from acdc.train.distributed import skipped_images
+from acdc.train.evaluate import evaluate, recalibrate
+from acdc.train.execution import Setting
 from acdc.train.loading import LoadedData
 from acdc.train.prepare import STAGE_TITLES, PreparedRun
-from acdc.train.recalibrate import recalibrate
-from acdc.train.setting import Setting
-from acdc.train.skipped import skipped
 from acdc.train.stage import Stage
+from acdc.typed_data import decode
 
 _FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 8 MB each
 
 
 def run(
-    prepared: PreparedRun, setting: Setting, out: Path, console: Console, *, resume: Found | None = None
+    prepared: PreparedRun, setting: Setting, out: Path, console: Console, *, resume: Checkpoint | None = None
 ) -> list[ModelResult]:
     """Run every stage that is left, and write the folder `out`."""
     recipe, data = prepared.recipe, prepared.data
-    start, by_first = time.perf_counter(), setting.world.by_first
-    by_first(lambda: _begin(prepared, setting, out, resume))
+    start, on_rank_zero = time.perf_counter(), setting.world.on_rank_zero
+    on_rank_zero(lambda: _begin(prepared, setting, out, resume))
     before = resume.state["extra"]["seconds"] if resume else 0.0
     outcomes = [decode(ModelResult, row) for row in resume.state["extra"]["outcomes"]] if resume else []
     with reproducible(recipe, setting.device):
@@ -56,7 +58,7 @@ def run(
         seconds=time.perf_counter() - start + before,
         unreadable_test_images=unreadable(outcomes, data.loaders.test.samples),
     )
-    by_first(lambda: folder.write_json(out / "result.json", asdict(result)))
+    on_rank_zero(lambda: write_json(RunFolder(out).result, asdict(result)))
     return outcomes
 
 
@@ -71,12 +73,12 @@ def _stages(
     setting: Setting,
     out: Path,
     console: Console,
-    resume: Found | None,
+    resume: Checkpoint | None,
     outcomes: list[ModelResult],
     began: float,
 ) -> Iterator[ModelResult]:
     recipe, data = prepared.recipe, prepared.data
-    by_first, result = setting.world.by_first, None
+    on_rank_zero, result = setting.world.on_rank_zero, None
     uses: dict[str, float] = {}
     for index, (name, planned) in enumerate(prepared.plan.items()):
         if resume and index < resume.state["stage"]:
@@ -97,23 +99,23 @@ def _stages(
             stage.epoch = planned.first  # the final phase's epochs and rates, wherever the best twin is from
             stage.save()
         for row in stage.run():
-            by_first(partial(_tell, row, stage, setting, out, console))
+            on_rank_zero(partial(_tell, row, stage, setting, out, console))
         result = _finish(stage)
         made: dict[str, predictions.Made] = {}
         for title, file, weights in _recalibrated(_models(stage, result), stage, data, setting):
-            masks = result.masks if result and file == "sparse.safetensors" else {}
+            masks = result.masks if result and file == SPARSE else {}
             outcome, said = _measured(title, file, weights, stage, data, setting, uses, masks)
-            by_first(partial(write_safetensors, {out / file: weights}))
+            on_rank_zero(partial(write_safetensors, {out / file: weights}))
             if said is not None:
                 made[Path(file).stem] = predictions.Made(said, tuple(data.loaders.test.unread))
             yield outcome
         if made:
-            by_first(partial(predictions.add, out, made))
+            on_rank_zero(partial(predictions.add, out, made))
         if result:
-            by_first(partial(write_safetensors, {out / "masks.safetensors": result.masks}))
+            on_rank_zero(partial(write_safetensors, {RunFolder(out).masks: result.masks}))
 
 
-def _take_up(stage: Stage, resume: Found) -> None:
+def _take_up(stage: Stage, resume: Checkpoint) -> None:
     try:
         stage.load_state_dict(resume.state)
     except ValueError as error:
@@ -123,9 +125,7 @@ def _take_up(stage: Stage, resume: Found) -> None:
 
 def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Console) -> None:
     """Of an epoch that has ended: on disk first."""
-    folder.append(out / "metrics.jsonl", row)
-    if stage.phase_end:
-        folder.append(out / "phases.jsonl", stage.phase_end)
+    RunFolder(out).append(row, stage.phase_end)
     console.epoch(row)
     for sink in setting.sinks:
         sink(row)
@@ -153,19 +153,24 @@ def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, Sta
     """Title, file and weights of what a stage leaves."""
     if result is None:
         title, file = {
-            "dense": (STAGE_TITLES["dense"], "baseline"),
-            "finetune": ("dense twin, fine-tuned", "finetuned"),
+            "dense": (STAGE_TITLES["dense"], BASELINE),
+            "finetune": ("dense twin, fine-tuned", FINETUNED),
         }[stage.name]
-        yield title, f"{file}.safetensors", to_cpu(stage.model.state_dict())
+        yield title, file, to_cpu(stage.model.state_dict())
     else:
-        title, file = f"{methods.find(stage.recipe.method.name).title()}, sparse", "sparse"
-        yield title, "sparse.safetensors", result.sparse
+        title, file = f"{methods.find(stage.recipe.method.name).title()}, sparse", SPARSE
+        yield title, file, result.sparse
     if stage.best_weights is not None:
-        yield f"{title}, best", f"{file}-best.safetensors", stage.best_weights
+        yield f"{title}, best", _suffixed(file, "best"), stage.best_weights
     if stage.ema is not None:
-        yield f"{title}, average", f"{file}-ema.safetensors", to_cpu(stage.ema.module.state_dict())
+        yield f"{title}, average", _suffixed(file, "ema"), to_cpu(stage.ema.module.state_dict())
     if result is not None and result.dense is not None:
-        yield f"{methods.find(stage.recipe.method.name).title()}, dense twin", "dense.safetensors", result.dense
+        yield f"{methods.find(stage.recipe.method.name).title()}, dense twin", DENSE, result.dense
+
+
+def _suffixed(file: str, suffix: str) -> str:
+    path = Path(file)
+    return f"{path.stem}-{suffix}{path.suffix}"
 
 
 def _recalibrated(
@@ -178,9 +183,8 @@ def _recalibrated(
             model = data.new_model(stage.recipe).to(setting.device)
             model.load_state_dict(weights)
             recalibrate(model, data.loaders.train, precision=stage.recipe.train.precision, setting=setting)
-            skipped(data.loaders.train, setting.world)
-            named = f"{file.removesuffix('.safetensors')}-recalibrated.safetensors"
-            yield f"{title}, BN recalibrated", named, to_cpu(model.state_dict())
+            skipped_images(data.loaders.train, setting.world)
+            yield f"{title}, BN recalibrated", _suffixed(file, "recalibrated"), to_cpu(model.state_dict())
 
 
 def _measured(
@@ -201,8 +205,8 @@ def _measured(
     score = evaluate(model, data.loaders.test, stage.recipe, setting, logits)
     found = count_model(model, uses)
     norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
-    final = file in ("baseline.safetensors", "sparse.safetensors", "finetuned.safetensors")
-    best = stage.best if final else stage.best_twin if file == "dense.safetensors" else None
+    final = file in (BASELINE, SPARSE, FINETUNED)
+    best = stage.best if final else stage.best_twin if file == DENSE else None
     outcome = ModelResult(
         model=title,
         file=file,
@@ -226,15 +230,15 @@ def _biases(model: torch.nn.Module) -> int:
     return sum(m.bias.numel() for m in model.modules() if isinstance(m, kinds) and m.bias is not None)
 
 
-def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Found | None) -> None:
+def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Checkpoint | None) -> None:
     """Write what a folder says before the first step: its labels, and config.json."""
     recipe, data, method = prepared.recipe, prepared.data, prepared.method
     if data.images and data.images.corrupted:
-        save_indices(data.images, out / "labels.json")
+        save_indices(data.images, RunFolder(out).labels)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    where = environment.describe(setting.device)
+    where = hardware.describe(setting.device)
     if resume:
-        config = dict(require(RunConfig, out / "config.json").settings)
+        config = dict(require(RunConfig, RunFolder(out).config).settings)
         config["recipe"] = recipe.to_dict()  # what may change, such as data.bad_limit, holds from here on
         config.setdefault("resumed", []).append({"at": now, "from": resume.path.name, **where})
     else:
@@ -254,7 +258,7 @@ def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Found | N
             "processes": setting.world.size,
             **where,
         }
-    folder.write_json(out / "config.json", config)
+    write_json(RunFolder(out).config, config)
 
 
 @contextlib.contextmanager

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acdc.errors import UsageError
+from acdc.io import write_json
 from acdc.recipes.schema import Recipe
-from acdc.runs import checkpoint, folder
-from acdc.runs.decode import read_object, require
+from acdc.runs import checkpoint
+from acdc.runs.folder import RunFolder
+from acdc.runs.json_files import read_object, require
 from acdc.runs.records import RunResult
 from acdc.train import stopping
-from acdc.train.environment import cores
+from acdc.train.hardware import cores
 from acdc.train.resume import resume_command
 from acdc.train.stopping import StopRequest
 
@@ -42,12 +44,12 @@ class Job:
 
     @property
     def done(self) -> bool:
-        return (self.folder / "result.json").is_file()
+        return RunFolder(self.folder).complete
 
     @property
     def resumable(self) -> bool:
         """True if there is a checkpoint to resume from."""
-        return checkpoint.any_in(self.folder / "checkpoints")
+        return checkpoint.any_in(RunFolder(self.folder).checkpoints)
 
 
 def read_jobs(text: str) -> int:
@@ -60,8 +62,8 @@ def read_jobs(text: str) -> int:
 def make_folder(recipe: Recipe, path: Path) -> None:
     """Make a folder from which `acdc train --resume` starts this recipe; leave one that has begun as it is."""
     path.mkdir(parents=True, exist_ok=True)
-    if not (path / "config.json").is_file():
-        folder.write_json(path / "config.json", {"recipe": recipe.to_dict()})
+    if not RunFolder(path).begun:
+        write_json(RunFolder(path).config, {"recipe": recipe.to_dict()})
 
 
 @dataclass(frozen=True)
@@ -167,16 +169,17 @@ def _command(options: "RunOptions", job: Job) -> list[str]:
 def train_seeds(recipe: Recipe, options: "RunOptions", out: Path, at_once: int, train: TrainSeed) -> int:
     """Train every seed that has no result yet; then print mean ± standard deviation over all of them."""
     seeds, first, hint = recipe.run.seeds, options.world.first, resume_command(out, options.world.size)
-    jobs = {seed: Job(f"seed {seed}", out / f"seed-{seed}") for seed in seeds}
+    run = RunFolder(out)
+    jobs = {seed: Job(f"seed {seed}", run.seed(seed).path) for seed in seeds}
     left = [seed for seed, job in jobs.items() if not job.done]
 
     def begin() -> None:
-        config = read_object(out / "config.json") or {"command": "train"}
-        folder.write_json(out / "config.json", {**config, "recipe": recipe.to_dict(), "root": options.absolute_root})
+        config = read_object(run.config) or {"command": "train"}
+        write_json(run.config, {**config, "recipe": recipe.to_dict(), "root": options.absolute_root})
         for seed in left:
             make_folder(recipe.with_seed(seed), jobs[seed].folder)
 
-    options.world.by_first(begin)
+    options.world.on_rank_zero(begin)
     if at_once > 1:
         print(f"{len(left)} seeds, {at_once} at a time; each one's output is in {out}/seed-N.log", flush=True)
         code = run_all(list(jobs.values()), options, at_once, hint).code
@@ -206,7 +209,7 @@ def _train_in_turn(jobs: dict[int, Job], recipe: Recipe, options: "RunOptions", 
 
 
 def _summarise(out: Path, seeds: tuple[int, ...]) -> None:
-    results = [require(RunResult, out / f"seed-{seed}" / "result.json") for seed in seeds]
+    results = [require(RunResult, RunFolder(out).seed(seed).result) for seed in seeds]
     models = []
     print(f"\nTest accuracy, mean ± standard deviation over seeds {', '.join(map(str, seeds))}")
     for same in zip(*(result.models for result in results), strict=True):
@@ -214,4 +217,4 @@ def _summarise(out: Path, seeds: tuple[int, ...]) -> None:
         mean, std = statistics.fmean(values), statistics.stdev(values)
         models.append({"model": same[0].model, "test_accuracy": mean, "std": std, "values": values})
         print(f"  {same[0].model:<24} {100 * mean:.2f} ± {100 * std:.2f} %")
-    folder.write_json(out / "result.json", {"seeds": list(seeds), "models": models})
+    write_json(RunFolder(out).result, {"seeds": list(seeds), "models": models})

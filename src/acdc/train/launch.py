@@ -5,32 +5,33 @@ from pathlib import Path
 
 from acdc.data.images import BadImagesError, WorkerError
 from acdc.errors import UsageError
-from acdc.integrity import IntegrityError
+from acdc.io import IntegrityError
 from acdc.methods.base import Base
 from acdc.methods.learned import Learned
 from acdc.recipes.paper import beside, row_for
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, folder
-from acdc.runs.checkpoint import CheckpointError, FormatError, Found, MismatchError, NoCheckpointError
+from acdc.runs.checkpoint import Checkpoint, CheckpointError, FormatError, MismatchError, NoCheckpointError
+from acdc.runs.folder import DENSE, RunFolder
 from acdc.runs.records import ModelResult
 from acdc.sparsity.layers import Layers
 from acdc.train import experiment, sinks, stopping
 from acdc.train.console import Console, open_console
 from acdc.train.distributed import World
-from acdc.train.finite import DivergedError
+from acdc.train.divergence import DivergedError
+from acdc.train.execution import Setting
 from acdc.train.prepare import PreparedRun
 from acdc.train.resume import epochs_done, find_checkpoint, resume_command
-from acdc.train.setting import Setting
 from acdc.train.stopping import StopRequest
 
 
 def train_run(run: PreparedRun, out: Path, stop: StopRequest, *, resume_from: Path) -> int:
     """Train one seed in `out` and return the exit code. `resume_from` is the folder to name in a hint how to resume."""
     world, data = run.world, run.data
-    lock = world.by_first(lambda: _lock(out))  # a number that means something on rank 0
+    lock = world.on_rank_zero(lambda: _lock(out))  # a number that means something on rank 0
     try:
         # All ranks take rank 0's answer: it writes the file next, and a rank that looked later would go another way.
-        began = world.by_first(lambda: (out / "config.json").is_file())
+        began = world.on_rank_zero(lambda: RunFolder(out).begun)
         resume, notes = find_checkpoint(run, out) if began else (None, [])
         with (
             sinks.opened(run.options.log if world.first else (), run.recipe, out) as logs,
@@ -39,7 +40,7 @@ def train_run(run: PreparedRun, out: Path, stop: StopRequest, *, resume_from: Pa
             setting = Setting(
                 device=run.device,
                 execution=run.execution,
-                checkpoints=out / "checkpoints",
+                checkpoints=RunFolder(out).checkpoints,
                 world=world,
                 stop=stop,
                 watch=console.watch,
@@ -73,7 +74,7 @@ def _lock(out: Path) -> int:
 # How a run begins
 
 
-def introduce(console: Console, run: PreparedRun, out: Path, resume: Found | None) -> None:
+def introduce(console: Console, run: PreparedRun, out: Path, resume: Checkpoint | None) -> None:
     recipe, method, device = run.recipe, run.method, run.device
     console.say(f"{run.data.name}: {run.facts}")
     for note in run.data.notes:
@@ -97,7 +98,7 @@ def introduce(console: Console, run: PreparedRun, out: Path, resume: Found | Non
         console.say(f"dense training, {recipe.epochs} epochs; seed {seed}")
     if resume:
         for reason in resume.skipped:
-            console.say(f"Skipped a checkpoint, {reason}; renamed it to *{checkpoint.ASIDE}.")
+            console.say(f"Skipped a checkpoint, {reason}; renamed it to *{checkpoint.DAMAGED}.")
         console.say(f"Resuming from {resume.path}.")
     console.say(f"folder: {out}\n")
 
@@ -145,7 +146,7 @@ def show_results(console: Console, recipe: Recipe, outcomes: list[ModelResult], 
     for outcome in outcomes:
         if not (best := outcome.best):
             continue
-        if outcome.file == "dense.safetensors":
+        if outcome.file == DENSE:
             console.say(
                 f"{outcome.model}: of epoch {best.epoch + 1}, the best of the dense phases, chosen on the "
                 f"{best.chosen_on} set"

@@ -16,9 +16,9 @@ from acdc.data.random_labels import corrupt
 from acdc.errors import ArgumentError, UsageError
 from acdc.measure.memorization import Memorization
 from acdc.recipes.schema import Recipe
-from acdc.train import environment
+from acdc.train import hardware
 from acdc.train.distributed import World
-from acdc.train.setting import Loaders
+from acdc.train.execution import Loaders
 
 _EVALUATION_BATCH = 1000  # images of 32 x 32; fewer where they are larger
 
@@ -241,7 +241,7 @@ def _load_folder(
         if value := getattr(settings, key):
             refused = "images read from folders have no such setting"
             raise ArgumentError(f"data.{key}", received=value, allowed=refused, instead="leave it out")
-    workers = workers if workers is not None else max(1, environment.cores() // world.size)
+    workers = workers if workers is not None else max(1, hardware.cores() // world.size)
     shared: dict[str, Any] = {
         "device": device,
         "seed": recipe.run.seeds[0],

@@ -8,6 +8,7 @@ from typing import Any
 from acdc.errors import UsageError
 from acdc.recipes.schema import Recipe
 from acdc.runs import predictions
+from acdc.runs.folder import RunFolder
 from acdc.runs.predictions import Kept, Source
 from acdc.train import saved_models
 from acdc.train.loading import LoadedData
@@ -65,7 +66,7 @@ def labels(models: Iterable[SavedModel]) -> dict[Path, str]:
 def _model(text: str) -> SavedModel:
     path = Path(text)
     where = saved_models.run_folder(path)
-    if not (where / "config.json").is_file():
+    if not RunFolder(where).begun:
         raise UsageError([f"{text}: {saved_models.why_no_run(path, where)}"])
     recipe = saved_models.trained_recipe(where)
     test = saved_models.read_config(where).data.test
@@ -135,12 +136,12 @@ def refuse_other_data(a: SavedModel, b: SavedModel) -> None:
         if a.kept and b.kept and a.kept.unread != b.kept.unread:
             older = a if a.kept.unread else b
             problems.append(
-                f"if they can be read by now, remove {older.where / predictions.FILE}: its models are run again"
+                f"if they can be read by now, remove {RunFolder(older.where).predictions}: its models are run again"
             )
         raise UsageError(problems)
     for model in (a, b):
         if model.kept and (why := model.kept.why_unknown(model.test)):
-            raise UsageError([f"{model.where / predictions.FILE}: {why}; remove it"])
+            raise UsageError([f"{RunFolder(model.where).predictions}: {why}; remove it"])
 
 
 def other_training(a: SavedModel, b: SavedModel) -> str | None:
@@ -179,5 +180,5 @@ def refuse_other_images(models: Iterable[SavedModel], data: LoadedData, seen: in
             raise ValueError(
                 f"{model}: its kept predictions do not cover the test images that can be read now (could not be read "
                 f"then: {predictions.without(then)}; now: {predictions.without(now)}); to run it again, remove "
-                f"{model.where / predictions.FILE}"
+                f"{RunFolder(model.where).predictions}"
             )

@@ -20,7 +20,7 @@ from acdc.recipes.fit import build_skeleton
 from acdc.recipes.schema import Recipe
 from acdc.recipes.validate import validate
 from acdc.sparsity.layers import Layers
-from acdc.train import environment, loading, step
+from acdc.train import execution, hardware, loading, precision
 from acdc.train.console import Plan, Planned
 from acdc.train.distributed import World
 from acdc.train.loading import DataFacts, LoadedData
@@ -85,10 +85,10 @@ class PreparedRun:
         return plan_stages(self.recipe)
 
     @cached_property
-    def execution(self) -> step.Execution:
+    def execution(self) -> execution.Execution:
         """Choose how the steps run: compiled, replayed from CUDA graphs, or neither."""
         steps = sum(len(stage.kinds) for stage in self.plan.values()) * self.steps_per_epoch
-        return step.choose(self.recipe.train, self.device, steps=steps, world=self.world.size)
+        return execution.choose(self.recipe.train, self.device, steps=steps, world=self.world.size)
 
     @cached_property
     def skeleton(self) -> nn.Module:
@@ -207,7 +207,7 @@ def concern_data(mistakes: Iterable[Finding]) -> bool:
 
 def unsupported(recipe: Recipe, device: torch.device, *, resuming: bool = False) -> list[str]:
     """Return what this device cannot do."""
-    why = step.unsupported(recipe.train.precision, device, begun=resuming)
+    why = precision.unsupported(recipe.train.precision, device, begun=resuming)
     return [f'train.precision = "{recipe.train.precision}": {why}'] if why else []
 
 
@@ -228,7 +228,7 @@ def _check(
         unread=not known,
         begun=resuming,
         method_table=method_table,
-        cpu_cores=environment.cores() if draft.device.type == "cpu" else None,
+        cpu_cores=hardware.cores() if draft.device.type == "cpu" else None,
     )
     wrong = [str(finding) for finding in found if finding.level == "error"]
     surprising = [str(finding) for finding in found if finding.level == "warning"]
@@ -245,7 +245,7 @@ def _check(
 
 
 def _too_many_threads(recipe: Recipe, device: torch.device) -> list[str]:
-    threads, cores = recipe.train.threads, environment.cores()
+    threads, cores = recipe.train.threads, hardware.cores()
     if device.type != "cpu" or threads <= cores:
         return []
     advice = f"set {cores} or less, or 0 for torch's own choice"

@@ -9,8 +9,8 @@ from acdc.recipes import load as recipes
 from acdc.recipes.findings import RecipeError
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences, folder
-from acdc.runs.checkpoint import CheckpointError, Found
-from acdc.runs.contents import check_contents
+from acdc.runs.checkpoint import Checkpoint, CheckpointError, check_contents
+from acdc.runs.folder import RunFolder, Trimmed
 from acdc.train import saved_models
 from acdc.train.distributed import World
 from acdc.train.prepare import PreparedRun
@@ -27,10 +27,10 @@ def resume_command(out: Path, processes: int = 1) -> str:
 
 def read_interrupted(out: Path, settings: Sequence[str]) -> tuple[Recipe, str | None]:
     """Read the recipe of a run that was interrupted, with `settings` changed, and where its data lay."""
-    if not (out / "config.json").is_file():
+    if not RunFolder(out).begun:
         raise UsageError([f"--resume {out}: this folder holds no run (no config.json); type the run's folder"])
-    if (out / "result.json").is_file():
-        raise UsageError([f"--resume {out}: this run is complete; its table is in {out / 'result.json'}"])
+    if RunFolder(out).complete:
+        raise UsageError([f"--resume {out}: this run is complete; its table is in {RunFolder(out).result}"])
     config = saved_models.read_config(out)
     try:
         return recipes.from_dict(config.recipe.settings, settings), config.root
@@ -38,7 +38,7 @@ def read_interrupted(out: Path, settings: Sequence[str]) -> tuple[Recipe, str | 
         raise UsageError([f"--resume {out}:", *error.problems]) from None
 
 
-def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Found | None, list[str]]:
+def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Checkpoint | None, list[str]]:
     """Return the checkpoint to resume from, None where the run stopped before its first; and what to warn of then.
 
     Epochs after it are dropped from the metrics, and damaged checkpoints after it are renamed.
@@ -48,10 +48,10 @@ def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Found | None, list[str
         raise UsageError(
             [f"--resume {out}: its data have changed: {difference}; put them back (--data DIR), or start a new run"]
         )
-    if not checkpoint.any_in(out / "checkpoints"):
-        lost = _trim_metrics(out, stages, None, world)
+    if not checkpoint.any_in(RunFolder(out).checkpoints):
+        lost = _trim_metrics(out, run, None).dropped
         return None, [f"there is no checkpoint to resume from: {lost} epochs are trained again"] if lost else []
-    newest = find_newest(out / "checkpoints", world)
+    newest = find_newest(RunFolder(out).checkpoints, world)
     check_contents(newest.path, newest.state)
     extra = newest.state["extra"]
     if difference := differences.first(extra["recipe"], recipe.to_dict()):
@@ -76,12 +76,12 @@ def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Found | None, list[str
                 f"{resume_command(out, extra['world'])}"
             ]
         )
-    _trim_metrics(out, stages, newest, world)
-    world.by_first(lambda: checkpoint.set_aside(newest))
-    return newest, []
+    warning = _trim_metrics(out, run, newest).warning()
+    world.on_rank_zero(lambda: checkpoint.set_aside(newest))
+    return newest, [warning] if warning else []
 
 
-def find_newest(checkpoints: Path, world: World) -> Found:
+def find_newest(checkpoints: Path, world: World) -> Checkpoint:
     """Read the newest whole checkpoint on every rank; where one rank cannot, the error is raised on all of them.
 
     Damaged ones are not renamed here: a rank that looks later would not see what the others saw.
@@ -97,7 +97,7 @@ def find_newest(checkpoints: Path, world: World) -> Found:
     return newest
 
 
-def epochs_done(run: PreparedRun, resume: Found | None) -> int:
+def epochs_done(run: PreparedRun, resume: Checkpoint | None) -> int:
     """Count the epochs, over all stages, that need not run again."""
     if resume is None:
         return 0
@@ -105,10 +105,11 @@ def epochs_done(run: PreparedRun, resume: Found | None) -> int:
     return sum(len(planned.kinds) for planned in stages[:stage]) + resume.state["epoch"] - stages[stage].first
 
 
-def _trim_metrics(out: Path, stages: Sequence[str], resume: Found | None, world: World) -> int:
-    """Drop the epochs that will run again from the metrics, and return how many they are."""
+def _trim_metrics(out: Path, run: PreparedRun, resume: Checkpoint | None) -> Trimmed:
+    """Drop the epochs that will run again from the metrics, and return how many they are and which are missing."""
     stage, epochs = (resume.state["stage"], resume.state["epoch"]) if resume else (-1, 0)
+    stages = {name: range(planned.first, planned.first + len(planned.kinds)) for name, planned in run.plan.items()}
     try:
-        return world.by_first(lambda: folder.trim_metrics(out, stages, stage, epochs))
+        return run.world.on_rank_zero(lambda: folder.trim_metrics(out, stages, stage, epochs))
     except ValueError as error:
         raise UsageError([f"--resume {out}: {error}"]) from None

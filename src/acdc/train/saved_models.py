@@ -9,27 +9,27 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from acdc import integrity
+from acdc import io
 from acdc.errors import UsageError
 from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import ModelCounts, count_model
 from acdc.recipes import load as recipes
 from acdc.recipes.findings import RecipeError
 from acdc.recipes.schema import Recipe
-from acdc.runs import checkpoint, differences, predictions
-from acdc.runs.checkpoint import CheckpointError
-from acdc.runs.contents import check_contents
-from acdc.runs.decode import RecordError, read
+from acdc.runs import checkpoint, differences
+from acdc.runs.checkpoint import CheckpointError, check_contents
+from acdc.runs.folder import RunFolder
+from acdc.runs.json_files import RecordError, read
 from acdc.runs.records import RunConfig, RunResult
 from acdc.train.evaluate import Score, evaluate
+from acdc.train.execution import Setting
 from acdc.train.experiment import reproducible
 from acdc.train.loading import LoadedData
+from acdc.train.precision import with_supported_precision
 from acdc.train.prepare import PreparedRun, RunOptions, load_data
-from acdc.train.setting import Setting
-from acdc.train.step import Execution, computable
+from acdc.train.step import Execution
 
 FILES = (".safetensors", ".pt")
-_NO_MODELS = ("masks.safetensors", predictions.FILE)
 
 
 class SavedModelError(ValueError):
@@ -49,7 +49,7 @@ def run_folder(path: Path) -> Path:
 
 def read_config(run: Path) -> RunConfig:
     """Read what a run wrote about itself, or raise a UsageError."""
-    config = read(RunConfig, run / "config.json")
+    config = read(RunConfig, RunFolder(run).config)
     if config is None:
         raise UsageError([f"RUN {run}: {why_no_run(run, run)}"])
     return config
@@ -65,12 +65,12 @@ def trained_recipe(run: Path) -> Recipe:
 
 def model_files(run: Path) -> list[str]:
     """List the files of a run's models, checkpoints apart."""
-    return [path.name for path in sorted(run.glob("*.safetensors")) if path.name not in _NO_MODELS]
+    return RunFolder(run).models()
 
 
 def checkpoint_hint(run: Path) -> str:
     """Return what to type where there is no model; "" where there is no checkpoint either."""
-    newest = sorted((run / "checkpoints").glob("*.pt"))[-1:]
+    newest = sorted(RunFolder(run).checkpoints.glob("*.pt"))[-1:]
     return f"type a checkpoint, such as {newest[0]}" if newest else ""
 
 
@@ -105,7 +105,7 @@ def load_run_data(run: Path, recipe: Recipe, options: RunOptions) -> LoadedData:
 
 def reopen_run(run: Path, trained: Recipe, options: RunOptions) -> PreparedRun:
     """Prepare a run whose models are to be evaluated, in fp32 where the device does not support its precision."""
-    recipe = computable(trained, options.device)
+    recipe = with_supported_precision(trained, options.device)
     loaded = load_run_data(run, recipe, options)
     return PreparedRun(recipe=recipe, options=options, facts=loaded.facts, loaded=loaded)
 
@@ -132,7 +132,7 @@ def measure_models(run: Path, files: Sequence[str], prepared: PreparedRun, probl
 
 def _measure(run: Path, files: Sequence[str], prepared: PreparedRun, problems: list[str]) -> Iterator[Measurement]:
     device, data = prepared.device, prepared.data
-    setting = Setting(device=device, execution=Execution(False, False, ()), checkpoints=run / "checkpoints")
+    setting = Setting(device=device, execution=Execution(False, False, ()), checkpoints=RunFolder(run).checkpoints)
     uses: dict[str, float] = {}
     for name in files:
         model = prepared.new_model().to(device)
@@ -148,7 +148,7 @@ def _measure(run: Path, files: Sequence[str], prepared: PreparedRun, problems: l
 
 def read_accuracies(run: Path) -> tuple[dict[str, float], str]:
     """Read the accuracies that a run wrote, by file; and why there are none."""
-    path = run / "result.json"
+    path = RunFolder(run).result
     if not path.is_file():
         return {}, f"{path} is not there: the run is not complete; resume it with: acdc train --resume {run}"
     try:
@@ -173,13 +173,13 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 def _read_model(path: Path) -> Mapping[str, torch.Tensor]:
     try:
-        integrity.verify_safetensors(path)
+        io.verify_safetensors(path)
     except FileNotFoundError:
         names = ", ".join(model_files(path.parent)) or "none"
         raise SavedModelError(f"{path}: there is no such file; the folder's models are {names}") from None
-    except integrity.UnsealedError as error:
+    except io.UnsealedError as error:
         print(f"note: {error}; its weights are not verified")
-    except integrity.IntegrityError as error:
+    except io.IntegrityError as error:
         raise SavedModelError(f"{error}; restore the file from a copy, or train the run again") from None
     except OSError as error:
         raise SavedModelError(f"{path}: could not be read ({error.strerror or error})") from None

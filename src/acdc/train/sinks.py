@@ -8,9 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from acdc.io import write_json
 from acdc.recipes.schema import Recipe
-from acdc.runs import folder
-from acdc.runs.decode import read
+from acdc.runs.folder import RunFolder
+from acdc.runs.json_files import read
 from acdc.runs.records import EpochRow, LogNames
 
 log = logging.getLogger("acdc")
@@ -102,12 +103,12 @@ def _trackio(recipe: Recipe, out: Path) -> Iterator[Sink]:
 
 def _kept(out: Path) -> dict[str, str]:
     """What each service calls this run: one that is resumed goes on there, too."""
-    held = read(LogNames, out / "logs.json")
+    held = read(LogNames, RunFolder(out).logs)
     return dict(held.names) if held else {}
 
 
 def _keep(out: Path, service: str, name: str) -> None:
-    folder.write_json(out / "logs.json", _kept(out) | {service: name})
+    write_json(RunFolder(out).logs, _kept(out) | {service: name})
 
 
 _OPENERS: dict[str, Callable[[Recipe, Path], Any]] = {

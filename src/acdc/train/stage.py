@@ -36,18 +36,15 @@ from acdc.runs import checkpoint
 from acdc.runs.records import EpochRow
 from acdc.schedule import Duration
 from acdc.sparsity.prunable import find_prunable
-from acdc.structure import check_optimizer, check_tensors
 from acdc.train import optim
+from acdc.train.distributed import restore_skipped, skipped_images
+from acdc.train.divergence import DivergedError, not_finite
 from acdc.train.evaluate import Score, evaluate
-from acdc.train.finite import DivergedError, not_finite
-from acdc.train.rates import Rates
-from acdc.train.rows import Live
-from acdc.train.scaling import Scaler
-from acdc.train.setting import Loaders, Setting
-from acdc.train.skipped import recall, skipped
-from acdc.train.step import Step, Totals, autocast, compiled
+from acdc.train.execution import Loaders, Progress, Setting
+from acdc.train.optim import Rates
+from acdc.train.precision import Scaler
+from acdc.train.step import Step, Totals, TotalsReader, autocast, compiled
 from acdc.train.stopping import Stopped
-from acdc.train.watch import Watch
 
 _LONG_STARTUP = 5.0  # seconds until the first step is done, from which on they are told
 _ASK_OTHERS = 20  # steps between two times that ranks tell each other what each has met
@@ -129,7 +126,7 @@ class Stage:
 
     def _train_epoch(self, start: float) -> None:
         self.model.train()
-        watch, began, first = Watch(self.totals), time.monotonic(), self.batch
+        reader, began, first = TotalsReader(self.totals), time.monotonic(), self.batch
         each, clip = self.loaders.train.steps, self.recipe.train.clip_norm
         for images, labels in self.loaders.train.batches(self.epoch, self.batch):
             lr = self.rates.at(self._rate_step())
@@ -163,10 +160,10 @@ class Stage:
             if self.scaler and self.sparsifier and self.sparsifier.step != self.step:
                 self.sparsifier.set_step(self.step)  # a step GradScaler skipped is a step of the schedule all the same
             self.seconds = time.perf_counter() - start
-            if (sums := watch.look()) is not None:
+            if (sums := reader.read()) is not None:
                 self._show(sums, (self.batch - first) / max(1e-9, time.monotonic() - began))
             if self._others_tell():
-                skipped(self.loaders.train, self.setting.world)
+                skipped_images(self.loaders.train, self.setting.world)
                 self._stop_together()
             self._stop_if_asked()
             if self.batch < each and self._due(self.step):
@@ -235,7 +232,7 @@ class Stage:
             validation_accuracy=validation.accuracy if validation else None,
             ema_accuracy=average.accuracy if average else None,
             memorization=self._memorization(test.precision),
-            skipped_images=len(skipped(self.loaders.train, self.setting.world)),
+            skipped_images=len(skipped_images(self.loaders.train, self.setting.world)),
         )
 
     def _judge(self, model: nn.Module, images: Batches, fast: Any) -> Score:
@@ -261,7 +258,7 @@ class Stage:
         train = self.loaders.train
         mean = loss / samples if samples else math.nan
         share, speed = self.batch / train.steps, steps_per_second * train.batch_size
-        self.setting.watch(Live(self.name, self.epoch, share, mean, speed))
+        self.setting.watch(Progress(self.name, self.epoch, share, mean, speed))
 
     def _counts(self, nonzero: Mapping[str, int]) -> bool:
         """Whether this epoch's model is one that the run could end with: in the final phase, at its full sparsity."""
@@ -363,7 +360,7 @@ class Stage:
     def save(self) -> None:
         """Refuses what is not finite, or of too many files: the last checkpoint is always a good one."""
         self._check_finite()
-        unreadable = skipped(self.loaders.train, self.setting.world)
+        unreadable = skipped_images(self.loaders.train, self.setting.world)
         rng = self.setting.world.gather(checkpoint.rng_state())
         totals = self.setting.world.gather(self.totals.values.tolist())
 
@@ -373,7 +370,7 @@ class Stage:
             folder, keep = self.setting.checkpoints, self.recipe.run.keep
             return checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
 
-        self.saved = self.setting.world.by_first(write)
+        self.saved = self.setting.world.on_rank_zero(write)
 
     def state_dict(self) -> StateDict:
         return {
@@ -394,11 +391,21 @@ class Stage:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Take up where `state` was saved, or raise a ValueError that names what does not fit, before anything changes.
-
-        Of the structure of a checkpoint as a whole, contents.py has made sure.
-        """
-        self._check_fit(state)
+        """Resume where `state` was saved; where it does not fit a DataError says so before anything changes."""
+        checkpoint.check_fit(
+            state,
+            epochs=self.epochs,
+            steps_per_epoch=self.loaders.train.steps,
+            model=self.model,
+            optimizer=self.optimizer,
+            optimizer_keeps=optim.state_of_a_parameter(
+                self.recipe.optimizer, self.setting.device, self.recipe.train.precision
+            ),
+            sparsifier=self.sparsifier,
+            scaler=self.scaler,
+            ema=self.ema,
+            dynamics=self.dynamics,
+        )
         self.epoch, self.batch = state["epoch"], state["batch"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -411,40 +418,10 @@ class Stage:
         self.dynamics.load_state_dict(state["dynamics"])
         self.best, self.best_weights = state["best"], state["best_weights"]
         self.seconds = state["seconds"]
-        recall(self.loaders.train, state["skipped_images"])
+        restore_skipped(self.loaders.train, state["skipped_images"])
         rank = min(self.setting.world.rank, len(state["rng"]) - 1)
         checkpoint.set_rng_state(state["rng"][rank])
         self.totals.load(state["totals"][rank])
-
-    def _check_fit(self, state: StateDict) -> None:
-        steps, weights = self.loaders.train.steps, self.model.state_dict()
-        for key, value, most in (("epoch", state["epoch"], self.epochs), ("batch", state["batch"], steps)):
-            if not 0 <= value <= most:
-                raise ValueError(f"{key}: expected 0 to {most}, received {value}")
-        for part, own in (("sparsifier", self.sparsifier), ("scaler", self.scaler), ("ema", self.ema)):
-            if (state[part] is None) != (own is None):
-                raise ValueError(f"{part}: expected {'none' if own is None else 'one'} in this stage")
-        step = state["epoch"] * steps + state["batch"]
-        if self.sparsifier and state["sparsifier"]["step"] != step:
-            raise ValueError(f"sparsifier.step: expected {step}, as epoch and batch say, received another")
-        check_tensors(state["model"], weights, "model")
-        for name, tensor in state["model"].items():
-            if not tensor.isfinite().all():
-                raise ValueError(f"model.{name}: expected finite numbers")
-        kinds = optim.kept_of_a_parameter(self.recipe.optimizer, self.setting.device, self.recipe.train.precision)
-        check_optimizer(state["optimizer"], self.optimizer, "optimizer", kinds)
-        if kinds and step and self.scaler is None:  # whose first steps may all be skipped
-            trained = sum(param.requires_grad for param in self.model.parameters())
-            kept = sum(map(bool, state["optimizer"]["state"].values()))
-            if kept != trained:
-                raise ValueError(f"optimizer.state: expected that of {trained} parameters, received {kept}")
-        if state["sparsifier"] is not None and (twin := state["sparsifier"]["twin"]) is not None:
-            check_optimizer(twin["optimizer"], self.optimizer, "sparsifier.twin.optimizer", kinds)
-        if self.ema is not None:
-            check_tensors(state["ema"], self.ema.state_dict(), "ema")
-        if state["best_weights"] is not None:
-            check_tensors(state["best_weights"], weights, "best_weights")
-        self.dynamics.check_fit(state["dynamics"])
 
 
 def _average(model: nn.Module, decay: float) -> AveragedModel:

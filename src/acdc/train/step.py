@@ -4,11 +4,9 @@ All three compute the same. A batch is trained in `accumulate` parts, whose grad
 """
 
 import copy
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,111 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from acdc.core.sparsifier import Sparsifier
-from acdc.recipes.schema import Recipe, Training
-from acdc.train import bf16
+from acdc.recipes.schema import Training
+from acdc.train.execution import Execution, compiled, without_kernel_search
+from acdc.train.precision import autocast
 
 _WARM = 3  # eager steps before a first capture: cuDNN chooses its kernels, the allocator and the optimizer settle
-_WORTH_COMPILING = 20_000  # steps; compiling takes about a minute
-
-
-@dataclass(frozen=True)
-class Execution:
-    """How steps will run, and why."""
-
-    compile: bool
-    graphs: bool
-    why: tuple[str, ...]
-
-
-def choose(train: Training, device: torch.device, *, steps: int, world: int) -> Execution:
-    """Settle what the recipe leaves to "auto". What was asked for and cannot be is refused."""
-    cuda, toolchain = device.type == "cuda", _toolchain(device)
-    no_graphs = (
-        "they need a GPU" if not cuda
-        else "fp16's GradScaler looks at gradients on the host" if train.precision == "fp16"
-        else "several processes exchange gradients" if world > 1
-        else None
-    )  # fmt: skip
-    if train.cuda_graphs == "on" and no_graphs:
-        raise ValueError(f'train.cuda_graphs = "on": not here, {no_graphs}; write "auto" or "off"')
-    if train.compile == "on" and toolchain:
-        raise ValueError(f'train.compile = "on": not here, {toolchain}; write "auto" or "off"')
-    graphs = train.cuda_graphs != "off" and no_graphs is None
-    why = [f"CUDA graphs: {_why(train.cuda_graphs, graphs, no_graphs or 'steps are launched at once')}"]
-    if train.compile == "auto":
-        reason = toolchain or (
-            "it pays on a GPU only" if not cuda
-            else "several processes" if world > 1
-            else f"{steps:,} steps" if steps >= _WORTH_COMPILING
-            else f"{steps:,} steps do not repay a minute of compiling"
-        )  # fmt: skip
-        compiled = not toolchain and cuda and world == 1 and steps >= _WORTH_COMPILING
-    else:
-        compiled, reason = train.compile == "on", ""
-    why.append(f"torch.compile: {_why(train.compile, compiled, reason)}")
-    if cuda and not train.deterministic:
-        why.append("cuDNN: the first step times several kernels for each layer, and is slow; no later one is")
-    return Execution(compiled, graphs, tuple(why))
-
-
-def _why(said: str, chosen: bool, reason: str) -> str:
-    return f"{'on' if chosen else 'off'} ({'as asked' if said != 'auto' else reason})"
-
-
-def _toolchain(device: torch.device) -> str | None:
-    """What torch.compile lacks on this machine."""
-    if device.type == "cuda" and find_spec("triton") is None:
-        return "triton is not installed"
-    return None if compiler() else "there is no C++ compiler"
-
-
-def compiler() -> str | None:
-    return next((path for name in ("c++", "g++", "clang++", "cc", "gcc") if (path := shutil.which(name))), None)
-
-
-def unsupported(precision: str, device: torch.device, *, begun: bool = False) -> str | None:
-    """Why this device cannot compute in this precision, and what to type instead; None if it can."""
-    if device.type != "cpu":
-        return None
-    if precision == "fp16":
-        return 'it needs a GPU; on a CPU type --set train.precision=bf16, or "fp32"'
-    return bf16.advice(begun=begun) if precision == "bf16" and bf16.crash_on_cpu() else None
-
-
-def computable(recipe: Recipe, device: torch.device) -> Recipe:
-    """The recipe as its model is run on `device`: in fp32 where its own precision is not to be had there. Training is
-    refused instead."""
-    if unsupported(recipe.train.precision, device) is None:
-        return recipe
-    return replace(recipe, train=replace(recipe.train, precision="fp32"))
-
-
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    if precision in ("bf16", "fp16"):
-        return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
-    return nullcontext()
-
-
-@contextmanager
-def without_kernel_search() -> Iterator[None]:
-    """cuDNN takes its best guess at a kernel instead of timing several: for shapes and precisions that come too rarely
-    to repay a search, which takes as long as at the first step."""
-    cudnn = torch.backends.cudnn
-    searching = cudnn.benchmark
-    cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        cudnn.benchmark = searching
-
-
-def compiled(model: nn.Module, execution: Execution) -> Any:
-    """The model, compiled where that was chosen: a graph for each batch size and mode it meets.
-
-    Never one for all sizes, which torch.compile would turn to at the second: training and evaluation have one each.
-    Models of one class share their graphs. Dropout draws what it draws eagerly, which the compiler's own does not.
-    """
-    return torch.compile(model, dynamic=False, options={"fallback_random": True}) if execution.compile else model
+_EVERY = 0.5  # seconds between two looks at the running loss
 
 
 class Totals:
@@ -145,6 +44,29 @@ class Totals:
         sums[2] += samples
         sums[3] *= loss.isfinite()
         sums[4] += sums[3]
+
+
+class TotalsReader:
+    """Asks for the sums about twice a second, and has them a moment later: what is shown is a moment old."""
+
+    def __init__(self, totals: Totals) -> None:
+        self._totals, cuda = totals, totals.values.is_cuda
+        self._copy = torch.zeros(totals.values.shape, pin_memory=cuda)
+        self._event = torch.cuda.Event() if cuda else None
+        self._asked, self._next = False, time.monotonic() + _EVERY
+
+    def read(self) -> list[float] | None:
+        """The sums, if there are new ones."""
+        seen = None
+        if self._asked and (self._event is None or self._event.query()):
+            self._asked, seen = False, self._copy.tolist()
+        if not self._asked and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _EVERY
+            self._copy.copy_(self._totals.values, non_blocking=True)
+            if self._event is not None:
+                self._event.record()
+            self._asked = True
+        return seen
 
 
 class Step:

@@ -1,4 +1,4 @@
-"""Tables on a console: numbers are never cut. Columns without room go on below, beside the first column again."""
+"""Prints tables on a console and never cuts a number: columns without room go on below, beside the first again."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ _WORDS = 24  # characters at which a column of words may wrap
 
 
 def plain(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> Iterator[str]:
-    """Lines of any width, for logs and pipes. The first `text` columns are words, the others numbers."""
+    """Yield lines of any width, for logs and pipes. The first `text` columns are words, the others numbers."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     yield f"\n{title}"
     for row in (header, ["-" * width for width in widths], *rows):
@@ -22,7 +22,7 @@ def plain(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, t
 def show(
     terminal: "Terminal", title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1
 ) -> None:
-    """On a terminal, as wide as it is."""
+    """Print on a terminal, as wide as it is."""
     from rich import box
     from rich.table import Table
 
@@ -42,20 +42,20 @@ def show(
 
 
 def blocks(header: Sequence[str], rows: Sequence[Sequence[str]], text: int, width: int) -> list[list[int]]:
-    """Columns that fit side by side, from left to right; each later block begins with the first column again."""
+    """Return the columns that fit side by side, left to right; each later block begins with the first column again."""
     needed = [_needed(index, header[index], [row[index] for row in rows], text) for index in range(len(header))]
-    found, room = [[0]], width + 1 - needed[0]
+    split, room = [[0]], width + 1 - needed[0]
     for index in range(1, len(header)):
-        if needed[index] > room and len(found[-1]) > 1:
-            found.append([0])
+        if needed[index] > room and len(split[-1]) > 1:
+            split.append([0])
             room = width + 1 - needed[0]
-        found[-1].append(index)
+        split[-1].append(index)
         room -= needed[index]
-    return found
+    return split
 
 
 def _needed(index: int, name: str, cells: Sequence[str], text: int) -> int:
-    """Headers wrap between words, and so do words; a number and its ± stay on a line."""
+    """Return the width a column needs: headers and words wrap between words, a number and its ± stay on a line."""
     longest = max(map(len, cells), default=0)
     if 0 < index < text:
         longest = min(longest, _WORDS)

@@ -9,8 +9,10 @@ from torch import nn
 
 from acdc.recipes.schema import Recipe
 from acdc.train import optim
+from acdc.train.execution import Execution
 from acdc.train.experiment import reproducible
-from acdc.train.step import Execution, Step, Totals, autocast, computable
+from acdc.train.precision import autocast, with_supported_precision
+from acdc.train.step import Step, Totals
 
 _SLOW = 3.0  # seconds a step may take at most; on a CPU a smaller batch is measured instead
 _ENOUGH = 4.0  # seconds of measuring
@@ -36,7 +38,7 @@ def measure(recipe: Recipe, model: nn.Module, shape: tuple[int, ...], classes: i
     """Train `model` for a moment and time it, with CUDA graphs, without compiling."""
     with reproducible(recipe, device):
         try:
-            return _Bench(computable(recipe, device), model, shape, classes, device).run()
+            return _Bench(with_supported_precision(recipe, device), model, shape, classes, device).run()
         except torch.OutOfMemoryError:
             raise TooLargeError from None
 

@@ -23,7 +23,8 @@ from acdc.report.figures.axes import add_panel, count_epochs, hide_x, name_phase
 from acdc.report.figures.chart import Chart, draw_file
 from acdc.report.figures.theme import LIGHT, SMALL
 from acdc.report.read import config_of
-from acdc.runs import decode
+from acdc.runs import json_files
+from acdc.runs.folder import RunFolder
 from acdc.runs.records import EpochRow
 
 PANELS = {"true": "put in their true class", "memorised": "memorised: given their random label"}
@@ -61,7 +62,7 @@ def read_curves(runs: Iterable[Path]) -> list[Curve]:
     stages: dict[tuple[bool, float], dict[int, list[EpochRow]]] = {}  # a baseline may stand in several runs
     for run in runs:
         recipe = load.from_dict(config_of(run).recipe.settings)
-        lines = decode.read_lines(EpochRow, run / "metrics.jsonl")
+        lines = json_files.read_lines(EpochRow, RunFolder(run).metrics)
         rows = [row for row in lines.checked() if row.memorization] if lines else []
         if not rows:
             raise ValueError(f"{run}: its metrics.jsonl holds no memorization; set data.corrupt when training")

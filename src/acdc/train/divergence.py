@@ -1,4 +1,4 @@
-"""What is not a finite number ends a run, and no checkpoint holds it."""
+"""Aborts a run on NaN or Inf, and never lets a checkpoint hold it."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ class DivergedError(ArithmeticError):
 
 
 def not_finite(model: nn.Module, optimizer: Optimizer, sparsifier: Sparsifier | None) -> tuple[str, str] | None:
-    """What is not, of all that the next step reads, in words; and the name of the first. The device is asked once."""
+    """Return what is not finite of all that the next step reads, in words, and its name. The device is asked once."""
     read = [
         (kind, name, tensor.detach())
         for kind, named in (
@@ -31,7 +31,7 @@ def not_finite(model: nn.Module, optimizer: Optimizer, sparsifier: Sparsifier | 
 
 
 def _states(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """Not counts of steps, which may lie on the host."""
+    """Yield what the optimizer keeps, but for counts of steps, which may lie on the host."""
     for name, param in model.named_parameters():
         for key, value in optimizer.state.get(param, {}).items():
             if isinstance(value, Tensor) and value.device == param.device:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from acdc.runs import checkpoint
-from acdc.runs.checkpoint import MismatchError
-from acdc.runs.contents import check_contents
+from acdc.runs.checkpoint import MismatchError, check_contents
 from acdc.train import optim
 from tests.train.problems import outcome, recipe, stage
 
@@ -34,59 +33,67 @@ def first(tensors: dict[Any, Any]) -> Any:
 
 
 WRONG: dict[str, Callable[[State], Any]] = {
-    "state: epoch is missing": lambda state: state.pop("epoch"),
-    "state.batch: expected int, received True": lambda state: state.update(batch=True),
-    "state.model: expected dict": lambda state: state.update(model=[]),
-    "state.model.conv.weight: expected Tensor, received 3": lambda state: state["model"].update({"conv.weight": 3}),
+    "state.epoch is missing": lambda state: state.pop("epoch"),
+    "state.batch = true: expected a whole number": lambda state: state.update(batch=True),
+    "state.model = […]: expected a table": lambda state: state.update(model=[]),
+    "state.model.conv.weight = 3: expected a tensor": lambda state: state["model"].update({"conv.weight": 3}),
     "state.rng: expected 1 ranks, received 2": lambda state: state["rng"].append(state["rng"][0]),
     "state.totals[0]: expected 5 numbers, received 4": lambda state: state["totals"][0].pop(),
-    "state.rng[0].python: expected 3 items, received 2": lambda state: state["rng"][0].update(python=(3, (1,))),
-    "state.extra: world is missing": lambda state: state["extra"].pop("world"),
-    "state.extra.recipe.lr: expected plain data": lambda state: state["extra"]["recipe"].update(lr=torch.ones(2)),
-    "state.extra.outcomes[0]: dense_flops, file, flops and 5 more are missing": (
-        lambda state: state["extra"]["outcomes"].append({})
-    ),
-    "state.sparsifier.history[0].step: expected int": lambda state: state["sparsifier"]["history"][0].update(step="x"),
-    "state.best: expected dict or None, received 1": lambda state: state.update(best=1),
-    "state.seconds: expected a finite number, received nan": lambda state: state.update(seconds=float("nan")),
+    "state.rng[0].python = […]: expected 3 items, not 2": lambda state: state["rng"][0].update(python=(3, (1,))),
+    "state.extra.world is missing": lambda state: state["extra"].pop("world"),
+    "state.extra.recipe.lr = a tensor of shape [2] (float32): expected plain data": lambda state: state["extra"][
+        "recipe"
+    ].update(lr=torch.ones(2)),
+    "state.extra.outcomes[0].model is missing": (lambda state: state["extra"]["outcomes"].append({})),
+    'state.sparsifier.history[0].step = "x": expected a whole number': lambda state: state["sparsifier"]["history"][
+        0
+    ].update(step="x"),
+    "state.best = 1: expected a table": lambda state: state.update(best=1),
+    "state.seconds = NaN: expected a number, 0 or more": lambda state: state.update(seconds=float("nan")),
 }
 UNFIT: dict[str, Callable[[State], Any]] = {
-    "epoch: expected 0 to 4, received 5": lambda state: state.update(epoch=5),
-    "batch: expected 0 to 5, received -1": lambda state: state.update(batch=-1),
-    "sparsifier.step: expected 15, as epoch and batch say": lambda state: state.update(epoch=3),
+    "epoch = 5: expected 0 to 4": lambda state: state.update(epoch=5),
+    "batch = -1: expected 0 to 5": lambda state: state.update(batch=-1),
+    "sparsifier.step = 20: expected 15, as epoch and batch say": lambda state: state.update(epoch=3),
     "model.fc.bias: expected finite numbers": lambda state: state["model"]["fc.bias"].fill_(float("nan")),
-    "optimizer.param_groups[0].momentum: expected 0.9, received 0.1": (
+    "optimizer.param_groups[0].momentum = 0.1: expected 0.9": (
         lambda state: state["optimizer"]["param_groups"][0].update(momentum=0.1)
     ),
-    "optimizer.param_groups[0].nesterov: expected True, received nothing": (
+    "optimizer.param_groups[0].nesterov = nothing: expected True": (
         lambda state: state["optimizer"]["param_groups"][0].pop("nesterov")
     ),
     "optimizer.state: expected that of": lambda state: state["optimizer"]["state"].pop(0),
     "sparsifier: expected one in this stage": lambda state: state.update(sparsifier=None),
     "ema: expected one in this stage": lambda state: state.update(ema=None),
-    "model: fc.bias is missing": lambda state: state["model"].pop("fc.bias"),
-    "model: more is not expected": lambda state: state["model"].update(more=torch.ones(1)),
-    "model.fc.bias: expected shape [4], received [3]": lambda state: state["model"].update({"fc.bias": torch.ones(3)}),
-    "model.fc.bias: expected float32, received int64": (
+    "model.fc.bias is missing": lambda state: state["model"].pop("fc.bias"),
+    "model.more = a tensor of shape [1] (float32): expected nothing of this name": lambda state: state["model"].update(
+        more=torch.ones(1)
+    ),
+    "model.fc.bias = a tensor of shape [3] (float32): expected shape [4]": lambda state: state["model"].update(
+        {"fc.bias": torch.ones(3)}
+    ),
+    "model.fc.bias = int64: expected float32": (
         lambda state: state["model"].update({"fc.bias": torch.ones(4, dtype=torch.int64)})
     ),
-    "ema: module.fc.bias is missing": lambda state: state["ema"].pop("module.fc.bias"),
-    "optimizer.param_groups: they hold other parameters": (
+    "ema.module.fc.bias is missing": lambda state: state["ema"].pop("module.fc.bias"),
+    "optimizer.param_groups: expected the model's parameters": (
         lambda state: state["optimizer"]["param_groups"][0]["params"].pop()
     ),
-    "optimizer.param_groups[0].momentum: expected 0.9, received nothing": (
+    "optimizer.param_groups[0].momentum = nothing: expected 0.9": (
         lambda state: state["optimizer"]["param_groups"][0].pop("momentum")
     ),
-    "optimizer.state[99]: there is no such parameter": lambda state: state["optimizer"]["state"].update({99: {}}),
-    "optimizer.state[0]: expected momentum_buffer, received exp_avg": (
+    "optimizer.state[99]: expected the number of a parameter": lambda state: state["optimizer"]["state"].update(
+        {99: {}}
+    ),
+    "optimizer.state[0] = exp_avg: expected momentum_buffer": (
         lambda state: state["optimizer"]["state"].update({0: {"exp_avg": torch.ones(1)}})
     ),
-    "sparsifier.twin.optimizer.state[0].momentum_buffer: expected shape": (
+    "sparsifier.twin.optimizer.state[0].momentum_buffer = a tensor of shape [1]": (
         lambda state: state["sparsifier"]["twin"]["optimizer"]["state"].update({0: {"momentum_buffer": torch.ones(1)}})
     ),
-    "dynamics.last: ": lambda state: state["dynamics"]["last"].pop(first(state["dynamics"]["last"])),
+    "dynamics.last.": lambda state: state["dynamics"]["last"].pop(first(state["dynamics"]["last"])),
     "sparsifier.phase: expected -1 to ": lambda state: state["sparsifier"].update(phase=77),
-    "rng: it is not the state of a random generator": lambda state: state["rng"][0].update(torch=torch.ones(3)),
+    "rng: expected the state of a random generator": lambda state: state["rng"][0].update(torch=torch.ones(3)),
 }
 
 
@@ -122,6 +129,6 @@ def test_what_an_optimizer_keeps_is_known_without_random_numbers(name: str) -> N
     before = torch.get_rng_state()
     plain = () if name == "sgd" else ("optimizer.momentum=0", "optimizer.nesterov=false")
     said = recipe(f"optimizer.name={name}", *plain).optimizer
-    kept = optim.kept_of_a_parameter(said, torch.device("cpu"), "fp32")
+    kept = optim.state_of_a_parameter(said, torch.device("cpu"), "fp32")
     assert ("momentum_buffer" if name == "sgd" else "exp_avg") in kept
     assert torch.equal(torch.get_rng_state(), before)

@@ -1,5 +1,6 @@
-"""A file tells by itself whether it is as it was written, and stays a file of its format."""
+"""Files are written whole or not at all, and tell by themselves whether they are as they were written."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from acdc import integrity
-from acdc.core.result import write_safetensors
-from acdc.integrity import IntegrityError, UnsealedError
+from acdc.io import (
+    IntegrityError,
+    UnsealedError,
+    safetensors_details,
+    seal_safetensors,
+    seal_zip,
+    verify_safetensors,
+    write_json,
+    write_safetensors,
+)
 
 TENSORS = {"a.weight": torch.arange(6.0).reshape(2, 3), "mask": torch.tensor([True, False]), "acdc": torch.ones(1)}
 
@@ -21,22 +29,32 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    write_json(file, {"a": 1})
+    assert json.loads(file.read_text()) == {"a": 1}
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(file, {"a": float("nan")})
+    assert json.loads(file.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def refusal(path: Path, content: bytes) -> type[Exception] | None:
     path.write_bytes(content)
     try:
-        integrity.verify_safetensors(path)
+        verify_safetensors(path)
     except IntegrityError as error:
         return type(error)
     return None
 
 
 def test_a_file_stays_one_of_safetensors_with_details_in_its_metadata(file: Path) -> None:
-    integrity.verify_safetensors(file)
+    verify_safetensors(file)
     assert {name: value.tolist() for name, value in load_file(file).items()} == {
         name: value.tolist() for name, value in TENSORS.items()
     }
     with safe_open(file, framework="pt") as opened:
-        assert integrity.details(opened.metadata()) == {"models": {"sparse": [1, 2]}}
+        assert safetensors_details(opened.metadata()) == {"models": {"sparse": [1, 2]}}
 
 
 def test_the_same_tensors_give_the_same_bytes(file: Path, tmp_path: Path) -> None:
@@ -73,9 +91,9 @@ def test_a_file_of_another_tool_is_told_apart_from_damage(tmp_path: Path) -> Non
 def test_what_has_no_room_for_a_digest_is_not_sealed(tmp_path: Path, file: Path) -> None:
     path = tmp_path / "other.safetensors"
     save_file(TENSORS, path)
-    with pytest.raises(RuntimeError, match="expected a file written with integrity"):
-        integrity.seal_safetensors(path)
-    with pytest.raises(RuntimeError, match="expected a file written with integrity"):
-        integrity.seal_safetensors(file)  # a second time
+    with pytest.raises(RuntimeError, match="expected a file written with write_safetensors"):
+        seal_safetensors(path)
+    with pytest.raises(RuntimeError, match="expected a file written with write_safetensors"):
+        seal_safetensors(file)  # a second time
     with file.open("r+b") as opened, pytest.raises(RuntimeError, match="expected a zip archive"):
-        integrity.seal_zip(opened)
+        seal_zip(opened)

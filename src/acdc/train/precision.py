@@ -1,25 +1,53 @@
-"""fp16's gradient scaler, whose skipped steps leave no trace in the model.
+"""The precision that a model is trained and run in, and fp16's gradient scaler.
 
 GradScaler keeps the optimizer from using gradients that overflowed. By then the forward pass has already put its
-activations into batch norm's running statistics, where one that is not finite stays for good.
+activations into batch norm's running statistics, where one that is not finite stays for good: `Scaler` takes them back.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from acdc.recipes.schema import Recipe
+from acdc.train import hardware
+
+
+def unsupported(precision: str, device: torch.device, *, begun: bool = False) -> str | None:
+    """Return why this device cannot compute in this precision, and what to type instead; None if it can."""
+    if device.type != "cpu":
+        return None
+    if precision == "fp16":
+        return 'it needs a GPU; on a CPU type --set train.precision=bf16, or "fp32"'
+    return hardware.bf16_advice(begun=begun) if precision == "bf16" and hardware.bf16_crash() else None
+
+
+def with_supported_precision(recipe: Recipe, device: torch.device) -> Recipe:
+    """Return the recipe, with fp32 where `device` lacks its precision. Training is refused there instead."""
+    if unsupported(recipe.train.precision, device) is None:
+        return recipe
+    return replace(recipe, train=replace(recipe.train, precision="fp32"))
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Compute in bf16 or fp16 where the precision says so."""
+    if precision in ("bf16", "fp16"):
+        return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
+    return nullcontext()
+
 
 class Scaler(torch.amp.GradScaler):
-    """A model's buffers are as they were at `begin` after a step that is skipped."""
+    """A GradScaler that restores a model's buffers, as they were at `begin`, after a step that it skips."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         super().__init__(device.type)
         self._buffers = _Buffers(model)
 
     def begin(self) -> None:
-        """Before a batch goes through the model."""
+        """Remember the buffers, before a batch goes through the model."""
         self._buffers.keep()
 
     def step(self, optimizer: Optimizer, *args: Any, **knobs: Any) -> float | None:
@@ -30,7 +58,7 @@ class Scaler(torch.amp.GradScaler):
 
 
 class _Buffers:
-    """A model's, and what they held before the step under way. They change in place; nothing waits for the device."""
+    """Remembers what a model's buffers held before the step under way, in place; nothing waits for the device."""
 
     def __init__(self, model: nn.Module) -> None:
         kinds: dict[torch.dtype, list[Tensor]] = {}
@@ -39,12 +67,12 @@ class _Buffers:
         self._kinds = [_Kind(buffers) for buffers in kinds.values()]
 
     def keep(self) -> None:
-        """What they hold now."""
+        """Copy what they hold now."""
         for kind in self._kinds:
             _copy(kind.parts, kind.buffers)
 
     def restore_where(self, skipped: Tensor) -> None:
-        """What was kept, if `skipped` is not 0. Chosen, not weighted: 0 · NaN is NaN."""
+        """Copy back what was kept, if `skipped` is not 0. Chosen, not weighted: 0 · NaN is NaN."""
         for kind in self._kinds:
             torch.where(skipped != 0, kind.kept, _joined(kind.buffers), out=kind.kept)
             _copy(kind.buffers, kind.parts)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from acdc.cli import main
-from acdc.train import bf16
-from acdc.train.step import unsupported
+from acdc.train import hardware
+from acdc.train.precision import unsupported
 
 CRASHING = Path(__file__).parents[1] / "crashing_bf16"
 CPU = torch.device("cpu")
@@ -20,35 +20,35 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """Nothing is remembered of this machine, before and after."""
-    for known in (bf16.crash_on_cpu, bf16.remedy_works):
+    for known in (hardware.bf16_crash, hardware.bf16_remedy_works):
         known.cache_clear()
     yield
-    for known in (bf16.crash_on_cpu, bf16.remedy_works):
+    for known in (hardware.bf16_crash, hardware.bf16_remedy_works):
         known.cache_clear()
 
 
 @pytest.fixture
 def crashing(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(CRASHING), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.delenv(bf16.REMEDY[0], raising=False)
+    monkeypatch.delenv(hardware.BF16_REMEDY[0], raising=False)
 
 
 @pytest.fixture
 def known_to_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the probe of such a machine says, without a process for each question, which other tests start."""
-    monkeypatch.setattr(bf16, "crash_on_cpu", lambda: "SIGILL")
-    monkeypatch.setattr(bf16, "remedy_works", lambda: True)
+    monkeypatch.setattr(hardware, "bf16_crash", lambda: "SIGILL")
+    monkeypatch.setattr(hardware, "bf16_remedy_works", lambda: True)
 
 
 def test_the_probe_runs_the_kernels_here(fresh: None) -> None:
     """The suite's own conftest has set the remedy where this machine needs it."""
-    assert bf16.crash_on_cpu() is None
+    assert hardware.bf16_crash() is None
     assert unsupported("bf16", CPU) is None
 
 
 def test_a_crash_is_named_with_the_remedy(crashing: None) -> None:
-    assert bf16.crash_on_cpu() == "SIGILL"
-    assert bf16.remedy_works()
+    assert hardware.bf16_crash() == "SIGILL"
+    assert hardware.bf16_remedy_works()
     said = unsupported("bf16", CPU)
     assert said is not None
     assert "torch's bf16 kernels crash on this CPU (SIGILL;" in said
@@ -58,9 +58,9 @@ def test_a_crash_is_named_with_the_remedy(crashing: None) -> None:
 
 
 def test_the_remedy_is_not_advised_where_it_does_not_help(crashing: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bf16, "_PROBE", "raise SystemExit('no bf16 at all')")
-    assert bf16.crash_on_cpu() == "no bf16 at all"
-    assert bf16.advice().endswith("use fp32: type --set train.precision=fp32")
+    monkeypatch.setattr(hardware, "_BF16_PROBE", "raise SystemExit('no bf16 at all')")
+    assert hardware.bf16_crash() == "no bf16 at all"
+    assert hardware.bf16_advice().endswith("use fp32: type --set train.precision=fp32")
 
 
 def test_train_and_check_say_it_and_leave_nothing_behind(known_to_crash: None, tmp_path: Path, capsys) -> None:
@@ -102,10 +102,10 @@ def test_a_run_trained_in_bf16_is_evaluated_in_fp32(known_to_crash: None, tmp_pa
 
 def test_the_suite_sets_the_remedy_before_torch_is_imported() -> None:
     """On a machine that crashes; the variable must be there in time for oneDNN."""
-    code = "import acdc.train.bf16, sys; assert 'torch' not in sys.modules\n"
+    code = "import acdc.train.hardware, sys; assert 'torch' not in sys.modules\n"
     code += "import tests.conftest, os; print(os.environ['ONEDNN_MAX_CPU_ISA'])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CRASHING), *filter(None, sys.path)])}
-    for name in (bf16.REMEDY[0], "ACDC_TESTS_PROBED_BF16"):
+    for name in (hardware.BF16_REMEDY[0], "ACDC_TESTS_PROBED_BF16"):
         environment.pop(name, None)
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "AVX512_CORE_BF16"), done.stderr

@@ -1,0 +1,138 @@
+"""Where and how stages run, as against what they compute."""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from acdc.data.images import Batches
+from acdc.measure.memorization import Memorization
+from acdc.recipes.schema import Training
+from acdc.runs.records import EpochRow
+from acdc.train.distributed import World
+from acdc.train.stopping import Stopped, StopRequest
+
+_WORTH_COMPILING = 20_000  # steps; compiling takes about a minute
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How steps will run, and why."""
+
+    compile: bool
+    graphs: bool
+    why: tuple[str, ...]
+
+
+def choose(train: Training, device: torch.device, *, steps: int, world: int) -> Execution:
+    """Settle what the recipe leaves to "auto". What was asked for and cannot be is refused."""
+    cuda, toolchain = device.type == "cuda", _toolchain(device)
+    no_graphs = (
+        "they need a GPU" if not cuda
+        else "fp16's GradScaler looks at gradients on the host" if train.precision == "fp16"
+        else "several processes exchange gradients" if world > 1
+        else None
+    )  # fmt: skip
+    if train.cuda_graphs == "on" and no_graphs:
+        raise ValueError(f'train.cuda_graphs = "on": not here, {no_graphs}; write "auto" or "off"')
+    if train.compile == "on" and toolchain:
+        raise ValueError(f'train.compile = "on": not here, {toolchain}; write "auto" or "off"')
+    graphs = train.cuda_graphs != "off" and no_graphs is None
+    why = [f"CUDA graphs: {_why(train.cuda_graphs, graphs, no_graphs or 'steps are launched at once')}"]
+    if train.compile == "auto":
+        reason = toolchain or (
+            "it pays on a GPU only" if not cuda
+            else "several processes" if world > 1
+            else f"{steps:,} steps" if steps >= _WORTH_COMPILING
+            else f"{steps:,} steps do not repay a minute of compiling"
+        )  # fmt: skip
+        compiled = not toolchain and cuda and world == 1 and steps >= _WORTH_COMPILING
+    else:
+        compiled, reason = train.compile == "on", ""
+    why.append(f"torch.compile: {_why(train.compile, compiled, reason)}")
+    if cuda and not train.deterministic:
+        why.append("cuDNN: the first step times several kernels for each layer, and is slow; no later one is")
+    return Execution(compiled, graphs, tuple(why))
+
+
+def _why(said: str, chosen: bool, reason: str) -> str:
+    return f"{'on' if chosen else 'off'} ({'as asked' if said != 'auto' else reason})"
+
+
+def _toolchain(device: torch.device) -> str | None:
+    """What torch.compile lacks on this machine."""
+    if device.type == "cuda" and find_spec("triton") is None:
+        return "triton is not installed"
+    return None if compiler() else "there is no C++ compiler"
+
+
+def compiler() -> str | None:
+    return next((path for name in ("c++", "g++", "clang++", "cc", "gcc") if (path := shutil.which(name))), None)
+
+
+@contextmanager
+def without_kernel_search() -> Iterator[None]:
+    """cuDNN takes its best guess at a kernel instead of timing several: for shapes and precisions that come too rarely
+    to repay a search, which takes as long as at the first step."""
+    cudnn = torch.backends.cudnn
+    searching = cudnn.benchmark
+    cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        cudnn.benchmark = searching
+
+
+def compiled(model: nn.Module, execution: Execution) -> Any:
+    """The model, compiled where that was chosen: a graph for each batch size and mode it meets.
+
+    Never one for all sizes, which torch.compile would turn to at the second: training and evaluation have one each.
+    Models of one class share their graphs. Dropout draws what it draws eagerly, which the compiler's own does not.
+    """
+    return torch.compile(model, dynamic=False, options={"fallback_random": True}) if execution.compile else model
+
+
+# What a stage is given
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A moment within an epoch."""
+
+    run: str
+    epoch: int
+    share: float
+    loss: float
+    images_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaders:
+    train: Batches
+    test: Batches
+    validation: Batches | None = None
+    memorization: Memorization | None = None  # of training images with random labels
+
+
+@dataclass(kw_only=True)
+class Setting:
+    device: torch.device
+    execution: Execution
+    checkpoints: Path
+    world: World = field(default_factory=World)
+    stop: StopRequest = field(default_factory=StopRequest)
+    watch: Callable[[Progress], None] = lambda progress: None
+    say: Callable[[str], None] = lambda text: None  # a line for whoever watches
+    sinks: Sequence[Callable[[EpochRow], None]] = ()
+    said_overflow: bool = False  # of fp16, in evaluation: once is enough
+
+    def stop_if_asked(self) -> None:
+        """Between two batches that change no weight; several ranks go on, as they wait for one another at the end."""
+        if self.stop.signum is not None and self.world.size == 1:
+            raise Stopped(self.stop.signum)
