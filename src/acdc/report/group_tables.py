@@ -16,7 +16,7 @@ from acdc.report.tables import Table, flatten, or_dash
 
 CONSOLE_HEADER = ("method", "zeros, %", "test accuracy, %", "inference FLOPs", "training FLOPs", "epochs", "seeds")
 _AGREEMENT = (
-    "Top-1 agreement: the fraction of test images that two models give the same class, in %. Own twin: the sparse "
+    "Top-1 agreement: the share of test images to which two models give the same class, in %. Own twin: the sparse "
     "model and the dense model of the same run (AC/DC's last dense phase, the dense start of methods that prune "
     "later). Dense run: the sparse model and the dense run of the same seed; in the line of dense training, dense runs "
     "of different seeds with each other: how far two dense models agree anyway."
