@@ -60,9 +60,9 @@ WRN = results/runs/cifar100-wrn28-10-cifar100_20-90-seed0
 MORE = results/runs/cifar100-wrn28-10-cifar100_20-95-seed0 results/runs/cifar100-wrn28-10-dense-seed0
 
 figure: $(STAMP)
-	$(PY) docs/draw_run.py $(WRN) docs/wrn.svg
+	rm -f docs/wrn*.svg
+	$(PY) -m acdc report $(WRN) --figure signature --out docs/wrn.svg
 	for name in mask-change inactive; do $(PY) -m acdc report $(WRN) --figure $$name --out docs/wrn-$$name.svg; done
-	rm -f docs/wrn-curves.svg
 	$(PY) -m acdc report $(WRN) $(MORE) --figure curves --out docs/wrn-curves.svg
 
 browser-test: $(STAMP)

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from acdc import methods
-from acdc.report import several, write
-from acdc.report.comparison import cells, rows
-from acdc.report.read import ReportError, read
+from acdc.report import write
+from acdc.report.groups import group_runs
+from acdc.report.read import COMPARISON, ReportError, comparison_runs, read
+from acdc.report.standings import Standing, as_json, standings_of
 from acdc.runs import records
 from acdc.runs.decode import require
 from acdc.runs.folder import write_json
@@ -38,7 +39,7 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
 
     What is kept holds no predictions: where it was unpacked to grow, the agreement of its old runs is carried over.
     """
-    folders = [folder for folder in cells.runs(source) if (folder / "result.json").is_file()]
+    folders = [folder for folder in comparison_runs(source) if (folder / "result.json").is_file()]
     if not folders:
         raise FileNotFoundError(f"{source} holds no complete run of a comparison")
     target = results / "comparisons" / name
@@ -48,7 +49,7 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
         if gone := sorted(set(before["runs"]) - {folder.name for folder in folders}):
             raise FileExistsError(f"{target} holds {gone[0]}, which {source} does not; keep this one by another name")
     target.mkdir(parents=True, exist_ok=True)
-    held = require(records.Comparison, source / cells.FILE)
+    held = require(records.Comparison, source / COMPARISON)
     found = {
         "recipe": held.recipe,
         "epochs": held.epochs,
@@ -64,15 +65,15 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
     }
     with contextlib.suppress(ReportError):  # one method alone has no frontier
         write.make([source], target / "frontier.svg", "svg", "frontier")
-    told = {cells.FILE: (source / cells.FILE).read_bytes()}
+    told = {COMPARISON: (source / COMPARISON).read_bytes()}
     keeping.pack(target / keeping.ARCHIVE, {folder.name: folder for folder in sorted(folders)}, told)
     write_json(target / "result.json", found)
     return target
 
 
-def _told(folders: Sequence[Path]) -> Iterator[tuple[rows.Row, dict[str, Any]]]:
-    made = rows.rows(several.groups([read(folder) for folder in folders]))
-    return zip(made, rows.as_json(made), strict=True)
+def _told(folders: Sequence[Path]) -> Iterator[tuple[Standing, dict[str, Any]]]:
+    made = standings_of(group_runs([read(folder) for folder in folders]))
+    return zip(made, as_json(made), strict=True)
 
 
 def _agreement(before: Comparison, name: str, told: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def _agreement(before: Comparison, name: str, told: dict[str, Any]) -> dict[str,
     return {key: value for one in same for key, value in one.items() if key.startswith("agreement")}
 
 
-def _other_forms(row: rows.Row) -> dict[str, list[float]]:
+def _other_forms(row: Standing) -> dict[str, list[float]]:
     """The sparse model's accuracy with batch-norm statistics taken anew, and of its weights' average, where asked."""
     found: dict[str, list[float]] = {}
     for one in row.group.runs:

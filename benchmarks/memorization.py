@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from acdc.recipes import load
-from acdc.report.panels import draw_panels, read_curves
+from acdc.report.figures.memorization_panels import draw_panels, read_curves
 from acdc.runs import folder
 from acdc.runs.decode import require
 from acdc.runs.records import RunResult

@@ -3,7 +3,9 @@
 import os
 import re
 from collections import defaultdict
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +39,7 @@ step.
 
 
 @pytest.fixture(autouse=True)
-def _no_test_holds_compiled_code_back_in_the_next():
+def _no_test_holds_compiled_code_back_in_the_next() -> Iterator[None]:
     """Release what a sparsifier holds that a test dropped while a compression was due.
 
     It lies in a cycle with its model's hooks, so it would only let go when the garbage is collected: a second, each
@@ -49,23 +51,23 @@ def _no_test_holds_compiled_code_back_in_the_next():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_process_outlives_the_tests():
+def _no_process_outlives_the_tests() -> Iterator[None]:
     yield
     processes.stop()
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="fuzz and kill for as long as `make drills` does")
     parser.addoption("--matrix", metavar="FILE", help="write the optimizer x feature table of this run to FILE")
 
 
-def pytest_configure(config):
+def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("ACDC_TEST_DEVICE") == "cuda" and not torch.cuda.is_available():
         pytest.exit("ACDC_TEST_DEVICE=cuda: torch sees no GPU here; leave it out to test on the CPU", returncode=2)
     config.addinivalue_line("markers", "feature(name): the column of docs/compatibility.md this test fills")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse ids that differ from process to process: xdist's workers must collect the same tests."""
     unstable = [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]+", item.nodeid)]
     if unstable:
@@ -73,20 +75,20 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
+def pytest_runtest_makereport(item: pytest.Function, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
     report = (yield).get_result()
     marker = item.get_closest_marker("feature")
     if marker:
         report.user_properties += [("feature", marker.args[0]), ("optimizer", item.callspec.params["optimizer"])]
 
 
-def pytest_runtest_logreport(report):
-    cell = dict(report.user_properties)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    cell: dict[str, Any] = dict(report.user_properties)
     if "feature" in cell and (report.when == "call" or report.outcome != "passed"):
         _outcomes[cell["optimizer"], cell["feature"]].add(report.outcome)
 
 
-def pytest_sessionfinish(session):
+def pytest_sessionfinish(session: pytest.Session) -> None:
     target = session.config.getoption("--matrix")
     if target and not hasattr(session.config, "workerinput"):
         Path(target).write_text(_HEAD + _table())

@@ -8,6 +8,7 @@ import re
 import sys
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 import acdc.schedule
 from acdc.schedule import Duration, Phase, Schedule
 
-IMAGENET = {
+IMAGENET: dict[str, Any] = {
     "warmup": "10ep",
     "sparse": "5ep",
     "dense": "5ep",
@@ -134,9 +135,9 @@ def test_duration_refuses(value, error, message):
 
 def test_duration_made_by_hand_is_checked_too():
     with pytest.raises(TypeError, match=re.escape("Duration=(10, 'ep'): it holds a Fraction and one of")):
-        Duration(10, "ep")
+        Duration(10, "ep")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=re.escape('write Duration.parse("10ep")')):
-        Duration(Fraction(10), "epochs")
+        Duration(Fraction(10), "epochs")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="duration='-1ep': durations are not negative"):
         Duration(Fraction(-1), "ep")
     with pytest.raises(ValueError, match=r"duration='0\.5st': optimizer steps are whole"):
@@ -151,9 +152,15 @@ def test_alternating_is_the_papers_schedule():
 
 
 def test_alternating_in_percent_equals_epochs_and_steps():
-    shares = {"warmup": "10%", "sparse": "5%", "dense": "5%", "last_dense": "10%", "final_sparse": "15%"}
+    shares: dict[str, Any] = {
+        "warmup": "10%",
+        "sparse": "5%",
+        "dense": "5%",
+        "last_dense": "10%",
+        "final_sparse": "15%",
+    }
     assert Schedule.alternating(**shares, total="100ep") == Schedule.imagenet()
-    assert Schedule.alternating(**(shares | {"sparse": "5ep"}), total="100ep") == Schedule.imagenet()
+    assert Schedule.alternating(**{**shares, "sparse": "5ep"}, total="100ep") == Schedule.imagenet()
     steps = Schedule.alternating(**shares, total="1000st")
     assert steps.boundaries() == tuple(10 * end for end in Schedule.imagenet().boundaries(1))
     assert steps.transitions[0] == (100, 200, 300, 400, 500, 600, 700, 850)
@@ -184,7 +191,7 @@ def test_cosine_leaves_every_phase_a_unit():
     )
     assert [int(phase.length.value) for phase in schedule.phases] == [1, 1, 3, 1, 3, 1, 3, 2]
     with pytest.raises(ValueError, match=r"shape='round'.*write \"even\" or"):
-        Schedule.alternating(**IMAGENET, shape="round")
+        Schedule.alternating(**IMAGENET, shape="round")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("total", ["8ep", "10ep", "25ep", "20st", "103st", "1000st"])
@@ -232,7 +239,7 @@ def test_alternating_refuses_what_does_not_sum(change, message):
 
 def test_alternating_offers_a_final_phase_that_can_exist():
     # n = 1 is nearer, but 26 % cannot be taken from a final phase of 5 %.
-    shares = {"warmup": "1%", "sparse": "30%", "dense": "30%", "last_dense": "30%"}
+    shares: dict[str, Any] = {"warmup": "1%", "sparse": "30%", "dense": "30%", "last_dense": "30%"}
     with pytest.raises(ValueError, match=r'n = 0 makes 66ep, 34ep too little; write final_sparse="39%"$'):
         Schedule.alternating(**shares, final_sparse="5%", total="100ep")
     assert Schedule.alternating(**shares, final_sparse="39%", total="100ep").transitions == ((1, 61), (31,))
@@ -245,7 +252,7 @@ def test_alternating_offers_a_final_phase_that_can_exist():
 )
 def test_alternating_sums_or_offers_what_does(lengths, total, unit):
     names = ("warmup", "sparse", "dense", "last_dense", "final_sparse", "total")
-    knobs = {name: f"{value}{unit}" for name, value in zip(names, (*lengths, total), strict=True)}
+    knobs: dict[str, Any] = {name: f"{value}{unit}" for name, value in zip(names, (*lengths, total), strict=True)}
     warm, on, off, last, final = lengths
     fits = [n for n in range(301) if warm + n * (on + off) + on + last + final == total]
     if fits:
@@ -513,7 +520,8 @@ def test_step_schedules_need_no_steps_per_epoch():
 )  # fmt: skip
 def test_phase_at_refuses(step, steps_per_epoch, error, message):
     schedule = Schedule.imagenet()
-    schedule.boundaries(1), schedule.boundaries(5)  # what was resolved before makes no difference
+    for steps in (1, 5):  # what was resolved before makes no difference
+        schedule.boundaries(steps)
     with pytest.raises(error, match=re.escape(message)):
         schedule.phase_at(step, steps_per_epoch)
 
@@ -547,7 +555,7 @@ def test_an_invalid_schedule_cannot_be_made_by_hand():
     dense, sparse = Schedule.from_phases([("dense", "1ep"), ("sparse", "1ep")]).phases
     for phases in ((sparse, dense), (dense, dense), (sparse,), ("sparse",)):
         with pytest.raises(TypeError, match=r"phases\[0\]=|phases\[1\]=") as caught:
-            Schedule(phases)
+            Schedule(phases)  # pyright: ignore[reportArgumentType]
         assert "Schedule makes its phases; use Schedule.from_phases" in str(caught.value)
     with pytest.raises(ValueError, match="a schedule ends compressed"):
         Schedule((Phase("dense", dense.length, 0, final=True),))
@@ -556,7 +564,7 @@ def test_an_invalid_schedule_cannot_be_made_by_hand():
     with pytest.raises(ValueError, match="the phases sum to 2ep"):
         Schedule((dense, sparse), Duration.parse("3ep"))
     with pytest.raises(AttributeError):
-        Schedule.imagenet().total = None
+        Schedule.imagenet().total = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize(
@@ -587,7 +595,7 @@ def test_to_dict_is_plain_and_from_dict_refuses_the_rest():
     }
     for state in ({}, {"phases": []}, {"phases": [], "total": None, "more": 1}, [["sparse", "1ep"]]):
         with pytest.raises(ValueError, match="it has the keys phases and total; pass what to_dict"):
-            Schedule.from_dict(state)
+            Schedule.from_dict(state)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="the phases sum to 1ep"):
         Schedule.from_dict({"phases": [["sparse", "1ep"]], "total": "2ep"})
 

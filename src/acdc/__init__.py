@@ -3,18 +3,20 @@
 Names are imported when they are asked for: torch takes seconds, and `acdc ls` needs none of it.
 """
 
-import importlib
 import typing
 
 from acdc._version import __version__
 
 if typing.TYPE_CHECKING:
+    from acdc import criteria, data, flops, measure, methods, models, sparsity
+    from acdc.core.method import Method
     from acdc.core.result import Result, finetune_dense
     from acdc.core.sparsifier import Sparsifier, attach
     from acdc.methods.acdc import ACDC
     from acdc.schedule import Duration, Phase, Schedule
     from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
     from acdc.sparsity.prunable import find_prunable
+    from acdc.train.optim import Lamb
 
 __all__ = [
     "ACDC",
@@ -22,6 +24,8 @@ __all__ = [
     "Block",
     "Channel",
     "Duration",
+    "Lamb",
+    "Method",
     "Phase",
     "Result",
     "Schedule",
@@ -29,12 +33,18 @@ __all__ = [
     "Unstructured",
     "__version__",
     "attach",
+    "criteria",
+    "data",
     "find_prunable",
     "finetune_dense",
+    "flops",
+    "measure",
+    "methods",
+    "models",
+    "sparsity",
 ]
 
-# Where each name is.
-_PLACES = {
+_MODULES = {
     "ACDC": "methods.acdc",
     "Duration": "schedule",
     "Phase": "schedule",
@@ -48,31 +58,24 @@ _PLACES = {
     "Unstructured": "sparsity.patterns",
     "Result": "core.result",
     "finetune_dense": "core.result",
+    "Lamb": "train.optim",
+    "Method": "core.method",
 }
-_PARTS = (
-    "core",
-    "criteria",
-    "data",
-    "flops",
-    "measure",
-    "methods",
-    "models",
-    "recipes",
-    "schedule",
-    "sparsity",
-    "train",
-)
+_PACKAGES = ("criteria", "data", "flops", "measure", "methods", "models", "sparsity")
 
+if not typing.TYPE_CHECKING:  # else every misspelt name would be an Any
 
-def __getattr__(name: str) -> typing.Any:
-    if name in _PLACES:
-        value = getattr(importlib.import_module(f"acdc.{_PLACES[name]}"), name)
-        globals()[name] = value
-        return value
-    if name in _PARTS:  # acdc.methods.build(...) after `import acdc` alone
-        return importlib.import_module(f"acdc.{name}")
-    raise AttributeError(f"module 'acdc' has no attribute {name!r}")
+    def __getattr__(name: str) -> typing.Any:
+        import importlib
+
+        if name in _MODULES:
+            value = getattr(importlib.import_module(f"acdc.{_MODULES[name]}"), name)
+            globals()[name] = value
+            return value
+        if name in _PACKAGES:  # acdc.methods.build(...) after `import acdc` alone
+            return importlib.import_module(f"acdc.{name}")
+        raise AttributeError(f"module 'acdc' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_PARTS})
+    return sorted(__all__)

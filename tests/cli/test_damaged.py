@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from acdc.cli import main
-from tests.report.compared import make_comparison
+from tests.report.comparisons import make_comparison
 from tests.report.runs import make_run, read_lines, write_lines
 
 
@@ -71,7 +71,7 @@ def test_an_epoch_that_is_wrong_is_left_out_and_named(run: Path, capsys: pytest.
     write_lines(run / "metrics.jsonl", rows)
     assert main(["report", str(run), "--format", "json"]) == 0
     assert (
-        "metrics.jsonl has lines that are not whole (line 3): the 25 whole lines are shown. "
+        "metrics.jsonl has damaged lines (line 3): the 25 intact lines are shown. "
         'Line 3: epoch = "x": expected a whole number, from 0 to 10,000,000.'
     ) in capsys.readouterr().err
 

@@ -71,7 +71,7 @@ def test_several_runs_lie_where_the_command_was_typed(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "its config.json is gone, which says what was run; put it back"),
+        (None, "its config.json, which says what was run, is gone; put it back"),
         ("{", "config.json: it cannot be read"),
     ],
 )

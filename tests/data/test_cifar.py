@@ -9,6 +9,7 @@ import struct
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -193,7 +194,8 @@ def test_nothing_but_an_array_is_unpickled(stream: bytes) -> None:
 
 def test_an_array_of_another_kind_is_not_misread() -> None:
     stream = old_pickle(torch.zeros(2, 3, dtype=torch.uint8))
-    assert unpickle(stream).tensor().shape == (2, 3)
+    array: Any = unpickle(stream)
+    assert array.tensor().shape == (2, 3)
     for altered in (stream.replace(b"U\x02u1", b"U\x02i8"), stream.replace(b"tb\x89T", b"tb\x88T")):
         assert altered != stream
         with pytest.raises(pickle.UnpicklingError, match="uint8 in C order"):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,14 +68,20 @@ def own_tree(tree: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tree, tmp_path / "images"))
 
 
+def numpy_state() -> list[int]:
+    state: Any = np.random.get_state()
+    return state[1].tolist()
+
+
 @pytest.fixture
 def folder(tree: Path) -> Iterator:
     """Makes ImageFolders and closes them."""
     made = []
 
-    def make(root: Path = tree, split: str = "train", **options) -> ImageFolder:
-        options = {"batch_size": 4, "device": "cpu", "seed": 0, "train": split == "train", "workers": 0} | options
-        made.append(ImageFolder(root, split, **{"size": SIZE, "resize": RESIZE, "bad_limit": 0} | options))
+    def make(root: Path = tree, split: str = "train", **options: Any) -> ImageFolder:
+        usual: dict[str, Any] = {"batch_size": 4, "device": "cpu", "seed": 0, "train": split == "train", "workers": 0}
+        usual |= {"size": SIZE, "resize": RESIZE, "bad_limit": 0}
+        made.append(ImageFolder(root, split, **usual | options))
         return made[-1]
 
     yield make
@@ -285,6 +292,7 @@ def test_a_worker_that_hangs_is_ended(folder, monkeypatch: pytest.MonkeyPatch) -
     before = set(multiprocessing.active_children())
     next(data.batches(0))
     (worker,) = set(multiprocessing.active_children()) - before
+    assert worker.pid is not None
     os.kill(worker.pid, signal.SIGSTOP)
     data.close()
     worker.join(HANG)
@@ -292,11 +300,11 @@ def test_a_worker_that_hangs_is_ended(folder, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_draw_from_the_run_s_own_generators(folder) -> None:
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    states = torch.get_rng_state(), random.getstate(), numpy_state()
     read(folder(workers=1))
     read(folder())
     assert torch.equal(torch.get_rng_state(), states[0])
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]
+    assert (random.getstate(), numpy_state()) == states[1:]
 
 
 # Pixels
@@ -464,7 +472,7 @@ def test_evaluation_leaves_unreadable_files_out(folder, own_tree: Path, tree: Pa
     found, whole = read(data), read(folder(tree, "val"))
     assert (data.samples, data.steps, data.skipped) == (9, 3, ["bee/bee_1.JPEG"])
     assert_same([found[0], found[2]], [whole[0], whole[2]])
-    assert_same([found[1]], [tuple(x[1:] for x in whole[1])])  # position 4 is the first of batch 1
+    assert_same([found[1]], [(whole[1][0][1:], whole[1][1][1:])])  # position 4 is the first of batch 1
     assert data.unread == [4]
     (own_tree / "val/bee/bee_1.JPEG").write_bytes((tree / "val/bee/bee_1.JPEG").read_bytes())
     read(data)

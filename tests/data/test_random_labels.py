@@ -76,7 +76,9 @@ def test_held_out_images_leave_the_record(clean: ImageData) -> None:
     assert torch.equal(data.train.labels[index], given)
     assert torch.equal(hold_out(clean, 500).train.labels[index], true)
     assert data.validation is not None
-    moved = int((data.validation.labels != hold_out(clean, 500).validation.labels).sum())
+    held = hold_out(clean, 500).validation
+    assert held is not None
+    moved = int((data.validation.labels != held.labels).sum())
     assert len(index) + moved == 1000
     assert data.notes[1] == f"{moved} of the random labels were set aside with the validation images"
 

@@ -161,7 +161,13 @@ def test_functional_relus_count_as_modules_do() -> None:
     assert inference_flops(Functional(), torch.zeros(2, 4)).elementwise == 12
 
 
-@pytest.mark.parametrize("use", [lambda: epoch_flops("sparse", 1, 1, rule="ours"), lambda: Flops(1, 1).inference("x")])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: epoch_flops("sparse", 1, 1, rule="ours"),  # pyright: ignore[reportArgumentType]
+        lambda: Flops(1, 1).inference("x"),  # pyright: ignore[reportArgumentType]
+    ],
+)
 def test_an_unknown_rule_is_refused(use) -> None:
     with pytest.raises(ValueError, match=r"rule='.*': expected one of 'paper', 'published'; write rule='paper'"):
         use()
@@ -173,7 +179,7 @@ def test_an_unknown_rule_is_refused(use) -> None:
 def test_only_non_zero_weights_count() -> None:
     model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1, stride=2), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 5))
     with torch.no_grad():
-        model[0].weight.zero_()[0, 0, 0, 0] = 1.0
+        model.get_parameter("0.weight").zero_()[0, 0, 0, 0] = 1.0
     flops = inference_flops(model, torch.zeros(1, 2, 8, 8))
     assert (flops.dense, flops.actual) == (2 * (54 * 16 + 240), 2 * (16 + 240))
     assert flops.ratio == flops.actual / flops.dense
@@ -398,7 +404,7 @@ def test_a_compiled_model_is_counted_too() -> None:
 
 
 def test_norms_of_several_axes_are_known() -> None:
-    model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.LayerNorm((3, 4, 4)), nn.PReLU(3))
+    model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.LayerNorm([3, 4, 4]), nn.PReLU(3))
     assert not inference_flops(model, torch.zeros(1, 2, 4, 4)).lower_bound
 
 

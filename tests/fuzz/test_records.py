@@ -11,7 +11,7 @@ import pytest
 from acdc.cli import main
 from acdc.train.saved_models import read_accuracies
 from tests.fuzz.mutate import damaged_json
-from tests.report.compared import make_comparison
+from tests.report.comparisons import make_comparison
 from tests.report.runs import make_run
 
 FILES = ("result.json", "config.json", "metrics.jsonl", "phases.jsonl", "agreement.json")

@@ -16,6 +16,7 @@ from acdc import find_prunable
 from acdc.flops.counting import weight_flops
 from acdc.measure import dynamics
 from acdc.measure.dynamics import BINS, Dynamics, PhaseEnd, edge, nonzeros, threshold
+from acdc.schedule import Kind
 from acdc.sparsity import masks as working
 
 NAMES = ("0.weight", "1.weight")
@@ -28,8 +29,8 @@ def model() -> nn.Sequential:
 
 def write(net: nn.Sequential, first: list[float], second: list[float]) -> None:
     with torch.no_grad():
-        net[0].weight.copy_(torch.tensor(first).view(2, 3))
-        net[1].weight.copy_(torch.tensor(second).view(2, 2))
+        net.get_parameter("0.weight").copy_(torch.tensor(first).view(2, 3))
+        net.get_parameter("1.weight").copy_(torch.tensor(second).view(2, 2))
 
 
 def watched(net: nn.Module, uses: dict[str, float] | None = None) -> Dynamics:
@@ -37,7 +38,7 @@ def watched(net: nn.Module, uses: dict[str, float] | None = None) -> Dynamics:
     return Dynamics(layers, layers, uses or {weight.name: 1.0 for weight in layers.weights})
 
 
-def end(seen: Dynamics, kind: str, masks: dict[str, Tensor] | None = None, index: int = 0) -> PhaseEnd:
+def end(seen: Dynamics, kind: Kind, masks: dict[str, Tensor] | None = None, index: int = 0) -> PhaseEnd:
     return seen.phase_end(run="acdc", index=index, phase="phase", kind=kind, epoch=index, masks=masks)
 
 
@@ -149,7 +150,7 @@ def pruned_conv(seed: int) -> nn.Conv2d:
 def test_channels_last_weights_give_the_same() -> None:
     results = []
     for layout in (torch.contiguous_format, torch.channels_last):
-        net = nn.Sequential(pruned_conv(1)).to(memory_format=layout)
+        net = nn.Sequential(pruned_conv(1)).to(memory_format=layout)  # pyright: ignore[reportCallIssue]  # torch's stub
         assert net[0].weight.is_contiguous(memory_format=layout)
         seen = watched(net)
         ends = [end(seen, "sparse")]
@@ -259,7 +260,7 @@ def counting_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_the_device_is_asked_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_is_asked_once(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     net = nn.Sequential(*(nn.Conv2d(4, 4, 3) for _ in range(5)))
     seen = watched(net)
     end(seen, "sparse")

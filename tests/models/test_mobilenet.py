@@ -1,6 +1,7 @@
 """MobileNetV1 has the paper's counts, with and without its depthwise convolutions."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def test_flops() -> None:
 
 def test_shapes() -> None:
     model, sides = on_meta(mobilenet_v1), []
-    for pair in model.pairs:
+    for pair in model.get_submodule("pairs").children():
         pair.register_forward_hook(lambda module, args, output: sides.append(output.shape[-1]))
     assert model(torch.zeros(2, 3, 224, 224, device="meta")).shape == (2, 1000)
     assert sides == [112, 56, 56, 28, 28, *[14] * 6, 7, 7]
@@ -68,7 +69,7 @@ def test_a_seed_fixes_every_weight_and_another_changes_it() -> None:
 
 
 def test_a_depthwise_weight_s_fan_out_is_its_own_channel_s() -> None:
-    pair = mobilenet_v1(seed=0).pairs[12]
+    pair: Any = mobilenet_v1(seed=0).pairs[12]
     assert pair.depthwise.weight.std().item() == pytest.approx(math.sqrt(2 / 9), rel=0.03)
     assert pair.pointwise.weight.std().item() == pytest.approx(math.sqrt(2 / 1024), rel=0.01)
 

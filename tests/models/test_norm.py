@@ -1,4 +1,5 @@
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ def run(split: SplitBatchNorm2d, x: torch.Tensor, at_once: bool) -> torch.Tensor
     return split._at_once(x) if at_once else split(x)
 
 
-def pair(splits: int, **knobs: float) -> tuple[SplitBatchNorm2d, list[nn.BatchNorm2d]]:
+def pair(splits: int, **knobs: Any) -> tuple[SplitBatchNorm2d, list[nn.BatchNorm2d]]:
     """The split one, and one plain batch norm for each part; all with the same weights."""
     torch.manual_seed(0)
     split = SplitBatchNorm2d(3, splits=splits, **knobs)

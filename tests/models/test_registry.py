@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -34,12 +35,13 @@ def test_one_line_about_each_and_the_count_in_it_is_true(name: str) -> None:
 
 
 def test_seed_and_options_arrive() -> None:
-    options = {"depth": 10, "width": 1, "dropout": 0, "variant": "usual"}
-    model = models.build("wide_resnet", classes=10, seed=3, **options)
+    options: dict[str, Any] = {"depth": 10, "width": 1, "dropout": 0, "variant": "usual"}
+    model: Any = models.build("wide_resnet", classes=10, seed=3, **options)
     assert equal_weights(model, models.build("wide_resnet", classes=10, seed=3, **options))
     assert model.stages[0][0].dropout.p == 0
     assert model.conv1.bias is None
-    assert on_meta(models.build, name="wrn28_10", classes=10, dropout=0.1).stages[0][0].dropout.p == 0.1
+    dropped: Any = on_meta(models.build, name="wrn28_10", classes=10, dropout=0.1)
+    assert dropped.stages[0][0].dropout.p == 0.1
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """ResNet50 has the paper's counts and torchvision's names."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -83,15 +85,18 @@ def test_names_shapes_and_order_are_torchvision_s(make) -> None:
 
 
 def test_the_stride_of_a_bottleneck_is_in_its_3_x_3() -> None:
-    block = on_meta(resnet50).layer2[0]
+    model: Any = on_meta(resnet50)
+    block = model.layer2[0]
     assert [conv.stride[0] for conv in (block.conv1, block.conv2, block.conv3, block.downsample[0])] == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize(("make", "width"), [(resnet18, 1), (resnet50, 4)])
 def test_shapes(make, width: int) -> None:
     model, sizes = on_meta(make), []
-    for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
-        stage.register_forward_hook(lambda module, args, output: sizes.append(tuple(output.shape[1:])))
+    for stage in ("layer1", "layer2", "layer3", "layer4"):
+        model.get_submodule(stage).register_forward_hook(
+            lambda module, args, output: sizes.append(tuple(output.shape[1:]))
+        )
     assert model(torch.zeros(2, 3, 224, 224, device="meta")).shape == (2, 1000)
     assert sizes == [(64 * width, 56, 56), (128 * width, 28, 28), (256 * width, 14, 14), (512 * width, 7, 7)]
 

@@ -36,7 +36,7 @@ def test_stages_halve_the_image() -> None:
 
 def test_depth_width_channels_and_classes() -> None:
     model = ResNet(blocks=(1, 2), widths=(4, 8), in_channels=2, classes=7)
-    assert [len(stage) for stage in model.stages] == [1, 2]
+    assert [len([*stage.children()]) for stage in model.stages] == [1, 2]
     assert model(torch.zeros(3, 2, 8, 8)).shape == (3, 7)
     assert digits_net(in_channels=2, classes=7)(torch.zeros(3, 2, 8, 8)).shape == (3, 7)
 
@@ -82,7 +82,7 @@ def test_on_the_meta_device_nothing_is_drawn() -> None:
 
 
 def test_initial_weights_have_he_s_variance() -> None:
-    weight = resnet20(seed=0).stages[2][0].conv1.weight  # 64 x 32 x 3 x 3: fan-out 576, fan-in 288
+    weight = resnet20(seed=0).get_parameter("stages.2.0.conv1.weight")  # 64 x 32 x 3 x 3: fan-out 576, fan-in 288
     assert weight.std().item() == pytest.approx(math.sqrt(2 / 576), rel=0.02)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from acdc.flops.training import inference_flops
-from acdc.models.wide_resnet import Block, WideResNet, wrn28_10
+from acdc.models.wide_resnet import Block, Variant, WideResNet, wrn28_10
 from tests.models.counting import counts, equal_weights, no_equal_weight, on_meta, reported_sparsity
 
 small = partial(WideResNet, depth=10, width=1, classes=10)
@@ -45,7 +46,7 @@ def adds_by_hand(published: bool) -> int:
 
 
 @pytest.mark.parametrize("variant", ["published", "usual"])
-def test_flops(variant: str) -> None:
+def test_flops(variant: Variant) -> None:
     flops = inference_flops(wrn28_10(variant=variant), torch.zeros(1, 3, 32, 32))
     assert flops.dense == 2 * adds_by_hand(variant == "published")
     assert flops.dense == {"published": 11_902_350_336, "usual": 10_486_772_736}[variant]
@@ -65,19 +66,23 @@ def test_the_11_905_gflops_often_given_count_one_add_for_each_bias() -> None:
 
 
 def test_where_the_stride_is() -> None:
-    for variant, strides in (("published", (1, 2)), ("usual", (2, 1))):
-        block = small(variant=variant).stages[1][0]
+    cases: list[tuple[Variant, Any]] = [("published", (1, 2)), ("usual", (2, 1))]
+    for variant, strides in cases:
+        model: Any = small(variant=variant)
+        block = model.stages[1][0]
         assert (block.conv1.stride[0], block.conv2.stride[0], block.shortcut.stride[0]) == (*strides, 2)
 
 
 def test_momentum_of_the_last_batch_norm_only() -> None:
-    for variant, last in (("published", 0.9), ("usual", 0.1)):
+    cases: list[tuple[Variant, Any]] = [("published", 0.9), ("usual", 0.1)]
+    for variant, last in cases:
         momenta = [m.momentum for m in small(variant=variant).modules() if isinstance(m, nn.BatchNorm2d)]
         assert momenta == [0.1] * 6 + [last]
 
 
 def test_only_the_published_network_s_convolutions_have_biases() -> None:
-    for variant, biased in (("published", True), ("usual", False)):
+    cases: list[tuple[Variant, Any]] = [("published", True), ("usual", False)]
+    for variant, biased in cases:
         convs = [m for m in small(variant=variant).modules() if isinstance(m, nn.Conv2d)]
         assert {conv.bias is not None for conv in convs} == {biased}
 
@@ -120,9 +125,9 @@ def test_where_dropout_is(published: bool) -> None:
 
 
 @pytest.mark.parametrize("variant", ["published", "usual"])
-def test_shapes(variant: str) -> None:
+def test_shapes(variant: Variant) -> None:
     model, sizes = on_meta(wrn28_10, variant=variant), []
-    for stage in model.stages:
+    for stage in model.get_submodule("stages").children():
         stage.register_forward_hook(lambda module, args, output: sizes.append(tuple(output.shape[1:])))
     assert model(torch.zeros(2, 3, 32, 32, device="meta")).shape == (2, 100)
     assert sizes == [(160, 32, 32), (320, 16, 16), (640, 8, 8)]
@@ -130,12 +135,12 @@ def test_shapes(variant: str) -> None:
 
 def test_depth_width_channels_and_classes() -> None:
     model = WideResNet(depth=16, width=2, classes=7, in_channels=2)
-    assert [len(stage) for stage in model.stages] == [2, 2, 2]
+    assert [len([*stage.children()]) for stage in model.stages] == [2, 2, 2]
     assert model(torch.zeros(3, 2, 8, 8)).shape == (3, 7)
 
 
 @pytest.mark.parametrize("variant", ["published", "usual"])
-def test_dropout_is_active_in_training_only(variant: str) -> None:
+def test_dropout_is_active_in_training_only(variant: Variant) -> None:
     torch.manual_seed(0)
     model, x = small(variant=variant, dropout=0.3), torch.randn(4, 3, 8, 8)
     assert {m.p for m in model.modules() if isinstance(m, nn.Dropout)} == {0.3}
@@ -152,7 +157,7 @@ def test_without_dropout_training_draws_nothing() -> None:
 
 
 @pytest.mark.parametrize("variant", ["published", "usual"])
-def test_every_parameter_gets_a_gradient(variant: str) -> None:
+def test_every_parameter_gets_a_gradient(variant: Variant) -> None:
     model = small(variant=variant, seed=0)
     model(torch.randn(4, 3, 8, 8)).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -162,7 +167,7 @@ def test_every_parameter_gets_a_gradient(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ["published", "usual"])
-def test_a_seed_fixes_every_weight_and_another_changes_it(variant: str) -> None:
+def test_a_seed_fixes_every_weight_and_another_changes_it(variant: Variant) -> None:
     first = small(variant=variant, seed=3)
     torch.rand(5)
     assert equal_weights(first, small(variant=variant, seed=3))
@@ -175,7 +180,7 @@ def test_published_weights_are_torch_s_own_for_that_seed() -> None:
 
 
 def test_usual_weights_have_he_s_variance() -> None:
-    weight = small(variant="usual", seed=0).stages[2][0].conv2.weight  # 64 x 64 x 3 x 3
+    weight = small(variant="usual", seed=0).get_parameter("stages.2.0.conv2.weight")  # 64 x 64 x 3 x 3
     assert weight.std().item() == pytest.approx(math.sqrt(2 / 576), rel=0.02)
 
 

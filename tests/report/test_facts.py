@@ -1,12 +1,12 @@
 """Numbers of a report, against those worked out by hand."""
 
-import statistics
 from pathlib import Path
 
 import pytest
 
 from acdc.recipes import load
-from acdc.report import again, facts, tables, words
+from acdc.report import facts, tables
+from acdc.report.compose import changed_settings, commands
 from acdc.report.read import read
 from tests.report.runs import DENSE, LAYERS, change_config, make_run, recipe_of
 
@@ -19,17 +19,17 @@ def test_training_flops_follow_the_paper_s_rule(run: Path) -> None:
     by_hand = 0.0
     for row in rows:
         by_hand += 3 * row.flops if row.kind == "sparse" else 2 * row.flops + DENSE
-    sparse = facts.of_role(found, "sparse")
+    sparse = facts.model_of(found, "sparse")
     assert sparse is not None
     assert sparse.training == pytest.approx(by_hand / (3 * DENSE * 12))
-    baseline = facts.of_role(found, "baseline")
+    baseline = facts.model_of(found, "baseline")
     assert baseline is not None
     assert baseline.training == pytest.approx(1.0)
 
 
 def test_the_twin_costs_what_came_before_it_and_fine_tuning_what_follows(run: Path) -> None:
     found = read(run)
-    twin, tuned, sparse = (facts.of_role(found, role) for role in ("twin", "finetuned", "sparse"))
+    twin, tuned, sparse = (facts.model_of(found, role) for role in ("twin", "finetuned", "sparse"))
     assert twin is not None
     assert tuned is not None
     assert sparse is not None
@@ -40,7 +40,7 @@ def test_the_twin_costs_what_came_before_it_and_fine_tuning_what_follows(run: Pa
 
 
 def test_bytes_as_sparse_hold_values_and_a_bit_for_each_place(run: Path) -> None:
-    sparse = facts.of_role(read(run), "sparse")
+    sparse = facts.model_of(read(run), "sparse")
     assert sparse is not None
     size = sum(LAYERS.values())
     assert sparse.dense_bytes == 4 * (size + 100)  # 100 norm parameters, by the paper's count of zeros
@@ -49,7 +49,7 @@ def test_bytes_as_sparse_hold_values_and_a_bit_for_each_place(run: Path) -> None
 
 def test_a_file_of_weights_is_measured(run: Path) -> None:
     (run / "sparse.safetensors").write_bytes(bytes(50_000))
-    sparse = facts.of_role(read(run), "sparse")
+    sparse = facts.model_of(read(run), "sparse")
     assert sparse is not None
     assert sparse.dense_bytes == 50_000
     assert sparse.sparse_bytes == 50_000 - 4 * 9000 + 1250
@@ -76,7 +76,7 @@ def test_of_a_run_that_is_not_complete_the_last_of_each_kind_counts(run: Path) -
 
 def test_the_kept_run_stands_beside_the_paper() -> None:
     found = read(KEPT)
-    sparse = facts.of_role(found, "sparse")
+    sparse = facts.model_of(found, "sparse")
     assert sparse is not None
     assert sparse.training == pytest.approx(0.5145, abs=1e-4)
     assert sparse.ratio == pytest.approx(0.1455, abs=1e-4)
@@ -100,7 +100,7 @@ def test_the_kept_run_stands_beside_the_paper() -> None:
 )
 def test_the_commands_make_the_same_recipe(tmp_path: Path, settings: list[str]) -> None:
     wanted = recipe_of(settings)
-    said = again.settings(wanted, load.read("digits"))
+    said = changed_settings(wanted, load.read("digits"))
     got = load.read("digits", said)
     assert got.to_dict() | {"paper": ()} == wanted.to_dict() | {"paper": ()}
 
@@ -108,76 +108,7 @@ def test_the_commands_make_the_same_recipe(tmp_path: Path, settings: list[str]) 
 def test_a_recipe_of_one_s_own_is_named_by_its_file(run: Path) -> None:
     recipe = recipe_of().to_dict() | {"name": "mine"}
     change_config(run, recipe=recipe)
-    assert again.commands(read(run))[0] == "acdc train mine.toml --out runs/again"
-
-
-@pytest.mark.parametrize(
-    ("value", "other", "said"),
-    [
-        (0.7812, 0.7834, "0.2 points below it"),
-        (0.9625, 0.98, "1.7 points below it"),
-        (0.981, 0.98, "0.1 points above it"),
-        (0.98, 0.9803, "level with it"),
-    ],
-)
-def test_a_gap_is_that_of_the_numbers_shown(value: float, other: float, said: str) -> None:
-    assert words.gap(value, other, "it") == said
-
-
-@pytest.mark.parametrize(
-    ("values", "others", "images", "level"),
-    [
-        ([0.9925], [0.99], 400, True),  # one image
-        ([0.96], [0.985], 400, False),
-        ([0.7812], [0.7834], 10_000, True),
-        ([0.7812], [0.7934], 10_000, False),
-        ([0.7812], [0.7834], None, False),  # nobody said how many images
-        ([0.98, 0.99], [0.975, 0.985], 400, True),  # one deviation apart at most
-        ([0.980, 0.981], [0.975, 0.976], 400, False),
-        ([0.980, 0.981], [0.975], 400, True),  # of the one there is only one seed
-    ],
-)
-def test_accuracies_are_level_where_seeds_or_images_tell_no_more(
-    values: list[float], others: list[float], images: int | None, level: bool
-) -> None:
-    assert words.alike(values, others, images) == level
-    doubt = words.doubt(values, others, images)
-    said = words.gap(statistics.fmean(values), statistics.fmean(others), "it", doubt=doubt, tell="so little")
-    assert (said == "level with it, as far as so little can tell") == level
-
-
-@pytest.mark.parametrize(
-    ("value", "digits", "said"),
-    [(99.25, 1, "99.3"), (98.75, 1, "98.8"), (100 * 0.9925, 1, "99.3"), (0.5, 0, "1"), (99.949, 1, "99.9")],
-)
-def test_halves_are_rounded_up(value: float, digits: int, said: str) -> None:
-    assert words.fixed(value, digits) == said
-
-
-@pytest.mark.parametrize(("value", "said"), [(0, "0"), (0.02, "<0.1"), (0.13, "0.1"), (0.96, "1"), (24.5, "25")])
-def test_a_small_bar_is_not_said_to_be_0(value: float, said: str) -> None:
-    assert words.mark(value) == said
-    assert words.share(0.0002) == "<0.1 %"
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (11902350336, "11.9 GFLOPs"),
-        (134_070, "134 kFLOPs"),
-        (999, "999 FLOPs"),
-        (1.73e9, "1.73 GFLOPs"),
-        (0, "0.00 FLOPs"),
-    ],
-)
-def test_large_numbers_get_a_prefix(value: float, said: str) -> None:
-    assert words.si(value, "FLOPs") == said
-
-
-def test_seeds_of_one_run_have_no_spread() -> None:
-    assert words.spread([0.9]) == "90.00"
-    assert words.spread([0.9, 0.92]) == "91.00 ± 1.41"
-    assert words.spread([]) == "–"
+    assert commands(read(run))[0] == "acdc train mine.toml --out runs/again"
 
 
 def test_a_run_of_other_epochs_is_set_against_the_paper_s_dense_run(tmp_path: Path) -> None:

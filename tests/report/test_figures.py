@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from acdc.report import costs, curves, labels, theme, weights
 from acdc.report.compose import compose
-from acdc.report.plot import spread
+from acdc.report.figures import bars, run_curves, theme, zeros
+from acdc.report.figures.annotate import space_out
+from acdc.report.figures.chart import Chart, inline_svg
 from acdc.report.read import Run, read
-from acdc.report.theme import Chart
 from tests.report.runs import make_run, read_lines, write_lines
 
 
@@ -96,27 +96,27 @@ def test_an_axis_of_few_dead_weights_fits_them(run: Path) -> None:
         end["dead_filters"] = dict.fromkeys(end["size"], 0)
     write_lines(run / "metrics.jsonl", rows)
     write_lines(run / "phases.jsonl", ends)
-    chart = curves.inactive(read(run))
+    chart = run_curves.inactive(read(run))
     assert chart is not None
     assert chart.draw(False).axes[0].get_ylim()[1] < 0.1
 
 
 def test_an_accuracy_axis_over_the_error_s_logarithm_says_so(run: Path) -> None:
-    above = curves.signature(read(run)).draw(False).axes[0]
+    above = run_curves.signature(read(run)).draw(False).axes[0]
     said = above.get_title("left")
     assert (above.get_yscale() == "log") == said.endswith(", log scale of the error")
     rows = read_lines(run / "metrics.jsonl")
     for number, row in enumerate(rows):
         row["test_accuracy"] = 0.91 + 0.08 * number / len(rows)
     write_lines(run / "metrics.jsonl", rows)
-    above = curves.signature(read(run)).draw(False).axes[0]
+    above = run_curves.signature(read(run)).draw(False).axes[0]
     assert above.get_yscale() == "log"
     assert above.get_title("left") == "test accuracy (%), log scale of the error"
 
 
 @pytest.mark.parametrize("narrow", [False, True])
 def test_a_heat_map_has_its_numbers_on_a_phone_too(run: Path, narrow: bool) -> None:
-    chart = weights.layers(read(run))
+    chart = zeros.layers(read(run))
     assert chart is not None
     said = [text.get_text() for text in chart.draw(narrow).axes[0].texts]
     assert "90" in said
@@ -137,15 +137,15 @@ def test_memorization_is_drawn_where_it_was_measured(run: Path) -> None:
 
 
 FIGURES: list[Callable[[Run], Chart | None]] = [
-    curves.signature,
-    curves.loss,
-    curves.inactive,
-    weights.mask_change,
-    weights.layers,
-    weights.magnitudes,
-    costs.flops,
-    costs.agreement,
-    labels.memorization,
+    run_curves.signature,
+    run_curves.loss,
+    run_curves.inactive,
+    zeros.mask_change,
+    zeros.layers,
+    zeros.magnitudes,
+    run_curves.flops,
+    bars.agreement,
+    run_curves.memorization,
 ]
 
 
@@ -157,7 +157,7 @@ def test_every_figure_is_a_picture_with_words(run: Path, figure: Callable[[Run],
     write_lines(run / "metrics.jsonl", rows)
     chart = figure(read(run))
     assert chart is not None
-    svg = theme.to_svg(chart)
+    svg = inline_svg(chart)
     drawn = re.findall(r"<svg.*?</svg>", svg, re.DOTALL)
     assert len(drawn) == (2 if chart.wide else 1)
     for one in drawn:
@@ -174,14 +174,14 @@ def test_every_figure_is_a_picture_with_words(run: Path, figure: Callable[[Run],
 
 def test_ids_of_a_page_s_figures_do_not_meet(run: Path) -> None:
     """A clip path that is hidden with its figure would hide another figure's lines."""
-    text = "".join(theme.to_svg(chart) for chart in compose([read(run)]).charts)
+    text = "".join(inline_svg(chart) for chart in compose([read(run)]).charts)
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:url\(|href=")#([\w-]+)', text)) <= set(ids)
 
 
 def test_the_same_run_gives_the_same_figure(run: Path) -> None:
-    one, other = (theme.to_svg(curves.signature(read(run))) for _ in range(2))
+    one, other = (inline_svg(run_curves.signature(read(run))) for _ in range(2))
     assert one == other
 
 
@@ -218,6 +218,6 @@ def test_a_colour_has_one_name() -> None:
 
 @pytest.mark.parametrize("wanted", [[0, 0, 0], [95, 96, 97], [0, 50, 100], [10, 12, 60], [99, 99]])
 def test_labels_are_moved_apart_and_stay_inside(wanted: list[float]) -> None:
-    placed = spread(wanted, 12, 100)
+    placed = space_out(wanted, 12, 100)
     assert all(other - one >= 12 - 1e-9 for one, other in pairwise(placed))
     assert max(placed) <= 100

@@ -36,7 +36,7 @@ def test_metrics_cut_in_the_last_line_count_up_to_it(run: Path, left: int) -> No
     path.write_text("".join(lines[:20]) + lines[20][:left])
     found = read(run)
     assert len(found.rows) == 20
-    assert "metrics.jsonl is cut short in its last line (line 21): the 20 whole lines are shown." in found.notes
+    assert "metrics.jsonl is cut short in its last line (line 21): the 20 intact lines are shown." in found.notes
 
 
 def test_bytes_that_are_no_text_are_a_line_that_is_not_whole(run: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_broken_line_in_the_middle_is_named(run: Path) -> None:
     lines = (run / "phases.jsonl").read_text().splitlines()
     lines[1] = '{"run": "acdc"}'
     (run / "phases.jsonl").write_text("\n".join(lines) + "\n")
-    assert any("phases.jsonl has lines that are not whole (line 2)" in note for note in read(run).notes)
+    assert any("phases.jsonl has damaged lines (line 2)" in note for note in read(run).notes)
 
 
 def test_an_epoch_written_twice_counts_once(run: Path) -> None:
@@ -75,14 +75,14 @@ def test_what_is_missing_is_said(run: Path) -> None:
     for name in ("phases.jsonl", "predictions.safetensors", "result.json"):
         (run / name).unlink()
     notes = "\n".join(read(run).notes)
-    assert "not complete (no result.json): it stands after epoch 12" in notes
-    assert "no phases.jsonl" in notes
+    assert "not complete (no result.json): it has finished epoch 12" in notes
+    assert "phases.jsonl is missing" in notes
     assert "predictions" not in notes, "a run that is not complete has none yet"
 
 
 def test_a_complete_run_without_predictions_says_so(run: Path) -> None:
     (run / "predictions.safetensors").unlink()
-    assert any("no predictions.safetensors" in note for note in read(run).notes)
+    assert any("predictions.safetensors is missing" in note for note in read(run).notes)
 
 
 def test_what_compare_found_stands_for_predictions_that_are_gone(run: Path) -> None:
@@ -116,6 +116,41 @@ def test_predictions_of_a_model_that_is_another_by_now_are_not_shown(run: Path) 
     (note,) = found.notes
     assert "dense.safetensors is not the file its kept predictions were made from: agreement with it is not" in note
     assert f"acdc compare {run}" in note
+
+
+def test_a_damaged_model_is_named_whether_or_not_it_has_predictions(run: Path) -> None:
+    write_safetensors({run / f"{name}.safetensors": {"weight": torch.ones(64)} for name in ("sparse", "finetuned")})
+    predictions.add(run, {"sparse": Made(predictions.kept(run)["sparse"].logits())})
+    assert read(run).notes == []
+    for name in ("sparse", "finetuned"):
+        path = run / f"{name}.safetensors"
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    notes = read(run).notes
+    assert [name for name in ("sparse", "finetuned") for note in notes if f"/{name}.safetensors: its contents" in note]
+    assert len(notes) == 2
+    for note in notes:
+        assert note.startswith("A model is damaged: ")
+        assert note.endswith("Restore the file from a copy, or train again.")
+    assert read(run).pairs == []
+
+
+def test_a_model_that_another_tool_wrote_is_not_called_damaged(run: Path) -> None:
+    save_file({"weight": torch.ones(2)}, run / "finetuned.safetensors")
+    assert read(run).notes == []
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "shown"),
+    [("imagenet", 5, "flowers"), ("imagenet", 1000, "imagenet"), ("digits", 10, "digits")],
+)
+def test_a_folder_of_images_is_called_by_its_own_name(tmp_path: Path, name: str, classes: int, shown: str) -> None:
+    run = make_run(tmp_path / "run", data=name, classes=classes)
+    change_config(run, root="/data/flowers")
+    assert read(run).data_name == shown
+    path, _ = make([run])
+    assert f"<h1>digits_net on {shown}: 90" in path.read_text()
 
 
 def test_predictions_that_could_not_be_checked_are_shown_and_it_is_said(run: Path) -> None:
@@ -160,7 +195,7 @@ def test_settings_of_another_acdc_are_no_reason_to_stop(run: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda run: (run / "config.json").unlink(), "its config.json is gone, which says what was run; put it back"),
+        (lambda run: (run / "config.json").unlink(), "its config.json, which says what was run, is gone; put it back"),
         (lambda run: (run / "config.json").write_text("{"), "cannot be read"),
         (lambda run: (run / "config.json").write_text("[]"), "expected a table"),
         (lambda run: (run / "metrics.jsonl").write_text(""), "no epoch has ended yet"),

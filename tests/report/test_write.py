@@ -5,6 +5,7 @@ import json
 import os
 import struct
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_json_has_the_facts(run: Path, tmp_path: Path) -> None:
     content = json.loads((tmp_path / "r.json").read_text())
     assert content["runs"][0]["warnings"] == ["it may surprise"]
     assert content["runs"][0]["test_images"] == {"all": 400, "judged": 399}
-    assert content["remarks"][0] == "Said as it began: it may surprise."
+    assert content["remarks"][0] == "Warning at start: it may surprise."
 
 
 def test_csv_has_a_line_for_each_model(run: Path, tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_markdown_has_findings_and_tables(run: Path, tmp_path: Path) -> None:
     add_remarks(run, "it may surprise")
     make([run], tmp_path / "r.md", "md")
     text = (tmp_path / "r.md").read_text()
-    assert "\n\nSaid as it began: it may surprise.\n\n" in text
+    assert "\n\nWarning at start: it may surprise.\n\n" in text
     assert "- 90 % sparse ends 2.5 points below the dense baseline: 96.0 % against 98.5 %." in text
     for block in text.split("\n\n"):
         if block.startswith("| "):
@@ -123,10 +124,17 @@ def test_markdown_has_findings_and_tables(run: Path, tmp_path: Path) -> None:
     assert "| AC/DC, sparse | 96.00 % |" in text
 
 
-def test_png_is_a_picture_of_all_figures(run: Path, tmp_path: Path) -> None:
-    make([run], tmp_path / "r.png", "png")
-    content = (tmp_path / "r.png").read_bytes()
+@pytest.mark.parametrize("figure", [None, "layers"])
+def test_a_picture_is_one_figure_with_its_title(run: Path, tmp_path: Path, figure: str | None) -> None:
+    for name in ("one.svg", "same.svg"):
+        make([run], tmp_path / name, "svg", figure)
+    root = ElementTree.parse(tmp_path / "one.svg").getroot()
+    description = next(root.iter("{http://purl.org/dc/elements/1.1/}description")).text or ""
+    start = "Test accuracy and sparsity" if figure is None else "Zeros of 3 layers"
+    assert f" {start}" in description, "the first figure is the one where none is named"
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "same.svg").read_bytes()
+    make([run], tmp_path / "one.png", "png", figure)
+    content = (tmp_path / "one.png").read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    width, height = struct.unpack(">II", content[16:24])
-    assert width == 2176
-    assert height > 3000
+    width, _ = struct.unpack(">II", content[16:24])
+    assert width == pytest.approx(2 * 1040, abs=60)

@@ -5,6 +5,7 @@ transformers is no dependency. The stand-in computes as its Conv1D does and carr
 """
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -51,6 +52,7 @@ class Perceptron(nn.Module):
         self.c_fc = nn.Linear(8, 12) if linear else Conv1D(12, 8)
         self.c_proj = nn.Linear(12, 4) if linear else Conv1D(4, 12)
         with torch.no_grad():
+            layer: Any
             for layer in (self.c_fc, self.c_proj):
                 layer.bias.zero_()
                 outputs, inputs = layer.weight.shape if linear else layer.weight.T.shape
@@ -82,7 +84,7 @@ def test_another_class_of_that_name_is_not_known() -> None:
     assert [weight.name for weight in layers.weights] == ["1.weight"]
 
 
-def masks_of(linear: bool, **knobs: object) -> dict[str, Tensor]:
+def masks_of(linear: bool, **knobs: Any) -> dict[str, Tensor]:
     """The masks of a first compression, as outputs x inputs."""
     model = Perceptron(linear)
     method = acdc.ACDC(schedule=acdc.Schedule.from_phases([("sparse", "1st")]), **knobs)
@@ -122,14 +124,14 @@ def revived(linear: bool) -> Tensor:
     rows = torch.tensor([[3.0, 4.0, 0.1], [0.0, 0.1, 6.0], [1.0, 0.0, 8.0], [0.1, 0.1, 0.1], [0.2, 0.0, 0.0]])
     model = nn.Sequential(nn.Linear(3, 5) if linear else Conv1D(5, 3))
     with torch.no_grad():
-        model[0].weight.copy_(rows if linear else rows.T)
-    optimizer = torch.optim.SGD([model[0].weight], lr=0.0)
+        weight = model.get_parameter("0.weight").copy_(rows if linear else rows.T)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
     phases = acdc.Schedule.from_phases([("sparse", "1st"), ("dense", "1st"), ("sparse", "1st")])
     sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=1 - 4 / 15, schedule=phases, revive=True))
     sparsifier.begin_step()
     optimizer.step()
     sparsifier.begin_step()
-    return model[0].weight.detach() if linear else model[0].weight.detach().T
+    return weight.detach() if linear else weight.detach().T
 
 
 def test_revival_gives_whole_outputs_new_weights() -> None:
@@ -144,14 +146,15 @@ def test_each_output_has_its_own_grid() -> None:
         method = QuantisedACDC(bits=3, schedule=acdc.Schedule.from_phases([("sparse", "1st")]))
         sparsifier = acdc.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), method)
         sparsifier.begin_step()
-        rounded.append(model.c_fc.weight.detach() if linear else model.c_fc.weight.detach().T)
+        weight = model.get_parameter("c_fc.weight").detach()
+        rounded.append(weight if linear else weight.T)
     assert torch.equal(*rounded)
 
 
 def test_dead_filters_are_outputs() -> None:
     model = nn.Sequential(Conv1D(6, 4))
     with torch.no_grad():
-        model[0].weight.fill_(1)[:, 2] = 0
+        model.get_parameter("0.weight").fill_(1)[:, 2] = 0
     layers = find_prunable(model)
     dynamics = Dynamics(layers, layers, forward_uses(model, torch.zeros(1, 4)))
     end = dynamics.phase_end(run="r", index=0, phase="p", kind="dense", epoch=0)
@@ -163,8 +166,8 @@ def test_flops_are_those_of_the_linear_layers() -> None:
     x = torch.zeros(3, 5, 8)
     plain, transposed = (Perceptron(linear) for linear in (True, False))
     with torch.no_grad():
-        plain.c_fc.weight[:6] = 0
-        transposed.c_fc.weight[:, :6] = 0
+        plain.get_parameter("c_fc.weight")[:6] = 0
+        transposed.get_parameter("c_fc.weight")[:, :6] = 0
     flops = inference_flops(transposed, x)
     assert flops == inference_flops(plain, x)
     assert (flops.dense, flops.actual, flops.biases) == (2 * 5 * (96 + 48), 2 * 5 * (48 + 48), 5 * (12 + 4))

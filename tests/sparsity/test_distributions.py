@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
@@ -223,7 +224,7 @@ def test_sparsities_are_returned_as_floats(value: float) -> None:
 
 
 @pytest.mark.parametrize("distribution", ["ERK", "layerwise", None, 0.9, ["global"]])
-def test_an_unknown_distribution_is_refused(distribution: object) -> None:
+def test_an_unknown_distribution_is_refused(distribution: Any) -> None:
     with pytest.raises(ValueError, match=r"^distribution=.*: expected one of 'global', 'uniform', 'erk', or a mapping"):
         check_distribution(distribution)
     with pytest.raises(ValueError, match=r"^distribution="):

@@ -1,6 +1,7 @@
 """What rules reach beyond the known layers, what they never sweep in, and what is said of one that reaches nothing."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.places = nn.Parameter(torch.randn(1, 7, 4))
         self.rnn = nn.LSTM(4, 4)
-        self.norm, self.plane = nn.LayerNorm(4), nn.LayerNorm((7, 4))
+        self.norm, self.plane = nn.LayerNorm(4), nn.LayerNorm([7, 4])
         self.attention = nn.MultiheadAttention(4, 2, add_bias_kv=True)
         self.words = nn.EmbeddingBag(9, 4)
         self.fc = nn.Linear(4, 4)
@@ -167,7 +168,7 @@ def test_what_a_rule_matches_instead_of_a_weight_is_said(argument: str, rule: st
     start = rf"^{argument}=\['{rule.replace('*', '[*]')}'\]: the rule matches no weight that can be pruned: "
     message = rf"{start}{found}.*; remove"
     with pytest.raises(ValueError, match=message):
-        find_prunable(net, **{argument: [rule]})
+        find_prunable(net, **dict[str, Any]({argument: [rule]}))
 
 
 def test_a_misspelt_rule_is_told_of_unknown_layers_too() -> None:

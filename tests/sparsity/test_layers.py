@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -60,7 +61,7 @@ class Tied(nn.Module):
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
 )
 def test_weights_that_multiply_activations(layer: nn.Module, kind: str, out_dim: int, in_dim: int) -> None:
-    model = nn.Sequential(layer, nn.BatchNorm1d(3), nn.LayerNorm((2, 3)), nn.GroupNorm(1, 3), nn.PReLU())
+    model = nn.Sequential(layer, nn.BatchNorm1d(3), nn.LayerNorm([2, 3]), nn.GroupNorm(1, 3), nn.PReLU())
     (weight,) = find_prunable(model).weights
     assert (weight.name, weight.kind, weight.out_dim, weight.in_dim) == ("0.weight", kind, out_dim, in_dim)
     assert weight.param is layer.weight
@@ -208,9 +209,9 @@ def test_a_rule_that_matches_nothing_is_refused(argument: str) -> None:
     with pytest.raises(
         ValueError, match=rf"{argument}=\['layer1\.conv3'\]: the rule matches no weight.*did you mean .*layer1.conv"
     ):
-        find_prunable(convnet(), **{argument: ["fc", "layer1.conv3"]})
+        find_prunable(convnet(), **dict[str, Any]({argument: ["fc", "layer1.conv3"]}))
     with pytest.raises(ValueError, match=rf"{argument}=\['zzz'\]: the rule matches no weight of this model \([^?]*$"):
-        find_prunable(convnet(), **{argument: ["zzz"]})
+        find_prunable(convnet(), **dict[str, Any]({argument: ["zzz"]}))
 
 
 def test_a_rule_is_not_told_to_be_itself() -> None:
@@ -225,14 +226,14 @@ def test_a_rule_is_not_told_to_be_itself() -> None:
 @pytest.mark.parametrize("rule", ["fc", lambda name, module: True])
 def test_one_rule_instead_of_a_list_is_refused(argument: str, rule: str | Callable) -> None:
     with pytest.raises(TypeError, match=rf"{argument}=.*: expected a list of rules; write {argument}=\["):
-        find_prunable(convnet(), **{argument: rule})
+        find_prunable(convnet(), **dict[str, Any]({argument: rule}))
 
 
 def test_a_module_is_not_a_rule() -> None:
     """Modules are callable, but not predicates: the message must say what a rule is."""
     model = convnet()
     with pytest.raises(TypeError, match="exclude"):
-        find_prunable(model, exclude=[model.fc])
+        find_prunable(model, exclude=[model.fc])  # pyright: ignore[reportArgumentType]
 
 
 def test_a_predicate_that_matches_nothing_is_allowed() -> None:
@@ -265,7 +266,7 @@ def test_weights_named_in_full_keep_the_order_of_registration() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        nn.LayerNorm((4, 4)),
+        nn.LayerNorm([4, 4]),
         nn.MultiheadAttention(4, 2, add_bias_kv=True),
         nn.LSTM(4, 4),
         parametrizations.weight_norm(nn.Linear(4, 4)),
@@ -421,7 +422,7 @@ def test_uses_of_attention() -> None:
 
 
 class Attend(nn.Module):
-    def __init__(self, **options: int) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
         self.attn = nn.MultiheadAttention(8, 2, batch_first=True, **options)
 

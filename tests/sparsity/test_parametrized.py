@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -130,7 +131,7 @@ def test_so_is_one_that_names_a_parameter_it_is_computed_from(compute: Callable,
             find_prunable(net, include=[f"a.{source}"])
 
 
-def attach(net: nn.Module, caplog: pytest.LogCaptureFixture, **knobs: object) -> list[str]:
+def attach(net: nn.Module, caplog: pytest.LogCaptureFixture, **knobs: Any) -> list[str]:
     """What is said as a sparsifier is attached and goes through its first steps."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     schedule = acdc.Schedule.from_phases([("dense", "1st"), ("sparse", "2st")])
@@ -179,7 +180,7 @@ def test_many_layers_are_counted_and_each_way_is_named(caplog: pytest.LogCapture
     ids=["module", "weight", "function", "not included"],
 )
 def test_a_rule_that_leaves_it_out_silences_that(
-    compute: Callable, by: str, undo: str, knobs: dict[str, list], caplog: pytest.LogCaptureFixture
+    compute: Callable, by: str, undo: str, knobs: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert attach(model(compute), caplog, **knobs) == []
     reason = "excluded" if "exclude" in knobs else "not included"

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -79,7 +80,8 @@ cpu_digits = topk._digits
 
 def gpu_digits(scores: dict[str, Tensor]) -> list[topk._Digit]:
     device = SimpleNamespace(type="cuda")
-    return cpu_digits({name: SimpleNamespace(dtype=s.dtype, device=device) for name, s in scores.items()})
+    there: Any = {name: SimpleNamespace(dtype=s.dtype, device=device) for name, s in scores.items()}
+    return cpu_digits(there)
 
 
 @contextmanager
@@ -93,7 +95,7 @@ class _AllReduce:
     """Sums what the threads of one run bring, as an all-reduce does between processes."""
 
     def __init__(self, count: int) -> None:
-        self.brought: list[Tensor | None] = [None] * count
+        self.brought = [torch.zeros(0, dtype=torch.int64)] * count
         self.barrier = threading.Barrier(count, timeout=HANG)
 
     def shards(self, index: int) -> Shards:

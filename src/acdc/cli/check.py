@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from acdc.cli import options
-from acdc.cli.output import show_table, si
+from acdc.cli.output import show_table
 from acdc.data import own_name
 from acdc.errors import Problems, UsageError
 from acdc.flops.uses import forward_uses
+from acdc.formatting import duration, si
 from acdc.measure import predict
 from acdc.methods.base import Base
 from acdc.recipes import load
@@ -112,14 +113,14 @@ def _show_flops(prepared: PreparedRun, model: nn.Module, name: str, list_layers:
         _layer_table(method, layers, prediction)
     uses = forward_uses(model, torch.zeros(1, *prepared.facts.shape))
     cost = predict.inference(model, uses, prediction).spread()
-    rows = [("dense model", si(cost.dense, 4), "1.00x")]
+    rows = [("dense model", si(cost.dense, digits=4), "1.00x")]
     most = "at most " if prediction and prediction.bound else ""
     if prediction:
         title = f"compressed model{' (exact)' if prediction.exact else ''}"
         rows.append((title, most + _range(cost.compressed), most + _ratios(cost.compressed, cost.dense)))
     show_table("Inference FLOPs for an image, in theory", ("", "FLOPs", "of dense"), rows)
     dense = 3 * cost.dense * samples * length
-    rows = [(f"a dense run of {length} epochs", str(length), "0", si(dense, 4), "1.00x")]
+    rows = [(f"a dense run of {length} epochs", str(length), "0", si(dense, digits=4), "1.00x")]
     for stage, planned in prepared.plan.items():
         sparse, each = planned.kinds.count("sparse"), predict.training(planned.kinds, cost, samples, method)
         counts, bound = (str(len(planned.kinds) - sparse), str(sparse)), most if sparse else ""
@@ -174,8 +175,8 @@ def _show_time(prepared: PreparedRun, model: nn.Module) -> list[str]:
     memory = f"; {timing.memory / 2**30:.1f} GiB of GPU memory" if timing.memory else ""
     cores = f" on {timing.threads} of {os.cpu_count()} cores" if prepared.device.type == "cpu" else ""
     print(
-        f"\ntime: about {_duration(epoch * epochs)} on this {prepared.device.type}: {epochs} epochs of "
-        f"{_duration(epoch)}, {_duration(timing.step)} for a step of {batch} images{scaled} "
+        f"\ntime: about {duration(epoch * epochs)} on this {prepared.device.type}: {epochs} epochs of "
+        f"{duration(epoch)}, {duration(timing.step)} for a step of {batch} images{scaled} "
         f"({timing.precision}{cores}{memory})"
     )
     print("      timed on random images, without compiling; reading images from disk comes on top")
@@ -183,20 +184,8 @@ def _show_time(prepared: PreparedRun, model: nn.Module) -> list[str]:
 
 
 def _range(values: Sequence[int]) -> str:
-    return " to ".join(dict.fromkeys(si(value, 4) for value in values))
+    return " to ".join(dict.fromkeys(si(value, digits=4) for value in values))
 
 
 def _ratios(values: Sequence[int], dense: int) -> str:
     return " to ".join(dict.fromkeys(f"{value / dense:.2f}x" for value in values))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 0.1:
-        return f"{seconds * 1000:.2g} ms"
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    minutes = round(seconds / 60)
-    hours, rest = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {rest} min" if hours else f"{minutes} min"
-    return f"{hours / 24:.0f} days"

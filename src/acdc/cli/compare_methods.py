@@ -12,11 +12,9 @@ from typing import Any
 from acdc.cli import options
 from acdc.cli.output import draw_report, show_table
 from acdc.errors import Problems, UsageError, did_you_mean
-from acdc.report import several
-from acdc.report.comparison import cells as compared
-from acdc.report.comparison import rows
-from acdc.report.comparison import tables as comparing
-from acdc.report.read import ReportError
+from acdc.report import group_tables, standings
+from acdc.report.groups import group_runs
+from acdc.report.read import ReportError, comparison_runs, log_end
 from acdc.report.read import read as read_run
 from acdc.runs import differences, folder
 from acdc.runs.decode import RecordError
@@ -159,25 +157,26 @@ def _command(args: argparse.Namespace) -> str:
 def summarise(out: Path) -> None:
     """Show mean ± standard deviation over seeds of all complete runs in the folder, name the rest, draw the page."""
     whole, missing = [], []
-    for run in compared.runs(out):
+    for run in comparison_runs(out):
         if not (run / "result.json").is_file():
-            missing.append(f"{run.name}{compared.last_words(run)}")
+            missing.append(f"{run.name}{log_end(run)}")
             continue
         try:
             whole.append(read_run(run))
         except (ReportError, RecordError) as error:  # a file of it is gone or damaged
             missing.append(f"{run.name}; {error}")
     if whole:
-        found = several.groups(whole)
-        made = rows.rows(found)
-        folder.write_json(out / "result.json", {"methods": rows.as_json(made), "missing": missing})
+        settings = group_runs(whole)
+        rows = standings.standings_of(settings)
+        folder.write_json(out / "result.json", {"methods": standings.as_json(rows), "missing": missing})
         title = "Costs as fractions of the dense model's inference, and of {} epochs of dense training"
-        show_table(title.format(rows.reference(found)), comparing.HEADER, comparing.plain_rows(made))
-        if agreed := comparing.agreement(made):
-            show_table(f"{agreed.title}, in %", agreed.header, agreed.rows)
-            print(f"\n{agreed.note}")
+        header, lines = group_tables.CONSOLE_HEADER, group_tables.console_rows(rows)
+        show_table(title.format(standings.reference_epochs(settings)), header, lines)
+        if agreement := group_tables.method_agreement(rows):
+            show_table(f"{agreement.title}, in %", agreement.header, agreement.rows)
+            print(f"\n{agreement.note}")
         print(f"\n{draw_report(out)}")
     if missing:
         print(f"\nnot complete, and in no table: {len(missing)} of {len(missing) + len(whole)} runs", file=sys.stderr)
-        for said in missing:
-            print(f"  {said}", file=sys.stderr)
+        for text in missing:
+            print(f"  {text}", file=sys.stderr)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from acdc.cli import options
-from acdc.cli.output import fp32_note, show_table, si
+from acdc.cli.output import fp32_note, show_table
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
+from acdc.formatting import si
 from acdc.train import saved_models
 from acdc.train.launch import describe_images
 from acdc.train.prepare import RunOptions
@@ -102,7 +103,7 @@ def _show(folder: Path, measurements: list[Measurement], images: str) -> None:
                 f"{accuracy:.2%}",
                 f"{one.score.loss:.4f}",
                 f"{cost.sparsity:.2%}",
-                si(cost.flops, 4),
+                si(cost.flops, digits=4),
                 f"{cost.flops / cost.dense_flops:.2f}x",
                 "" if before is None else f"{before:.2%}",
                 difference,

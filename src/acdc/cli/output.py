@@ -43,11 +43,3 @@ def fp32_note(recipe: "Recipe") -> str:
     """Return what to say of a model that runs in fp32, as this device does not support the precision it trained in."""
     why = "needs a GPU" if recipe.train.precision == "fp16" else "crashes on this CPU: see acdc doctor"
     return f"precision: fp32 (trained in {recipe.train.precision}, which {why})"
-
-
-def si(value: float, digits: int = 3) -> str:
-    """Return a number with the prefix of a power of a thousand, as in 1.23 G and 45.6 M."""
-    for factor, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.{digits}g} {unit}"
-    return f"{value:.{digits}g}"

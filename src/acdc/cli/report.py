@@ -14,8 +14,8 @@ def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "report",
         description="Write what run folders hold as one file without any other: a page of figures and tables. Several "
-        "runs are set beside each other; those that differ only in the seed are averaged. As svg it is one figure, the "
-        "first unless --figure names another.",
+        "runs are set beside each other; those that differ only in the seed are averaged. As svg or png it is one "
+        "figure, the first unless --figure names another.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -23,7 +23,7 @@ def add_to(verbs: Any) -> None:
     )
     parser.add_argument("--out", metavar="FILE", help="default RUN/report.html; ./report.html for several runs")
     parser.add_argument("--format", metavar="KIND", help=f"{', '.join(write.FORMATS)} (default: as FILE ends, or html)")
-    parser.add_argument("--figure", metavar="NAME", help="png, svg: this figure alone, such as frontier")
+    parser.add_argument("--figure", metavar="NAME", help="for svg and png: the figure to draw, such as frontier")
     parser.set_defaults(verb=run)
 
 

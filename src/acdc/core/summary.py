@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from acdc.flops.counting import Flops, count
+from acdc.formatting import si
 
 if TYPE_CHECKING:
     from acdc.core.sparsifier import Sparsifier
@@ -67,16 +68,9 @@ class Summary:
         lines.append(f"{'all prunable':<{width}}  {'':>18}  {total:>12,}  {self.sparsity:>7.2%}")
         if self.dense_flops and self.flops is not None:
             share, least = self.flops / self.dense_flops, "at least " if self.uncounted else ""
-            lines.append(f"FLOPs per sample: {least}{_si(self.flops)} of {_si(self.dense_flops)} dense ({share:.2f}x)")
+            lines.append(f"FLOPs per sample: {least}{si(self.flops)} of {si(self.dense_flops)} dense ({share:.2f}x)")
         if self.uncounted:
             lines.append(f"FLOPs are a lower bound: of no known layer, counted as 0: {', '.join(self.uncounted)}")
         lines += [f"left dense: {name}: {reason}" for name, reason in self.left_dense.items()]
         lines += [f"step {p['step']:>8,}: {p['phase']} ({p['sparsity']:.2%} pruned)" for p in self.phases]
         return "\n".join(lines)
-
-
-def _si(value: float) -> str:
-    for factor, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value:.3g}"

@@ -5,7 +5,8 @@
     other       the rest
 
 The paper (§4, ResNet20 on CIFAR-10 with 1,000 random labels) finds that dense phases memorise and that compressed
-phases, at 90 % and more, return most of the samples to their true class. Its four panels: acdc/report/panels.py.
+phases, at 90 % and more, return most of the samples to their true class. Its four panels:
+report/figures/memorization_panels.py.
 """
 
 from collections.abc import Callable

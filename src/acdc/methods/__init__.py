@@ -10,10 +10,51 @@ from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from acdc.errors import did_you_mean
+from acdc.errors import ArgumentError, did_you_mean
 
 if TYPE_CHECKING:
+    from acdc.methods.acdc import ACDC
     from acdc.methods.base import Base
+    from acdc.methods.deepr import DeepR
+    from acdc.methods.dpf import DPF
+    from acdc.methods.dsd import DSD
+    from acdc.methods.gmp import GMP
+    from acdc.methods.jin import Jin
+    from acdc.methods.lottery import LotteryTicket
+    from acdc.methods.one_shot import OneShot
+    from acdc.methods.quantised import QuantisedACDC
+    from acdc.methods.rigl import RigL
+    from acdc.methods.set import SET
+    from acdc.methods.snfs import SNFS
+    from acdc.methods.soft_threshold import STR
+    from acdc.methods.sparse_vd import SparseVD
+    from acdc.methods.sr_ste import SRSTE
+    from acdc.methods.static import Static
+    from acdc.methods.top_kast import TopKAST
+
+__all__ = [
+    "ACDC",
+    "DPF",
+    "DSD",
+    "GMP",
+    "SET",
+    "SNFS",
+    "SRSTE",
+    "STR",
+    "DeepR",
+    "Jin",
+    "LotteryTicket",
+    "OneShot",
+    "QuantisedACDC",
+    "RigL",
+    "SparseVD",
+    "Static",
+    "TopKAST",
+    "build",
+    "card",
+    "find",
+    "names",
+]
 
 # Where each method is.
 _METHODS = {
@@ -38,45 +79,44 @@ _METHODS = {
 
 
 def names() -> tuple[str, ...]:
+    """Return the names that `build` takes."""
     return tuple(_METHODS)
 
 
 def find(name: str) -> "type[Base]":
-    """The method's class."""
+    """Return the method's class."""
     if name not in _METHODS:
-        expected = f"expected one of {', '.join(_METHODS)}{did_you_mean(name, _METHODS)}"
-        raise ValueError(f"method={name!r}: {expected}")
+        allowed = f"expected one of {', '.join(_METHODS)}{did_you_mean(name, _METHODS)}"
+        raise ArgumentError("method", name, allowed)
     module, kind = _METHODS[name].split(".")
     return getattr(import_module(f"{__name__}.{module}"), kind)
 
 
 def build(name: str, **knobs: Any) -> "Base":
-    """The method of that name. Knobs it does not have are refused."""
+    """Build the method of that name. Knobs it does not have are refused."""
     kind = find(name)
-    known = [f.name for f in fields(kind)]
+    known = [field.name for field in fields(kind)]
     for knob, value in knobs.items():
         if knob not in known:
             allowed = f"{name} has the knobs {', '.join(known)}{did_you_mean(knob, known)}"
-            raise ValueError(f"{knob}={value!r}: {allowed}")
+            raise ArgumentError(knob, value, allowed)
     return kind(**knobs)
 
 
-def __getattr__(kind: str) -> Any:
-    """Classes by their names: acdc.methods.GMP."""
-    for name, place in _METHODS.items():
-        if place.endswith(f".{kind}"):
-            return find(name)
-    raise AttributeError(f"acdc.methods has no {kind!r}; its methods are {', '.join(_classes())}")
+def card(name: str) -> str:
+    """Return idea, equation, knobs, cost and reference of a method."""
+    return (import_module(find(name).__module__).__doc__ or "").strip()
+
+
+if not TYPE_CHECKING:  # else every misspelt name would be an Any
+
+    def __getattr__(kind: str) -> Any:
+        for name, place in _METHODS.items():
+            if place.endswith(f".{kind}"):
+                return find(name)
+        classes = ", ".join(place.rpartition(".")[2] for place in _METHODS.values())
+        raise AttributeError(f"acdc.methods has no {kind!r}; its methods are {classes}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_classes()})
-
-
-def _classes() -> list[str]:
-    return [place.rpartition(".")[2] for place in _METHODS.values()]
-
-
-def card(name: str) -> str:
-    """Idea, equation, knobs, cost and reference of a method."""
-    return (import_module(find(name).__module__).__doc__ or "").strip()
+    return sorted(__all__)

@@ -1,8 +1,8 @@
 """Methods that compress by a score, which need not be the magnitude."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,12 +12,23 @@ from acdc.criteria import Criterion
 from acdc.methods.base import Base
 from acdc.sparsity.distributions import Budget
 
+_MAGNITUDE: Any = "magnitude"
+
+if TYPE_CHECKING:
+
+    class _CriterionField:
+        """Tells type checkers that a name, a table or a Criterion goes in, and that a Criterion comes out."""
+
+        def __get__(self, method: "Scored", kind: type["Scored"]) -> Criterion: ...
+
+        def __set__(self, method: "Scored", value: str | Mapping[str, Any] | Criterion) -> None: ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scored(Base):
     """criterion  "magnitude", "saliency", "movement", "woodfisher", "snip", "synflow", or one of acdc.criteria"""
 
-    criterion: Criterion = "magnitude"  # type: ignore[assignment]  # always a Criterion after __post_init__
+    criterion: "_CriterionField" = _MAGNITUDE  # always a Criterion after __post_init__
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "criterion", criteria.find(self.criterion))

@@ -1,37 +1,43 @@
-"""A report before it has a form: words, cards, figures and tables of one run or of several."""
+"""Compose a report before it has a form: words, cards, figures and tables of one run or of several."""
 
-from collections.abc import Sequence
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from acdc.report import again, costs, curves, facts, frontier, labels, overlay, several, tables, weights, words
-from acdc.report.comparison import cells, dots, rows
-from acdc.report.comparison import curves as methods
-from acdc.report.comparison import frontier as by_cost
-from acdc.report.comparison import tables as comparing
-from acdc.report.comparison.levels import dense, levels
+from acdc import formatting as fmt
+from acdc.recipes import load
+from acdc.recipes.load import write_value
+from acdc.recipes.schema import Recipe
+from acdc.report import facts, group_tables, groups, tables
 from acdc.report.facts import Model
-from acdc.report.read import ReportError, Run
-from acdc.report.several import Group
+from acdc.report.figures import bars, frontier, group_curves, run_curves, zeros
+from acdc.report.figures.chart import Chart
+from acdc.report.groups import Group, levels_of
+from acdc.report.read import ReportError, Run, log_end, read_comparison
+from acdc.report.standings import Standing, leaders, reference_epochs, standings_of
 from acdc.report.tables import Table
-from acdc.report.theme import Chart
 
 _CARDS = ("sparse", "twin", "finetuned", "baseline")
 # In the order of the page. Each is left out where a run has nothing for it.
 _FIGURES = (
-    curves.signature,
-    curves.loss,
-    weights.mask_change,
-    costs.flops,
-    curves.inactive,
-    weights.layers,
-    weights.magnitudes,
-    costs.agreement,
-    labels.memorization,
+    run_curves.signature,
+    run_curves.loss,
+    zeros.mask_change,
+    run_curves.flops,
+    run_curves.inactive,
+    zeros.layers,
+    zeros.magnitudes,
+    bars.agreement,
+    run_curves.memorization,
 )
 
 
 @dataclass(frozen=True)
 class Card:
+    """A number in large print, with a few lines below it."""
+
     role: str
     title: str
     value: str
@@ -40,12 +46,14 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
+    """All that a report holds, for every format."""
+
     title: str
     subtitle: str
     runs: Sequence[Run]
     groups: Sequence[Group]
-    notes: Sequence[str]  # what is missing
-    remarks: Sequence[str]  # what is worth knowing all the same
+    notes: Sequence[str]  # what is missing or damaged
+    remarks: Sequence[str]  # what else is worth knowing
     cards: Sequence[Card]
     charts: Sequence[Chart]
     tables: Sequence[Table]
@@ -54,112 +62,63 @@ class Report:
 
 
 def compose(runs: Sequence[Run], left_out: Sequence[str] = (), *, compared: bool = False) -> Report:
-    """`left_out` says of other runs why they are not among these; `compared`, that one run is a whole comparison."""
+    """Compose the report of a run, or of several.
+
+    `left_out` are notes on other runs that are not among these. `compared` is True for the folder of a comparison, even
+    of one run.
+    """
     if len(runs) == 1 and not compared:
-        return _one(runs[0])
-    several.check_alike(runs)
-    notes = [*left_out, *(f"{run.name}: {note}" for run in runs if not _cut(run) for note in run.notes)]
-    notes += [f"{run.name} is left out: {_stands(run)}" for run in runs if _cut(run)]
-    whole = [run for run in runs if not _cut(run)]
-    if not whole:
+        return _one_run(runs[0])
+    groups.check_same_data(runs)
+    complete = [run for run in runs if not _is_cut(run)]
+    notes = [*left_out, *groups.say_once(complete, lambda run: run.notes)]
+    notes += [f"{run.name} is left out: {_progress(run)}" for run in runs if _is_cut(run)]
+    if not complete:
         raise ReportError(f"{runs[0].folder.parent}: no run of this comparison is complete yet; wait for the first")
-    found = several.groups(whole)
-    several_methods = all(run.cell for run in whole) or len({group.method for group in found}) > 1
-    return _methods(found, notes) if several_methods else _several(found, notes)
+    settings = groups.group_runs(complete)
+    several_methods = all(run.cell for run in complete) or len({group.method for group in settings}) > 1
+    return _methods(settings, notes) if several_methods else _settings(settings, notes)
 
 
-def _cut(run: Run) -> bool:
-    """Means over seeds are of complete runs: in a comparison of methods the others are named, not counted."""
+def _is_cut(run: Run) -> bool:
+    """True for a run of a comparison that is not complete: means are over complete runs, and the others are named."""
     return run.cell is not None and run.result is None
 
 
-def _stands(run: Run) -> str:
+def _progress(run: Run) -> str:
     last = max(row.epoch for row in run.rows) + 1
-    return f"it stands after epoch {last} of {run.planned}{cells.last_words(run.folder)}"
+    return f"it has finished epoch {last} of {run.planned}{log_end(run.folder)}"
 
 
-def _one(run: Run) -> Report:
-    drawn = [figure(run) for figure in _FIGURES]
+# One run
+
+
+def _one_run(run: Run) -> Report:
+    charts = [figure(run) for figure in _FIGURES]
     shown = [tables.models(run), tables.paper(run), tables.phases(run), tables.agreement(run.pairs)]
     return Report(
-        title=curves.name(run),
+        title=_title(run),
         subtitle=_subtitle(run),
         runs=[run],
         groups=[],
         notes=run.notes,
         remarks=facts.remarks(run),
-        cards=[_card(model) for role in _CARDS for model in facts.models(run) if model.role == role],
-        charts=[chart for chart in drawn if chart is not None],
+        cards=[model_card(model) for role in _CARDS for model in facts.models(run) if model.role == role],
+        charts=[chart for chart in charts if chart is not None],
         tables=[table for table in shown if table is not None],
         details=[tables.environment(run), tables.settings(run)],
-        commands=again.commands(run),
+        commands=commands(run),
     )
 
 
-def _methods(found: Sequence[Group], notes: Sequence[str]) -> Report:
-    made = rows.rows(found)
-    runs = [run for group in found for run in group.runs]
-    masks = overlay.mask_change(found)
-    drawn = [by_cost.frontier(made), dots.dots(made), methods.accuracy(found), methods.loss(found)]
-    first, held = runs[0], cells.read(runs[0].folder.resolve().parent) if runs[0].cell else None
-    data, net = (name or "?" for name in (first.config.data_name, first.config.recipe.model.name))
-    counts = sorted({len(group.runs) for group in found})
-    seeds = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    names = len({group.name for group in found})
-    return Report(
-        title=_best(made),
-        subtitle=f"{len(runs)} runs: {names} method{'s' * (names > 1)}, {seeds} seed{'s' * (counts[-1] > 1)} each, "
-        f"{net} on {data}, {rows.reference(found)} epochs",
-        runs=runs,
-        groups=found,
-        notes=notes,
-        remarks=several.remarks(runs),
-        cards=[],
-        charts=[chart for chart in [*drawn, masks] if chart is not None],
-        tables=[table for table in (comparing.methods(made), comparing.agreement(made)) if table is not None],
-        details=[tables.environment(first), comparing.shared(found), comparing.own(found), tables.seeds(found)],
-        commands=(held and held.commands) or [line for group in found for line in again.commands(group.runs[0])[:1]],
-    )
-
-
-def _best(made: Sequence[rows.Row]) -> str:
-    """At each sparsity the method that ends highest, and dense training where there is."""
-    by_number, said = {row.group.number: row for row in made}, []
-    found = levels([row.group for row in made])
-    at_levels = [level for level in found if level.sparsity is not None]
-    for level in at_levels or found:
-        top = rows.leaders([by_number[group.number] for group in level.groups])
-        where = f"at {level.title} " if level.sparsity is not None else ""
-        spread = words.spread(top[0].accuracy.values, digits=1)
-        if len(top) == 1:
-            ends = " ends" if len([group for group in level.groups if not dense(group)]) == 1 else " ends highest,"
-            said.append(f"{where}{level.name(top[0].group)}{'' if said else ends} with {spread} %")
-        else:
-            names = words.listed([level.name(row.group) for row in top]) + (" end highest" if not said else "")
-            said.append(f"{where}{names}, too close to tell apart ({level.name(top[0].group)} {spread} %)")
-    plain = max((row for row in made if dense(row.group)), key=lambda row: row.accuracy.mean, default=None)
-    if at_levels and plain is not None:
-        said.append(f"dense training with {words.spread(plain.accuracy.values, digits=1)} %")
-    return words.sentence("; ".join(said))
-
-
-def _several(found: Sequence[Group], notes: Sequence[str]) -> Report:
-    runs = [run for group in found for run in group.runs]
-    drawn = [overlay.accuracy(found), frontier.frontier(found), overlay.loss(found), overlay.mask_change(found)]
-    first = runs[0]
-    data = first.config.data_name or "?"
-    return Report(
-        title=several.headline(found),
-        subtitle=f"{len(runs)} runs of {len(found)} setting{'s' if len(found) > 1 else ''} on {data}",
-        runs=runs,
-        groups=found,
-        notes=notes,
-        remarks=several.remarks(runs),
-        cards=[_group_card(group) for group in found] if len(found) <= 6 else [],
-        charts=[chart for chart in drawn if chart is not None],
-        tables=[tables.several(found), tables.seeds(found)],
-        details=[tables.environment(first), *(tables.settings(group.runs[0]) for group in found[:8])],
-        commands=[command for group in found for command in again.commands(group.runs[0])[:1]],
+def _title(run: Run) -> str:
+    """State what was trained, and what came out."""
+    best, what = facts.main_model(run), f"{run.config.recipe.model.name} on {run.data_name}"
+    if best.role != "sparse":
+        return f"{what}: dense, {fmt.percent(best.accuracy)}"
+    return (
+        f"{what}: {fmt.short_percent(best.sparsity)} sparse at {fmt.percent(best.accuracy)}, "
+        f"with {fmt.times(best.ratio)} of the dense FLOPs"
     )
 
 
@@ -167,7 +126,7 @@ def _subtitle(run: Run) -> str:
     hardware, recipe = run.config.hardware, run.config.recipe
     parts = [
         recipe.name,
-        f"{recipe.model.name} on {run.config.data_name}",
+        f"{recipe.model.name} on {run.data_name}",
         f"{run.planned} epochs",
         f"seed {run.seed}",
         hardware.get("gpu") or hardware.get("cpu"),
@@ -176,36 +135,185 @@ def _subtitle(run: Run) -> str:
     return " · ".join(str(part) for part in parts if part)
 
 
-def _card(model: Model) -> Card:
-    zeros = words.percent(model.sparsity, 2)
+def model_card(model: Model) -> Card:
+    """Return the card of a model: its accuracy in large print, zeros and costs below."""
+    zeros = fmt.percent(model.sparsity, 2)
     if model.reported_sparsity is not None and model.sparsity:
-        zeros += f" ({words.percent(model.reported_sparsity, 2)} as the paper counts)"
-    rows = [("zeros", zeros), ("inference", f"{words.si(model.flops, 'FLOPs')}, {words.times(model.ratio)} of dense")]
+        zeros += f" ({fmt.percent(model.reported_sparsity, 2)} as the paper counts)"
+    rows = [("zeros", zeros), ("inference", f"{fmt.si(model.flops, 'FLOPs')}, {fmt.times(model.ratio)} of dense")]
     if model.training is not None:
-        rows.append(("training", f"{words.times(model.training)} of a dense run"))
+        rows.append(("training", f"{fmt.times(model.training)} of a dense run"))
     if model.dense_bytes and model.sparse_bytes:
         small = model.sparse_bytes < model.dense_bytes
-        sparse = f", {words.si(model.sparse_bytes, 'B')} as sparse (estimate)" if small else ""
-        rows.append(("size", words.si(model.dense_bytes, "B") + sparse))
+        sparse = f", {fmt.si(model.sparse_bytes, 'B')} as sparse (estimate)" if small else ""
+        rows.append(("size", fmt.si(model.dense_bytes, "B") + sparse))
     if model.best and model.role == "twin":
         where = f"epoch {model.best.epoch + 1}, the best of the dense phases on the {model.best.chosen_on} set"
         rows.append(("kept", where))
     elif model.best and model.best.accuracy > model.accuracy:
         where = f"(epoch {model.best.epoch + 1}, chosen on the {model.best.chosen_on} set)"
-        rows.append(("best", f"{words.percent(model.best.accuracy, 2)} {where}"))
+        rows.append(("best", f"{fmt.percent(model.best.accuracy, 2)} {where}"))
     if model.paper:
         rows.append(("paper", model.paper))
-    return Card("dense" if model.role == "twin" else model.role, model.title, words.percent(model.accuracy, 2), rows)
+    return Card("dense" if model.role == "twin" else model.role, model.title, fmt.percent(model.accuracy, 2), rows)
+
+
+# Several settings
+
+
+def _settings(settings: Sequence[Group], notes: Sequence[str]) -> Report:
+    runs = [run for group in settings for run in group.runs]
+    charts = [
+        group_curves.accuracy(settings),
+        frontier.setting_frontier(settings),
+        group_curves.loss(settings),
+        group_curves.mask_change(settings),
+    ]
+    return Report(
+        title=_best_setting(settings),
+        subtitle=f"{len(runs)} runs of {len(settings)} setting{'s' * (len(settings) > 1)} on {runs[0].data_name}",
+        runs=runs,
+        groups=settings,
+        notes=notes,
+        remarks=groups.say_once(runs, facts.remarks),
+        cards=[_group_card(group) for group in settings] if len(settings) <= 6 else [],
+        charts=[chart for chart in charts if chart is not None],
+        tables=[group_tables.all_settings(settings), group_tables.every_run(settings)],
+        details=[tables.environment(runs[0]), *(tables.settings(group.runs[0]) for group in settings[:8])],
+        commands=_first_commands(settings),
+    )
+
+
+def _best_setting(settings: Sequence[Group]) -> str:
+    """State how the best sparse setting compares with the best dense model, or which is best of all."""
+    sparse = [group for group in settings if group.main == "sparse"]
+    best = max(sparse or settings, key=lambda group: statistics.fmean(group.accuracies()))
+    ours, seeds = best.accuracies(), f" over {len(best.runs)} seeds" if len(best.runs) > 1 else ""
+    result = f"{fmt.capitalize(best.label)} reaches {fmt.mean_std(ours, digits=1)} %{seeds}"
+    dense = [group.accuracies("baseline") for group in settings if group.models("baseline")]
+    if not sparse or not dense:
+        return result
+    theirs = max(dense, key=statistics.fmean)
+    uncertainty, means = fmt.uncertainty(ours, theirs, best.images), (statistics.fmean(ours), statistics.fmean(theirs))
+    return f"{result}, {fmt.gap(*means, 'the best dense model', uncertainty=uncertainty)}"
 
 
 def _group_card(group: Group) -> Card:
-    accuracies = group.values(group.main, lambda model: model.accuracy)
-    first = group.role(group.main)[0]
-    rows = [("zeros", words.percent(first.sparsity, 2)), ("inference", f"{words.times(first.ratio)} of dense")]
+    first = group.models(group.main)[0]
+    rows = [("zeros", fmt.percent(first.sparsity, 2)), ("inference", f"{fmt.times(first.ratio)} of dense")]
     if first.training is not None:
-        rows.append(("training", f"{words.times(first.training)} of a dense run"))
+        rows.append(("training", f"{fmt.times(first.training)} of a dense run"))
     for role in ("baseline", "twin", "finetuned"):
-        if role != group.main and (values := group.values(role, lambda model: model.accuracy)):
-            rows.append((facts.noun(role), f"{words.spread(values)} %"))
+        if role != group.main and (values := group.accuracies(role)):
+            rows.append((facts.noun(role), f"{fmt.mean_std(values)} %"))
     rows.append(("seeds", ", ".join(str(run.seed) for run in group.runs)))
-    return Card(f"series-{group.number % 8}", group.label, f"{words.spread(accuracies)} %", rows)
+    return Card(f"series-{group.number % 8}", group.label, f"{fmt.mean_std(group.accuracies())} %", rows)
+
+
+# Methods of a comparison
+
+
+def _methods(settings: Sequence[Group], notes: Sequence[str]) -> Report:
+    standings = standings_of(settings)
+    runs = [run for group in settings for run in group.runs]
+    first = runs[0]
+    comparison = read_comparison(first.folder.resolve().parent) if first.cell else None
+    charts = [
+        frontier.method_frontier(standings),
+        bars.accuracy_by_method(standings),
+        group_curves.method_accuracy(settings),
+        group_curves.method_loss(settings),
+        group_curves.mask_change(settings),
+    ]
+    shown = [group_tables.methods(standings), group_tables.method_agreement(standings)]
+    counts = sorted({len(group.runs) for group in settings})
+    seeds = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    names = len({group.name for group in settings})
+    return Report(
+        title=_best_methods(standings),
+        subtitle=f"{len(runs)} runs: {names} method{'s' * (names > 1)}, {seeds} seed{'s' * (counts[-1] > 1)} each, "
+        f"{first.config.recipe.model.name or '?'} on {first.data_name}, {reference_epochs(settings)} epochs",
+        runs=runs,
+        groups=settings,
+        notes=notes,
+        remarks=groups.say_once(runs, facts.remarks),
+        cards=[],
+        charts=[chart for chart in charts if chart is not None],
+        tables=[table for table in shown if table is not None],
+        details=[
+            tables.environment(first),
+            group_tables.shared_settings(settings),
+            group_tables.own_settings(settings),
+            group_tables.every_run(settings),
+        ],
+        commands=(comparison and comparison.commands) or _first_commands(settings),
+    )
+
+
+def _best_methods(standings: Sequence[Standing]) -> str:
+    """State which method ends highest at each sparsity, and where dense training ends."""
+    by_number, parts = {one.group.number: one for one in standings}, []
+    levels = levels_of([one.group for one in standings])
+    requested = [level for level in levels if level.sparsity is not None]
+    for level in requested or levels:
+        top = leaders([by_number[group.number] for group in level.groups])
+        where = f"at {level.title} " if level.sparsity is not None else ""
+        accuracy = fmt.mean_std(top[0].accuracy.values, digits=1)
+        if len(top) == 1:
+            ends = " ends" if len([group for group in level.groups if not group.is_dense]) == 1 else " ends highest,"
+            parts.append(f"{where}{level.name(top[0].group)}{'' if parts else ends} with {accuracy} %")
+        else:
+            names = fmt.join_names([level.name(one.group) for one in top]) + (" end highest" if not parts else "")
+            parts.append(f"{where}{names}, too close to tell apart ({level.name(top[0].group)} {accuracy} %)")
+    dense = max((one for one in standings if one.group.is_dense), key=lambda one: one.accuracy.mean, default=None)
+    if requested and dense is not None:
+        parts.append(f"dense training with {fmt.mean_std(dense.accuracy.values, digits=1)} %")
+    return fmt.capitalize("; ".join(parts))
+
+
+# Commands that reproduce a run
+
+
+def commands(run: Run) -> list[str]:
+    """Return `acdc train` with what differs from the shipped recipe; where none has its name, the file is needed."""
+    if run.recipe is None:
+        return []
+    shipped = run.recipe.name in load.shipped()
+    words = ["acdc", "train", run.recipe.name if shipped else f"{run.recipe.name}.toml"]
+    for setting in changed_settings(run.recipe, load.read(run.recipe.name)) if shipped else ():
+        words += ["--set", setting]
+    words += ["--out", "runs/again"]
+    return [shlex.join(words), "acdc report runs/again"]
+
+
+def _first_commands(settings: Sequence[Group]) -> list[str]:
+    return [line for group in settings for line in commands(group.runs[0])[:1]]
+
+
+def changed_settings(recipe: Recipe, base: Recipe) -> list[str]:
+    """Return what to `--set` on `base`, a shipped recipe, to get `recipe`."""
+    ours, usual, changed = recipe.to_dict(), base.to_dict(), []
+    for table, part in ours.items():
+        if table in ("name", "about", "paper"):
+            continue
+        for key, value in _keys(part).items():
+            if value is None or value == _keys(usual[table]).get(key):
+                continue
+            setting = f"{table}.{key}={write_value(value)}"
+            if table != "method" or not _is_default(setting, base):
+                changed.append(setting)
+    return changed
+
+
+def _keys(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings of a table: options of a model, data set or method beside the keys that all have."""
+    return {**{key: value for key, value in part.items() if key != "options"}, **part.get("options", {})}
+
+
+def _is_default(setting: str, base: Recipe) -> bool:
+    """True if the method does this anyway."""
+    try:
+        one, other = load.read(base.name, [setting]).build_method(), base.build_method()
+    except ValueError:
+        return False
+    return one is not None and other is not None and one.name == other.name and one.config() == other.config()

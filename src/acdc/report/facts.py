@@ -1,10 +1,12 @@
-"""What a report says of a run: its models, its phases and what they cost, each worked out once for all formats."""
+"""Facts that a report states of a run: its models, phases, costs and environment, worked out once for all formats."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from acdc.flops.training import epoch_flops
 from acdc.measure.dynamics import PhaseEnd
@@ -24,6 +26,8 @@ NOUNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
+    """A model that a run left, or, of a run that is not complete, the last of its kind so far."""
+
     role: str  # of ROLES, or "other"
     title: str
     accuracy: float
@@ -33,18 +37,21 @@ class Model:
     flops: int
     dense_flops: int
     best: BestEpoch | None  # the best epoch of the final phase, or the twin's, and the images that chose it
-    training: float | None  # FLOPs spent until it was there, as a fraction of a dense run of as many epochs
+    training: float | None  # FLOPs spent to train it, as a fraction of a dense run of as many epochs
     dense_bytes: int | None
     sparse_bytes: int | None
     paper: str | None
 
     @property
     def ratio(self) -> float:
+        """Inference FLOPs as a fraction of the dense model's."""
         return self.flops / self.dense_flops
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
+    """A phase of the main stage."""
+
     name: str
     kind: str
     first: int  # epochs, from 0
@@ -59,13 +66,12 @@ class Phase:
 
 @lru_cache(maxsize=128)
 def phases(run: Run) -> list[Phase]:
-    """Of the main stage."""
-    stage = run.main
+    """Return the phases of the main stage."""
+    stage, phases = run.main, []
     ends = {end.epoch: end for end in run.phase_ends(stage)}
-    found = []
     for (kind, name), group in groupby(run.stage(stage), lambda row: (row.kind, row.phase)):
         rows = list(group)
-        found.append(
+        phases.append(
             Phase(
                 name=name,
                 kind=kind,
@@ -79,21 +85,24 @@ def phases(run: Run) -> list[Phase]:
                 end=ends.get(rows[-1].epoch),
             )
         )
-    return found
+    return phases
+
+
+def every_weight_returned(run: Run) -> bool:
+    """True if dense phases after the first left no weight at zero, and no filter without one."""
+    dense = [phase for phase in phases(run)[1:] if phase.kind == "dense"]
+    rows = [row for row in run.stage(run.main) if row.kind == "dense" and dense and row.epoch >= dense[0].first]
+    dead = any(any(phase.end.dead_filters.values()) for phase in dense if phase.end)
+    return bool(dense) and not dead and not any(row.sparsity for row in rows)
 
 
 def dense_flops(run: Run) -> int:
-    """Of one forward pass with every weight; weights as they are initialised are not zero."""
+    """Return the FLOPs of a forward pass with every weight; of a run that is not complete, the most it has had."""
     return run.result.models[0].dense_flops if run.result else max(1, *(row.flops for row in run.rows))
 
 
-def cost(run: Run, rows: Sequence[EpochRow]) -> float:
-    """Training FLOPs over these epochs per sample, in epochs of dense training."""
-    return sum(spent(run, rows)) / (3 * dense_flops(run))
-
-
-def spent(run: Run, rows: Sequence[EpochRow]) -> list[int]:
-    """Training FLOPs of each of these epochs per sample: by the paper's rule, or that of the method's card."""
+def training_flops(run: Run, rows: Sequence[EpochRow]) -> list[int]:
+    """Return the training FLOPs of each of these epochs per sample, by the rule of the method's card."""
     dense, sparse = dense_flops(run), None
     try:
         method = run.recipe.build_method() if run.recipe else None
@@ -105,8 +114,8 @@ def spent(run: Run, rows: Sequence[EpochRow]) -> list[int]:
     return [epoch_flops(row.kind, row.flops, dense, sparse=sparse) for row in rows]
 
 
-def training(run: Run, role: str) -> float | None:
-    """FLOPs spent until the model of this role was there, as a fraction of a dense run of as many epochs."""
+def training_cost(run: Run, role: str) -> float | None:
+    """Return the FLOPs spent to train the model of this role, as a fraction of a dense run of as many epochs."""
     rows = run.stage(run.main)
     if role == "baseline":
         rows = run.stage("dense")
@@ -116,15 +125,15 @@ def training(run: Run, role: str) -> float | None:
         rows = [row for row in rows if row.epoch <= last] + tuned
     elif role == "other":
         return None
-    return cost(run, rows) / run.planned if rows else None
+    return sum(training_flops(run, rows)) / (3 * dense_flops(run)) / run.planned if rows else None
 
 
 @lru_cache(maxsize=128)
 def models(run: Run) -> list[Model]:
-    """Of the final table; of a run that is not complete, the last of each kind so far."""
+    """Return the models of the final table; of a run that is not complete, the last of each kind so far."""
     if run.result is not None:
         return [_finished(run, row) for row in run.result.models]
-    found = []
+    latest = []
     main = run.stage(run.main)
     for role, rows in (
         ("baseline", run.stage("dense")),
@@ -133,39 +142,63 @@ def models(run: Run) -> list[Model]:
         ("finetuned", run.stage("finetune")),
     ):
         if rows:
-            found.append(_so_far(run, role, rows[-1]))
-    return found
+            latest.append(_so_far(run, role, rows[-1]))
+    return latest
 
 
 def noun(role: str) -> str:
-    """As a line of a table begins."""
+    """Return what a model of this role is called, without an article."""
     return NOUNS[role].removeprefix("the ").removeprefix("its ")
 
 
-def of_role(run: Run, role: str) -> Model | None:
+def model_of(run: Run, role: str) -> Model | None:
+    """Return the run's model of this role."""
     return next((model for model in models(run) if model.role == role), None)
 
 
-def headline(run: Run) -> Model:
-    """The model that the run is about."""
-    found = models(run)
-    return next((model for role in ("sparse", "baseline") for model in found if model.role == role), found[0])
+def main_model(run: Run) -> Model:
+    """Return the model that the run is about: the sparse one, or the dense one where there is no other."""
+    return model_of(run, "sparse") or model_of(run, "baseline") or models(run)[0]
 
 
-def rival(run: Run) -> Model | None:
-    """The dense model that the sparse one is set against: a baseline of its own, or the twin."""
-    found = models(run)
-    return next((model for role in ("baseline", "twin", "finetuned") for model in found if model.role == role), None)
+def dense_rival(run: Run) -> Model | None:
+    """Return the dense model that the sparse one is set against: a baseline of its own, or the twin."""
+    return next((model for role in ("baseline", "twin", "finetuned") if (model := model_of(run, role))), None)
 
 
 def remarks(run: Run) -> list[str]:
-    """What a reader should know of a run that has nothing wrong with it."""
-    found = [f"Said as it began: {text}." for text in run.config.warnings]
+    """Return what a reader should know of a run that has nothing wrong with it."""
+    texts = [f"Warning at start: {text}." for text in run.config.warnings]
     judged, images = run.images, run.test_images
     if judged is not None and images is not None and judged < images:
         unread = f"{images - judged:,} cannot be read"
-        found.append(f"Accuracies are of {judged:,} of {images:,} test images: {unread}.")
-    return found
+        texts.append(f"Accuracies are of {judged:,} of {images:,} test images: {unread}.")
+    return texts
+
+
+def epoch_seconds(run: Run) -> dict[str, float]:
+    """Return the median measured time of an epoch of each kind of the main stage."""
+    kinds: dict[str, list[float]] = {}
+    for row in run.stage(run.main):
+        kinds.setdefault(row.kind, []).append(row.seconds)
+    return {kind: statistics.median(seconds) for kind, seconds in kinds.items()}
+
+
+def environment(run: Run) -> dict[str, Any]:
+    """Return hardware, versions and execution, as config.json has them."""
+    hardware, versions = run.config.hardware, run.config.versions
+    threads = f"{hardware.get('cores', '?')} cores, {hardware.get('threads', '?')} threads"
+    entries = {
+        "GPU": hardware.get("gpu"),
+        "CPU": f"{hardware['cpu']} ({threads})" if "cpu" in hardware else None,
+        "platform": run.config.platform,
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "processes": run.config.processes,
+        "execution": "; ".join(run.config.execution),
+        "started": run.config.started,
+        "resumed": len(run.config.resumed),
+    }
+    return {key: value for key, value in entries.items() if value}
 
 
 def _finished(run: Run, row: ModelResult) -> Model:
@@ -182,10 +215,10 @@ def _finished(run: Run, row: ModelResult) -> Model:
         flops=row.flops,
         dense_flops=row.dense_flops,
         best=row.best,
-        training=training(run, role),
+        training=training_cost(run, role),
         dense_bytes=dense,
         sparse_bytes=sparse,
-        paper=_beside(run, role),
+        paper=_paper_accuracy(run, role),
     )
 
 
@@ -210,7 +243,7 @@ def _so_far(run: Run, role: str, row: EpochRow) -> Model:
 
 
 def _bytes(run: Run, file: str, sparsity: float, reported: float | None) -> tuple[int | None, int | None]:
-    """In 32-bit floats, and with 4 bytes for each non-zero weight and one bit for the place of every weight."""
+    """Return the size in 32-bit floats, and with 4 bytes for each non-zero weight and one bit for every place."""
     if not run.ends:
         return None, None
     size = sum(run.ends[-1].size.values())
@@ -223,7 +256,7 @@ def _bytes(run: Run, file: str, sparsity: float, reported: float | None) -> tupl
     return dense, dense - 4 * zeros + -(-size // 8)
 
 
-# Beside the paper
+# The paper
 
 
 @lru_cache(maxsize=128)
@@ -235,20 +268,21 @@ def _by_role(row: PaperRow) -> dict[str, paper.Accuracy]:
     return {ROLES[file]: accuracy for file, accuracy in paper.accuracies(row).items()}
 
 
-def _beside(run: Run, role: str) -> str | None:
+def _paper_accuracy(run: Run, role: str) -> str | None:
     row = _published(run)
-    found = _by_role(row).get(role) if row else None
-    return str(found) if found else None
+    accuracy = _by_role(row).get(role) if row else None
+    return str(accuracy) if accuracy else None
 
 
 def paper_note(run: Run) -> str:
+    """Return the note on the paper's row that the run is compared with."""
     row = _published(run)
     return row.note if row else ""
 
 
 def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
-    """What is compared, our value, the paper's, and the paper's standard deviation. Accuracies in %."""
-    row, found = _published(run), list[tuple[str, float, float, float | None]]()
+    """Return what is compared, our value, the paper's, and the paper's standard deviation. Accuracies are in %."""
+    row, lines = _published(run), list[tuple[str, float, float, float | None]]()
     if row is None:
         return []
     published = _by_role(row)
@@ -256,15 +290,15 @@ def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
         if model.role not in published:
             continue
         (value, std), name = published[model.role], noun(model.role)
-        found.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, std))
+        lines.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, std))
         if model.best:
             best = f"{name}, best epoch on the {model.best.chosen_on} set (%)"
-            found.append((best, 100 * model.best.accuracy, value, std))
-    if (sparse := of_role(run, "sparse")) and run.result is not None:
+            lines.append((best, 100 * model.best.accuracy, value, std))
+    if (sparse := model_of(run, "sparse")) and run.result is not None:
         if row.inference is not None:
-            found.append(("inference FLOPs, of dense", sparse.ratio, row.inference, None))
+            lines.append(("inference FLOPs, of dense", sparse.ratio, row.inference, None))
         if row.training is not None and sparse.training is not None:
             usual = load.read(run.recipe.name).epochs if run.recipe else run.planned  # what the paper divides by
             name = f"training FLOPs, of {usual} dense epochs"
-            found.append((name, sparse.training * run.planned / usual, row.training, None))
-    return found
+            lines.append((name, sparse.training * run.planned / usual, row.training, None))
+    return lines

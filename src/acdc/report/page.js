@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const root = document.documentElement, button = document.getElementById("theme");
-  const names = { auto: "as the system", light: "light", dark: "dark" };
+  const names = { auto: "system", light: "light", dark: "dark" };
   const kept = {
     get() { try { return localStorage.getItem("acdc-theme"); } catch { return null; } },
     set(value) { try { localStorage.setItem("acdc-theme", value); } catch { /* a file may not be allowed to */ } },
@@ -20,11 +20,13 @@
     kept.set(next);
   });
   addEventListener("beforeprint", () => { for (const part of document.querySelectorAll("details")) part.open = true; });
-  const value = (row, column) => {
-    const text = row.cells[column].textContent.trim(), found = text.match(/^([\d.]+)(?: ([kMGTPE]?)B$| min| h| s)?/);
-    if (!found) return { text, number: NaN };
-    const unit = { k: 1e3, M: 1e6, G: 1e9, T: 1e12 }[found[2]] ?? (/ min/.test(found[0]) ? 60 : / h/.test(found[0]) ? 3600 : 1);
-    return { text, number: parseFloat(found[1]) * unit };
+  const units = { ms: 1e-3, s: 1, min: 60, h: 3600, days: 86400, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, E: 1e18 };
+  const value = (row, column) => { // the mean of "93.8 ± 0.2", 7500 of "2 h 05 min", 1.2e6 of "1.2 MB"
+    const text = row.cells[column].textContent.trim();
+    const parts = [...text.split("±")[0].matchAll(/([\d.]+)(?: (ms|min|days|[sh]\b|[kMGTPE](?=B?\b)))?/g)];
+    if (!/^[\d.]/.test(text)) return { text, number: NaN };
+    const number = parts.reduce((sum, [, digits, unit]) => sum + parseFloat(digits) * (units[unit] ?? 1), 0);
+    return { text, number };
   };
   for (const table of document.querySelectorAll("table.sortable")) {
     table.querySelectorAll("thead th").forEach((head, column) => head.addEventListener("click", () => {

@@ -1,34 +1,47 @@
-"""A run folder, read for a report: whatever is whole counts, and whatever is not is said."""
+"""Read run folders for a report: whatever is intact counts, and whatever is not becomes a note."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from acdc import integrity
 from acdc.measure.dynamics import PhaseEnd
 from acdc.recipes import load
 from acdc.recipes.schema import Recipe
-from acdc.report import pairs
-from acdc.report.comparison import cells
-from acdc.report.comparison.cells import Cell
-from acdc.report.pairs import Pair
+from acdc.report import model_pairs
+from acdc.report.model_pairs import Pair
 from acdc.runs import decode
 from acdc.runs.predictions import Kept
-from acdc.runs.records import AgreementFile, EpochRow, RunConfig, RunResult
+from acdc.runs.records import AgreementFile, Comparison, EpochRow, RunConfig, RunResult
 
 T = TypeVar("T")
 
+COMPARISON = "comparison.json"
+
 
 class ReportError(ValueError):
-    """A report that cannot be made, with the reason and what to do instead."""
+    """No report can be written; the text says why, and what to do instead."""
 
 
 class NotBegunError(ReportError):
-    """A run without a single epoch: among others it is named, and left out."""
+    """A run has not finished a single epoch. Beside other runs it is named and left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The place of a run in a comparison: one method, or a variant of it, at one sparsity, for one seed."""
+
+    variant: str  # the method's own name where there is no variant
+    method: str
+    epochs: int  # of the dense training that costs are set against
+    settings: tuple[str, ...] = ()  # of the variant
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run:
+    """A run folder, as far as it can be read."""
+
     folder: Path
     config: RunConfig
     recipe: Recipe | None  # None where a newer or older acdc wrote settings that this one cannot read
@@ -38,11 +51,12 @@ class Run:
     pairs: Sequence[Pair]  # how far its models agree
     kept: Mapping[str, Kept]  # predictions of its models, by their files' names
     classes: int | None
-    notes: Sequence[str]  # what is cut, missing or unfinished
-    cell: Cell | None = None  # its place in a comparison of methods
+    notes: Sequence[str]  # what is damaged, missing or unfinished
+    cell: Cell | None = None
 
     @property
     def name(self) -> str:
+        """Folder name; of a seed's folder the one above it, too."""
         here = self.folder.resolve()
         return f"{here.parent.name}/{here.name}" if here.name.startswith("seed-") else here.name
 
@@ -51,91 +65,101 @@ class Run:
         return next(iter(self.config.recipe.run.seeds), None)
 
     @property
+    def data_name(self) -> str:
+        """What the data are called."""
+        return self.config.data_name or "?"
+
+    @property
     def test_images(self) -> int | None:
-        """All of the test set."""
+        """Size of the test set."""
         return self.config.data.test
 
     @property
     def images(self) -> int | None:
-        """Those of the test set that accuracies are of: that could be read."""
+        """Number of test images that accuracies were measured on: those that could be read."""
         unread = self.result.unreadable_test_images if self.result else 0
         return max(0, self.test_images - unread) if self.test_images is not None else None
 
     @property
     def main(self) -> str:
-        """The stage that the run is about: the method's, or dense training where there is nothing else."""
+        """Name of the stage that the run is about: the method's, or dense training where there is nothing else."""
         stages = list(dict.fromkeys(row.run for row in self.rows))
         return next((stage for stage in stages if stage not in ("dense", "finetune")), stages[0])
 
     @property
     def planned(self) -> int:
-        """Epochs of the main stage."""
+        """Number of epochs of the main stage, as planned."""
         try:
             return self.recipe.epochs if self.recipe else len(self.stage(self.main))
         except ValueError:
             return len(self.stage(self.main))
 
     def stage(self, name: str) -> list[EpochRow]:
+        """Return the epochs of a stage."""
         return [row for row in self.rows if row.run == name]
 
     def phase_ends(self, name: str) -> list[PhaseEnd]:
+        """Return the ends of a stage's phases."""
         return [end for end in self.ends if end.run == name]
 
 
 def expand(paths: Iterable[Path]) -> list[Path]:
-    """Run folders. One of several seeds stands for those of its seeds that have begun, a comparison for its runs."""
-    found: list[Path] = []
+    """Return the run folders that paths stand for: of a folder of seeds those that began, of a comparison all."""
+    folders: list[Path] = []
     for path in paths:
         if not path.is_dir():
             raise ReportError(f"{path}: there is no such folder; type a folder that `acdc train` wrote")
-        if compared := cells.runs(path):
-            found += compared
+        if compared := comparison_runs(path):
+            folders += compared
             continue
         seeds = sorted(path.glob("seed-*"), key=lambda inner: (len(inner.name), inner.name))
         begun = [inner for inner in seeds if (inner / "metrics.jsonl").is_file()]
         if begun and not (path / "metrics.jsonl").is_file():
-            found += begun
+            folders += begun
         else:
-            found.append(path)
-    twice = {path for path in found if [other.resolve() for other in found].count(path.resolve()) > 1}
-    if twice:
+            folders.append(path)
+    resolved = [folder.resolve() for folder in folders]
+    if twice := {folder for folder in folders if resolved.count(folder.resolve()) > 1}:
         raise ReportError(f"{sorted(twice)[0]}: named more than once; type each run once")
-    return found
+    return folders
 
 
 def config_of(folder: Path) -> RunConfig:
-    """What a run says of itself; without it nothing else can be read."""
+    """Read a run's config.json, without which nothing else can be understood."""
     if (config := decode.read(RunConfig, folder / "config.json")) is not None:
         return config
     if (folder / "metrics.jsonl").is_file():
         raise ReportError(
-            f"{folder}: its config.json is gone, which says what was run; put it back, or type another run's folder"
+            f"{folder}: its config.json, which says what was run, is gone; put it back, or type another run's folder"
         )
     raise ReportError(f"{folder}: there is no run (no config.json) in this folder; type a run's folder")
 
 
 def read(folder: Path) -> Run:
+    """Read a run folder. What is damaged or missing is named in the run's notes."""
     config = config_of(folder)
     notes: list[str] = []
     rows = _in_order(_epochs(folder / "metrics.jsonl", notes))
     ends = _lines(PhaseEnd, folder / "phases.jsonl", notes)
     if ends is None:
-        notes.append("There is no phases.jsonl: masks, layers and magnitudes are not shown.")
+        notes.append("phases.jsonl is missing: masks, layers and magnitudes are not shown.")
     recipe = _recipe(config, notes)
     result = decode.read(RunResult, folder / "result.json")
     if result is None:
         last = rows[-1]
         notes.insert(
             0,
-            f"This run is not complete (no result.json): it stands after epoch {last.epoch + 1} of the stage "
-            f"“{last.run}”, and numbers are of the last epoch that was measured.",
+            f"This run is not complete (no result.json): it has finished epoch {last.epoch + 1} of the stage "
+            f"“{last.run}”. Numbers are of the last epoch measured.",
         )
-    kept = pairs.kept(folder, notes)
-    found, classes = pairs.agreeing(kept, config.data.test, notes), None
+    damaged = _damaged_models(folder, result, notes)
+    kept = model_pairs.usable_predictions(folder, notes, damaged)
+    pairs, classes = model_pairs.from_predictions(kept, config.data.test, notes), None
     if not (folder / "predictions.safetensors").is_file():
-        found, classes = pairs.compared(decode.read(AgreementFile, folder / "agreement.json") or AgreementFile())
-        if not found and result is not None and pairs.any_among(result):
-            notes.append("There is no predictions.safetensors: agreement between the models is not shown.")
+        measured = decode.read(AgreementFile, folder / "agreement.json") or AgreementFile()
+        pairs, classes = model_pairs.from_comparisons(measured)
+        if not pairs and result is not None and model_pairs.has_pair(result):
+            notes.append("predictions.safetensors is missing: agreement between the models is not shown.")
     classes = next((one.classes for one in kept.values()), classes)
     if classes is None and ends:
         classes = list(ends[-1].filters.values())[-1]
@@ -146,46 +170,64 @@ def read(folder: Path) -> Run:
         rows=rows,
         ends=ends or [],
         result=result,
-        pairs=found,
+        pairs=pairs,
         kept=kept,
         classes=classes,
         notes=notes,
-        cell=cells.of(folder),
+        cell=cell_of(folder),
     )
 
 
+def _damaged_models(folder: Path, result: RunResult | None, notes: list[str]) -> set[str]:
+    """Return the names of model files that are not as they were written, and note each."""
+    damaged = set()
+    for path in (folder / model.file for model in result.models) if result else ():
+        try:
+            if path.is_file():
+                integrity.verify_safetensors(path)
+        except integrity.UnsealedError:  # of another tool, or an older acdc: nothing to check it by
+            continue
+        except (integrity.IntegrityError, OSError) as error:
+            damaged.add(path.stem)
+            notes.append(
+                f"A model is damaged: {error}. Its numbers were measured before. Restore the file from a copy, or "
+                "train again."
+            )
+    return damaged
+
+
 def _epochs(path: Path, notes: list[str]) -> list[EpochRow]:
-    """The epochs that have ended, at least one."""
-    found = decode.read_lines(EpochRow, path)
-    if not found or not (found.records or found.checked()):
+    """Return the epochs that have ended, at least one."""
+    lines = decode.read_lines(EpochRow, path)
+    if not lines or not (lines.records or lines.checked()):
         raise NotBegunError(
             f"{path.parent}: no epoch has ended yet ({path.name}); wait for the first, then report again"
         )
-    return _told(found, path, notes)
+    return _intact(lines, path, notes)
 
 
 def _in_order(rows: Sequence[EpochRow]) -> list[EpochRow]:
-    """Each epoch once, as it was written last; stages as they began, and the epochs of each in their order."""
+    """Return each epoch once, as it was written last: stages as they began, and each one's epochs in order."""
     stages = list(dict.fromkeys(row.run for row in rows))
     once = {(stages.index(row.run), row.epoch): row for row in rows}
     return [once[key] for key in sorted(once)]
 
 
 def _lines(kind: type[T], path: Path, notes: list[str]) -> list[T] | None:
-    found = decode.read_lines(kind, path)
-    return _told(found, path, notes) if found is not None else None
+    lines = decode.read_lines(kind, path)
+    return _intact(lines, path, notes) if lines is not None else None
 
 
-def _told(found: decode.Lines[T], path: Path, notes: list[str]) -> list[T]:
-    """The lines that are whole. A crash cuts the last one; any other is named as well."""
-    bad = sorted({**found.cut, **found.wrong})
+def _intact(lines: decode.Lines[T], path: Path, notes: list[str]) -> list[T]:
+    """Return the intact lines, and note the others. A crash cuts the last one."""
+    bad = sorted({**lines.cut, **lines.wrong})
     if bad:
-        named = ", ".join(map(str, bad[:5])) + (" and others" if len(bad) > 5 else "")
-        only_last = [*found.cut] == bad == [found.count]
-        cut = "is cut short in its last line" if only_last else "has lines that are not whole"
-        why = "".join(f" Line {number}: {error.problem}." for number, error in [*found.wrong.items()][:1])
-        notes.append(f"{path.name} {cut} (line {named}): the {len(found.records)} whole lines are shown.{why}")
-    return found.records
+        numbers = ", ".join(map(str, bad[:5])) + (" and others" if len(bad) > 5 else "")
+        only_last = [*lines.cut] == bad == [lines.count]
+        problem = "is cut short in its last line" if only_last else "has damaged lines"
+        why = "".join(f" Line {number}: {error.problem}." for number, error in [*lines.wrong.items()][:1])
+        notes.append(f"{path.name} {problem} (line {numbers}): the {len(lines.records)} intact lines are shown.{why}")
+    return lines.records
 
 
 def _recipe(config: RunConfig, notes: list[str]) -> Recipe | None:
@@ -194,6 +236,41 @@ def _recipe(config: RunConfig, notes: list[str]) -> Recipe | None:
     except ValueError as error:
         why = " ".join(str(error).split()) or type(error).__name__
         notes.append(
-            f"This acdc cannot read all settings of the run ({why}): the paper’s values are not shown beside it."
+            f"This version of acdc cannot read all settings of the run ({why}): the paper’s values are not shown "
+            "beside it."
         )
         return None
+
+
+# Comparisons of methods
+
+
+def read_comparison(folder: Path) -> Comparison | None:
+    """Read comparison.json of a comparison's folder; return None where the folder is none."""
+    return decode.read(Comparison, folder / COMPARISON)
+
+
+def comparison_runs(folder: Path) -> list[Path]:
+    """Return the run folders of a comparison, in the order they joined it."""
+    comparison = read_comparison(folder)
+    return [folder / name for name in comparison.runs if (folder / name).is_dir()] if comparison else []
+
+
+def cell_of(run: Path) -> Cell | None:
+    """Return the place of a run in the comparison whose folder it lies in."""
+    here = run.resolve()
+    comparison = read_comparison(here.parent)
+    if comparison is None or here.name not in comparison.cells:
+        return None
+    cell = comparison.cells[here.name]
+    return Cell(variant=cell.variant, method=cell.method, epochs=comparison.epochs, settings=cell.settings)
+
+
+def log_end(run: Path) -> str:
+    """Return how the log of a comparison's run ends, which may say why it stopped: "; its log ends: …"."""
+    try:
+        lines = run.with_name(f"{run.name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"; its log ends: {last[:200]}" if last else ""

@@ -1,4 +1,4 @@
-"""Write a report: one file, whole or not at all, over nothing but an earlier report of the same runs."""
+"""Write a report: one file, atomically, over nothing but an earlier report of the same runs."""
 
 import hashlib
 import json
@@ -7,8 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acdc.io import write_bytes
-from acdc.report.comparison import cells
-from acdc.report.read import NotBegunError, ReportError, Run, config_of, expand, read
+from acdc.report.read import (
+    NotBegunError,
+    ReportError,
+    Run,
+    comparison_runs,
+    config_of,
+    expand,
+    log_end,
+    read,
+    read_comparison,
+)
 from acdc.runs import decode
 from acdc.runs.records import RunConfig
 
@@ -19,18 +28,20 @@ FORMATS = ("html", "md", "json", "csv", "png", "svg")
 PICTURES = ("png", "svg")
 
 
-def missing() -> str | None:
-    """Why no report can be drawn here, or None."""
+def why_not() -> str | None:
+    """Return why no report can be drawn here, or None."""
     from importlib.util import find_spec
 
-    gone = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
-    if not gone:
+    missing = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
+    if not missing:
         return None
-    return f"a report needs {' and '.join(gone)}; type: pip install 'acdc-torch[report]' (in a checkout: '.[report]')"
+    return (
+        f"a report needs {' and '.join(missing)}; type: pip install 'acdc-torch[report]' (in a checkout: '.[report]')"
+    )
 
 
 def write_report(run: Path) -> Path:
-    """The page of a run folder, or of the seeds in it, as report.html inside it."""
+    """Write the page of a run folder, or of the seeds in it, as report.html inside it."""
     path, _ = make([run])
     return path
 
@@ -38,19 +49,22 @@ def write_report(run: Path) -> Path:
 def make(
     paths: Sequence[Path], out: Path | None = None, kind: str = "html", figure: str | None = None
 ) -> tuple[Path, Sequence[str]]:
-    """Where it was written, and what is missing from it. `figure` is the only one a picture shows; by its name."""
-    if reason := missing():
+    """Write a report as `kind`; return its path and notes on what is missing from it.
+
+    A picture ("svg" or "png") shows one figure: the one named, or the first.
+    """
+    if reason := why_not():
         raise ReportError(reason)
     target = out or (paths[0] if len(paths) == 1 else Path()) / f"report.{kind}"
     folders = expand(paths)
     for run in folders:
-        config_of(run)  # before the file is looked at: whose report it is depends on it
+        config_of(run)  # before the file is looked at: whether that is theirs depends on it
     marker = f"acdc-report:{_key(paths)}"
     _check(target, marker)
-    from acdc.report import compose  # it draws, and `missing` has not spoken before now
+    from acdc.report import compose  # after `why_not`: it needs matplotlib
 
     runs, left_out = _read(folders)
-    report = compose.compose(runs, left_out, compared=any(cells.runs(path) for path in paths))
+    report = compose.compose(runs, left_out, compared=any(comparison_runs(path) for path in paths))
     content, notes = _render(report, kind, marker, figure), report.notes
     try:
         write_bytes(target, content)
@@ -60,51 +74,50 @@ def make(
 
 
 def _read(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """The runs, and what is said of those that have not begun: among others they are no reason to show nothing."""
+    """Return the runs, and notes on those that have not begun: beside others they are no reason to show nothing."""
     runs, left_out, silent, first = list[Run](), list[str](), list[str](), None
     for run in folders:
         try:
             runs.append(read(run))
         except NotBegunError as error:
             first = first or error
-            if words := cells.last_words(run):
-                left_out.append(f"{run.name} is left out: no epoch of it has ended{words}")
+            if end := log_end(run):
+                left_out.append(f"{run.name} is left out: no epoch of it has ended{end}")
             else:
                 silent.append(run.name)
     if first and not runs:
         raise first
     if silent:
-        left_out.append(f"left out, not begun: {', '.join(silent)}")
+        left_out.append(f"Left out, as they have not begun: {', '.join(silent)}")
     return runs, left_out
 
 
 def _render(report: "Report", kind: str, marker: str, figure: str | None) -> bytes:
-    from acdc.report import page, picture, plain
+    from acdc.report import render
+    from acdc.report.figures.chart import draw_file
 
-    if kind == "svg" or figure is not None:
-        return picture.draw(picture.find(report, figure), kind, marker)
-    forms: dict[str, Callable[[], str | bytes]] = {
-        "html": lambda: page.html(report, marker),
-        "md": lambda: plain.markdown(report, marker),
-        "json": lambda: plain.as_json(report, marker),
-        "csv": lambda: plain.as_csv(report, marker),
-        "png": lambda: picture.png(report, marker),
+    if kind in PICTURES:
+        return draw_file(render.find_chart(report, figure), kind, marker)
+    texts: dict[str, Callable[[Report, str], str]] = {
+        "html": render.html,
+        "md": render.markdown,
+        "json": render.as_json,
+        "csv": render.as_csv,
     }
-    content = forms[kind]()
-    return content.encode() if isinstance(content, str) else content
+    return texts[kind](report, marker).encode()
 
 
 def _key(paths: Sequence[Path]) -> str:
-    """The same for the same runs, wherever they lie and however far they have come."""
-    told = []
+    """Return the same key for the same runs, wherever they lie and however far they have come."""
+    identity = []
     for path in paths:
-        known = decode.read(RunConfig, path / "config.json") or cells.read(path)
-        told.append([known.settings.get("recipe"), known.started] if known else [None, None])
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+        known = decode.read(RunConfig, path / "config.json") or read_comparison(path)
+        identity.append([known.settings.get("recipe"), known.started] if known else [None, None])
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _check(target: Path, marker: str) -> None:
-    """Refuse before any work is done."""
+    """Refuse a file that must not be written, before any work is done."""
     if target.is_dir():
         raise ReportError(f"--out {target}: this is a folder; type a file's name, such as {target / 'report.html'}")
     if not target.parent.is_dir():

@@ -9,7 +9,7 @@ import pytest
 
 from acdc.report.write import make
 from tests.report.browser.chromium import ask, screenshot
-from tests.report.compared import make_comparison
+from tests.report.comparisons import make_comparison
 from tests.report.runs import add_remarks, make_run
 
 KEPT = Path(__file__).parents[3] / "results" / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
@@ -80,7 +80,7 @@ def test_the_page_follows_the_system_s_theme(page: Path, dark: bool) -> None:
     assert (ground < 60) == dark
     assert (ink > 180) == dark
     assert (label > 120) == dark
-    assert answer.value["button"] == "Theme: as the system"
+    assert answer.value["button"] == "Theme: system"
 
 
 def test_the_button_goes_through_the_themes(one: Path) -> None:
@@ -93,7 +93,7 @@ def test_the_button_goes_through_the_themes(one: Path) -> None:
       return seen;
     """
     (light, dark, system) = ask(one, click, dark=True).value
-    assert [words for words, _ in (light, dark, system)] == ["Theme: light", "Theme: dark", "Theme: as the system"]
+    assert [words for words, _ in (light, dark, system)] == ["Theme: light", "Theme: dark", "Theme: system"]
     assert brightness(light[1]) > 200
     assert brightness(dark[1]) < 60
     assert system[1] == dark[1]

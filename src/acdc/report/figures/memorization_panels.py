@@ -1,7 +1,7 @@
-"""The paper's four panels of memorization (§4): what becomes of training images with a random label.
+"""Draw the paper's four panels of memorization (§4): what becomes of training images with a random label.
 
-Without augmentation on the left and with it on the right; put in their true class above, memorised below; a line for
-dense training and for each sparsity.
+They stand without augmentation on the left and with it on the right; put in their true class above, memorised below;
+with a line for dense training and for each sparsity.
 """
 
 import statistics
@@ -15,16 +15,20 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from acdc import formatting as fmt
+from acdc.errors import ArgumentError
 from acdc.recipes import load
-from acdc.report import picture, plot, words
+from acdc.report.figures.annotate import label_ends
+from acdc.report.figures.axes import add_panel, count_epochs, hide_x, name_phases, new_figure, set_label, shade
+from acdc.report.figures.chart import Chart, draw_file
+from acdc.report.figures.theme import LIGHT, SMALL
 from acdc.report.read import config_of
-from acdc.report.theme import LIGHT, SMALL, Chart
 from acdc.runs import decode
 from acdc.runs.records import EpochRow
 
 PANELS = {"true": "put in their true class", "memorised": "memorised: given their random label"}
+# Darker is sparser. Any two differ by 26 or more (CIE 1976), also without red, green or blue cones.
 _DENSE, _SPARSE = "#1c2228", ("#a48615", "#c4534e", "#90289c", "#0d06af")
-"""Darker is sparser. Any two differ by 26 or more (CIE 1976), also without red, green or blue cones."""
 _WIDTH, _LEFT, _RIGHT, _GAP = 800, 36, 58, 20  # pixels; left and right of each panel
 _HEIGHT, _ABOVE = 196, (40, 32)  # of a panel, and over those of either line
 _TOP = 112  # of the axis, in %: phases have their letters over 100
@@ -43,33 +47,34 @@ class Curve:
 
     @property
     def name(self) -> str:
+        """Label at the end of the line."""
         return f"{100 * self.sparsity:g} %" if self.sparsity else "dense"
 
     def end(self, kind: str, key: str) -> float | None:
-        """At the end of the last phase of that kind."""
-        epochs = [epoch for epoch, found in enumerate(self.kinds) if found == kind]
+        """Return the value at the end of the last phase of that kind."""
+        epochs = [epoch for epoch, this in enumerate(self.kinds) if this == kind]
         return getattr(self, key)[epochs[-1]] if epochs else None
 
 
 def read_curves(runs: Iterable[Path]) -> list[Curve]:
-    """Of run folders with a memorization in their metrics.jsonl: dense first, then by sparsity; seeds are averaged."""
-    found: dict[tuple[bool, float], dict[int, list[EpochRow]]] = {}  # a baseline may stand in several runs
+    """Read run folders that measured memorization: dense first, then by sparsity; seeds are averaged."""
+    stages: dict[tuple[bool, float], dict[int, list[EpochRow]]] = {}  # a baseline may stand in several runs
     for run in runs:
         recipe = load.from_dict(config_of(run).recipe.settings)
         lines = decode.read_lines(EpochRow, run / "metrics.jsonl")
         rows = [row for row in lines.checked() if row.memorization] if lines else []
         if not rows:
-            raise ValueError(f"{run}: its metrics.jsonl says nothing of memorization; set data.corrupt when training")
+            raise ValueError(f"{run}: its metrics.jsonl holds no memorization; set data.corrupt when training")
         augmented = bool(recipe.data.crop or recipe.data.flip)
         for stage, part in groupby(rows, lambda row: row.run):
             if stage != "finetune":
                 sparsity = 0.0 if stage == "dense" else recipe.method.sparsity or 0.0
-                found.setdefault((augmented, sparsity), {})[recipe.run.seeds[0]] = list(part)
-    return [_mean(*key, list(found[key].values())) for key in sorted(found)]
+                stages.setdefault((augmented, sparsity), {})[recipe.run.seeds[0]] = list(part)
+    return [_mean(*key, list(stages[key].values())) for key in sorted(stages)]
 
 
 def _mean(augmented: bool, sparsity: float, seeds: Sequence[Sequence[EpochRow]]) -> Curve:
-    """As far as all of them go."""
+    """Average the seeds, as far as all of them go."""
     epochs = list(zip(*seeds, strict=False))
     memorised, true = (
         tuple(statistics.mean((row.memorization or {})[key] for row in rows) for rows in epochs)
@@ -83,36 +88,38 @@ def _mean(augmented: bool, sparsity: float, seeds: Sequence[Sequence[EpochRow]])
 
 
 def draw_panels(curves: Sequence[Curve], out: Path) -> None:
-    """As an SVG or PNG, 800 pixels wide with both sides."""
+    """Write the panels as SVG or PNG, 800 pixels wide with both sides."""
     if not curves:
-        raise ValueError("no curves to draw: read_curves gives those of run folders")
-    chart = Chart("memorization", title(curves), _told(curves), lambda _: _figure(curves))
-    out.write_bytes(picture.draw(chart, out.suffix.removeprefix("."), "acdc-memorization"))
+        raise ArgumentError(
+            "curves", received=curves, allowed="expected at least one", instead="pass those of read_curves(runs)"
+        )
+    chart = Chart("memorization", title(curves), _description(curves), lambda _: _figure(curves))
+    out.write_bytes(draw_file(chart, out.suffix.removeprefix("."), "acdc-memorization"))
 
 
 def title(curves: Sequence[Curve]) -> str:
-    """What the sparsest does at its phases' ends, in numbers; where nothing is sparse, dense training."""
+    """State how the phases of the sparsest runs end, in numbers; of dense training where nothing is sparse."""
     top = max(curve.sparsity for curve in curves)
-    said = []
+    parts = []
     for curve in (curve for curve in curves if curve.sparsity == top):
-        ends = [words.whole(end) for kind in ("sparse", "dense") if (end := curve.end(kind, "true")) is not None]
-        if not said:
+        ends = [fmt.percent(end, 0) for kind in ("sparse", "dense") if (end := curve.end(kind, "true")) is not None]
+        if not parts:
             who = f"at {100 * top:g} % sparsity the final compressed phase" if top else "dense training"
             first = f"{who} ends with {ends[0]} of the randomly labelled images in their true class"
             first = f"with augmentation, {first}" if curve.augmented else first
-            said.append(words.sentence(", the last dense phase with ".join([first, *ends[1:]])))
+            parts.append(fmt.capitalize(", the last dense phase with ".join([first, *ends[1:]])))
         else:
-            said.append(f"with augmentation {' and '.join(ends)}")
-    return "; ".join(said)
+            parts.append(f"with augmentation {' and '.join(ends)}")
+    return "; ".join(parts)
 
 
-def _told(curves: Sequence[Curve]) -> str:
-    """All ends of phases, for who does not see the lines."""
+def _description(curves: Sequence[Curve]) -> str:
+    """Describe all ends of phases for those who do not see the lines."""
     parts = []
     for curve in curves:
         ends = [
-            f"the last {'compressed' if kind == 'sparse' else 'dense'} epoch {words.share(true)} in their true class "
-            f"and {words.share(memorised)} memorised"
+            f"the last {'compressed' if kind == 'sparse' else 'dense'} epoch {fmt.short_percent(true)} in their true "
+            f"class and {fmt.short_percent(memorised)} memorised"
             for kind in ("dense", "sparse")
             if (true := curve.end(kind, "true")) is not None and (memorised := curve.end(kind, "memorised")) is not None
         ]
@@ -124,7 +131,7 @@ def _figure(curves: Sequence[Curve]) -> Figure:
     sides = sorted({curve.augmented for curve in curves})
     each = (_WIDTH - _GAP) / 2
     width = each * len(sides) + _GAP * (len(sides) - 1)
-    figure = plot.new(width, sum(_ABOVE) + 2 * _HEIGHT + 36)
+    figure = new_figure(width, sum(_ABOVE) + 2 * _HEIGHT + 36)
     letters = ""
     for column, augmented in enumerate(sides):
         x = column * (each + _GAP)
@@ -133,12 +140,12 @@ def _figure(curves: Sequence[Curve]) -> Figure:
         figure.text((x + 4) / width, 1, head, va="top", fontweight="bold")
         for line, (key, label) in enumerate(PANELS.items()):
             place = {"left": x + _LEFT, "right": width - x - each + _RIGHT, "height": _HEIGHT}
-            axes = plot.panel(figure, "", top=sum(_ABOVE[: line + 1]) + line * _HEIGHT, **place)
-            plot.entitle(axes, f"{label} (%)", x=-(_LEFT - 4) / axes.bbox.width)
-            letters = _panel(axes, here, key) or letters
+            axes = add_panel(figure, "", top=sum(_ABOVE[: line + 1]) + line * _HEIGHT, **place)
+            set_label(axes, f"{label} (%)", x=-(_LEFT - 4) / axes.bbox.width)
+            letters = _draw_panel(axes, here, key) or letters
             if line == 0:
                 axes.set_xlabel("")
-                plot.bare(axes)
+                hide_x(axes)
     note = f"Of the training images with a random label, as they are. {_seeds(curves)}."
     note += " Shaded: compressed phases." if any("sparse" in curve.kinds for curve in curves) else ""
     note += f" {letters}." if letters else ""
@@ -147,13 +154,13 @@ def _figure(curves: Sequence[Curve]) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, curves: Sequence[Curve], key: str) -> str:
-    """Returns what the letters over the phases mean."""
+def _draw_panel(axes: Axes, curves: Sequence[Curve], key: str) -> str:
+    """Draw a panel. Return what the letters over the phases mean."""
     phases = _phases(next((curve for curve in curves if "sparse" in curve.kinds), curves[0]))
     axes.set_ylim(0, _TOP)
     axes.set_yticks(range(0, 101, 25))
-    plot.epochs(axes, max(len(curve.kinds) for curve in curves))
-    plot.shade(axes, phases)
+    count_epochs(axes, max(len(curve.kinds) for curve in curves))
+    shade(axes, phases)
     sparse, ends = [curve for curve in curves if curve.sparsity], []
     for curve in curves:
         place = sparse.index(curve) * (len(_SPARSE) - 1) // max(1, len(sparse) - 1) if curve.sparsity else 0
@@ -163,8 +170,8 @@ def _panel(axes: Axes, curves: Sequence[Curve], key: str) -> str:
         axes.plot(range(1, len(shares) + 1), shares, color=colour, linewidth=1.2, clip_on=False, **style)
         ends.append((shares[-1], curve.name, colour))
     head = [(_TOP, "sparsity", LIGHT["muted"])] if sparse else []
-    plot.label_ends(axes, ends + head, dx=6)
-    return plot.name_phases(axes, phases, (100 + _TOP) / 2) if sparse else ""
+    label_ends(axes, ends + head, dx=6)
+    return name_phases(axes, phases, (100 + _TOP) / 2) if sparse else ""
 
 
 @dataclass(frozen=True)
@@ -176,12 +183,12 @@ class _Phase:
 
 
 def _phases(curve: Curve) -> list[_Phase]:
-    found: list[_Phase] = []
+    phases: list[_Phase] = []
     for kind, epochs in groupby(range(len(curve.kinds)), lambda epoch: curve.kinds[epoch]):
         part = list(epochs)
-        name = "compressed" if kind == "sparse" else "decompressed" if found else "warm-up"
-        found.append(_Phase(name, kind, part[0], part[-1]))
-    return found
+        name = "compressed" if kind == "sparse" else "decompressed" if phases else "warm-up"
+        phases.append(_Phase(name, kind, part[0], part[-1]))
+    return phases
 
 
 def _seeds(curves: Sequence[Curve]) -> str:

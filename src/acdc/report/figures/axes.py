@@ -1,4 +1,4 @@
-"""What the figures share: panels in pixels, phases behind them, labels at the ends of lines."""
+"""Axes that all figures share: panels placed in pixels, phases behind them, scales and bars."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -8,16 +8,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from acdc.report.facts import Phase
-from acdc.report.theme import KINDS, LIGHT, SMALL
+from acdc.report.figures.theme import KINDS, LIGHT, SMALL
+from acdc.report.groups import Level
 from acdc.runs.records import EpochRow
 
 HALF, WIDE, NARROW = 440, 1040, 420  # pixels: half the page, all of it, a phone
+ALONE = 800  # pixels that a figure in a file of its own is wide, as a README shows it
+_GAP = 28  # pixels between panels
 SHORT = {"warm-up": "W", "compressed": "C", "decompressed": "D", "final compressed": "C", "dense": "D"}
 _LETTER = 0.6  # of the type's size, on average
 
 
 class Span(Protocol):
-    """What is drawn of a phase."""
+    """The part of a phase that is drawn."""
 
     @property
     def name(self) -> str: ...
@@ -29,51 +32,86 @@ class Span(Protocol):
     def last(self) -> int: ...
 
 
-def new(width: float, height: float) -> Figure:
-    """A pixel of the figure is a point of matplotlib's."""
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure. Its size is in pixels; each is one of matplotlib's points."""
     return Figure(figsize=(width / 72, height / 72), dpi=72)
 
 
-def panel(figure: Figure, label: str, *, left: float, right: float, top: float, height: float) -> Axes:
-    """Axes by their distance from the figure's edges; the label stands above them, where it is read upright."""
+def add_panel(figure: Figure, label: str, *, left: float, right: float, top: float, height: float) -> Axes:
+    """Add axes by their distance from the figure's edges. The label stands above them, where it is read upright."""
     width, whole = figure.bbox.width, figure.bbox.height
     axes = figure.add_axes((left / width, 1 - (top + height) / whole, 1 - (left + right) / width, height / whole))
-    entitle(axes, label, x=-(left - 4) / (width - left - right))
+    set_label(axes, label, x=-(left - 4) / (width - left - right))
     axes.grid(axis="y")
     axes.tick_params(axis="y", pad=3)
     axes.margins(x=0)
     return axes
 
 
-def entitle(axes: Axes, label: str, **place: Any) -> None:
+def add_panels(
+    width: int,
+    levels: Sequence[Level],
+    label: str,
+    *,
+    heights: Sequence[float],
+    left: float,
+    right: float,
+    below: float,
+    top: float = 24,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a panel for each level: beside each other on a page, below each other on a phone.
+
+    `left` and `right` are the pixels that each panel leaves beside itself.
+    """
+    across = 1 if width < 600 else 3 if len(levels) == 3 and width > 1000 else min(len(levels), 2)
+    each = (width - _GAP * (across - 1)) / across
+    lines = [heights[first : first + across] for first in range(0, len(levels), across)]
+    figure = new_figure(width, sum(top + max(line) + below for line in lines))
+    panels, y = [], 0.0
+    for number, level in enumerate(levels):
+        line, column = divmod(number, across)
+        if number and not column:
+            y += top + max(lines[line - 1]) + below
+        x = column * (each + _GAP)
+        axes = add_panel(figure, "", left=x + left, right=width - x - each + right, top=y + top, height=heights[number])
+        title = f"{level.title}: {label}" if len(levels) > 1 or level.sparsity is not None else label
+        set_label(axes, title, x=-(left - 4) / axes.bbox.width)  # it begins where the panel does
+        panels.append(axes)
+    return figure, panels
+
+
+def set_label(axes: Axes, label: str, **place: Any) -> None:
+    """Write above the axes what they show."""
     axes.set_title(label, loc="left", pad=7, color=LIGHT["muted"], fontsize=10.5, **place)
 
 
-def epochs(axes: Axes, last: int, *, label: str = "epochs trained") -> None:
+def count_epochs(axes: Axes, last: int, *, label: str = "epochs trained") -> None:
+    """Count epochs along x, from 0 to `last`."""
     axes.set_xlim(0, last)
     axes.set_xlabel(label)
     axes.locator_params(axis="x", integer=True, nbins=8)
 
 
-def bare(axes: Axes) -> None:
-    """For a panel above another one, which has the numbers."""
+def hide_x(axes: Axes) -> None:
+    """Hide the x axis of a panel above another one, which has the numbers."""
     axes.tick_params(axis="x", bottom=False, labelbottom=False)
     axes.spines["bottom"].set_visible(False)
 
 
-def after(rows: Iterable[EpochRow]) -> list[int]:
-    """Where a row stands: after its epoch's last step."""
+def epoch_ends(rows: Iterable[EpochRow]) -> list[int]:
+    """Return the number of epochs trained when each row was measured: after its epoch's last step."""
     return [row.epoch + 1 for row in rows]
 
 
 def shade(axes: Axes, phases: Sequence[Span]) -> None:
+    """Shade the compressed phases."""
     for phase in phases:
         if phase.kind == "sparse":
             axes.axvspan(phase.first, phase.last + 1, color=LIGHT["shade"], linewidth=0, zorder=0)
 
 
 def name_phases(axes: Axes, phases: Sequence[Span], y: float, *, on_fill: bool = False) -> str:
-    """Every phase's name in the middle of it, or its letter where the name has no room; and what letters mean."""
+    """Write every phase's name in its middle, or a letter where there is no room. Return what the letters mean."""
     last = max(phase.last + 1 for phase in phases)
     scale = axes.bbox.width / max(1, last)
     rooms = [(phase.last + 1 - phase.first) * scale - 4 for phase in phases]
@@ -92,67 +130,42 @@ def name_phases(axes: Axes, phases: Sequence[Span], y: float, *, on_fill: bool =
     return ", ".join(f"{letter}: {name}" for letter, name in short.items())
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]], *, apart: float = 13, dx: float = 8) -> None:
-    """Text to the right of the axes at each height (value, text, colour), moved apart where two would touch."""
-    height = axes.bbox.height
-    to_pixels = axes.transData.transform
-    low, high = axes.get_ylim()
-    clipped = [min(max(value, min(low, high)), max(low, high)) for value, _, _ in ends]
-    wanted = [float(to_pixels((0, value))[1] - axes.bbox.y0) for value in clipped]
-    order = sorted(range(len(ends)), key=lambda index: wanted[index])
-    placed = spread([wanted[index] for index in order], apart, height)
-    for index, y in zip(order, placed, strict=True):
-        _, text, colour = ends[index]
-        x = 1 + dx / axes.bbox.width
-        axes.text(x, y / height, text, transform=axes.transAxes, va="center", color=colour, fontsize=10, clip_on=False)
-
-
-def spread(wanted: Sequence[float], apart: float, height: float) -> list[float]:
-    """Rising positions at least `apart` from each other, as near as can be to those wanted and inside the height."""
-    placed: list[float] = []
-    for y in wanted:
-        placed.append(max(y, placed[-1] + apart) if placed else y)
-    over = placed[-1] - height if placed else 0
-    for index in range(len(placed) - 1, -1, -1):
-        if over > 0:
-            limit = height if index == len(placed) - 1 else placed[index + 1] - apart
-            placed[index] = min(placed[index], limit)
-    return placed
-
-
-def by_kind(axes: Axes, rows: Sequence[EpochRow], phases: Sequence[Phase], value: Callable[[EpochRow], float]) -> None:
-    """One line over all phases, in the colour of each; a phase's piece begins where the one before ended."""
+def plot_by_kind(
+    axes: Axes, rows: Sequence[EpochRow], phases: Sequence[Phase], value: Callable[[EpochRow], float]
+) -> None:
+    """Draw one line over all phases, in the colour of each; a phase's piece begins where the one before ended."""
     for phase in phases:
         part = [row for row in rows if phase.first - 1 <= row.epoch <= phase.last]
-        axes.plot(after(part), [value(row) for row in part], color=KINDS[phase.kind], zorder=3)
+        axes.plot(epoch_ends(part), [value(row) for row in part], color=KINDS[phase.kind], zorder=3)
 
 
-def accuracy_scale(axes: Axes, accuracies: Iterable[float], images: int | None) -> Callable[[float], float]:
-    """How an accuracy is drawn: in %, or where most are above 90 % over the error's logarithm, if that has two ticks.
+def set_accuracy_scale(axes: Axes, accuracies: Iterable[float], images: int | None) -> Callable[[float], float]:
+    """Scale y for accuracies, and return the function that gives an accuracy's height on it.
 
-    The first epochs may leave the axes below: they would press the last ones flat.
+    The scale is in %, or, where most accuracies are above 90 %, the logarithm of the error if that has two ticks. The
+    first epochs may lie below the axes: they would press the last ones flat.
     """
-    shares = sorted(accuracies)
-    low, high = shares[len(shares) // 12], shares[-1]
+    ordered = sorted(accuracies)
+    low, high = ordered[len(ordered) // 12], ordered[-1]
     floor = 50 / (images or 10_000)  # no error at all, which a logarithm cannot show, as half an image
     bottom, top = max(100 * (1 - low), 4 * floor) * 1.25, max(100 * (1 - high), floor) / 1.35
     ticks = [tick for tick in (50, 30, 20, 10, 5, 3, 2, 1, 0.5, 0.3, 0.2, 0.1, 0.05) if top <= tick <= bottom]
-    if shares[len(shares) // 2] < 0.9 or len(ticks) < 2:
+    if ordered[len(ordered) // 2] < 0.9 or len(ticks) < 2:
         pad = 0.06 * (high - low) + 1e-3
         axes.set_ylim(max(0.0, 100 * (low - pad)), min(100.0, 100 * (high + pad)))
-        if shares[0] < low - pad:
-            entitle(axes, f"{axes.get_title('left')}, some epochs cut off")
+        if ordered[0] < low - pad:
+            set_label(axes, f"{axes.get_title('left')}, some epochs cut off")
         return lambda accuracy: 100 * accuracy
     axes.set_yscale("log")
-    entitle(axes, f"{axes.get_title('left')}, log scale of the error")
+    set_label(axes, f"{axes.get_title('left')}, log scale of the error")
     axes.set_ylim(bottom, top)
     axes.set_yticks(ticks, [f"{100 - tick:g}" for tick in ticks])
     axes.set_yticks([], minor=True)
     return lambda accuracy: max(100 * (1 - accuracy), floor)
 
 
-def log_if_wide(axes: Axes, values: Iterable[float], *, factor: float = 20) -> None:
-    """Over the logarithm, in plain numbers, where the values span more than `factor`."""
+def set_log_if_wide(axes: Axes, values: Iterable[float], *, factor: float = 20) -> None:
+    """Scale y by the logarithm, in plain numbers, where the values span more than `factor`."""
     positive = [value for value in values if value > 0]
     if positive and max(positive) > factor * min(positive):
         from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -165,24 +178,23 @@ def log_if_wide(axes: Axes, values: Iterable[float], *, factor: float = 20) -> N
         axes.set_ylim(bottom=0)
 
 
-def powers_of_ten(axes: Axes) -> None:
-    """Along a logarithmic x, as letters: 10⁻⁴. Typesetting them as formulas takes longer than the whole figure."""
+def write_powers_of_ten(axes: Axes) -> None:
+    """Write the numbers of a logarithmic x as text: 10⁻⁴. To typeset formulas takes longer than the whole figure."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-    said = lambda value, _: f"10{f'{math.log10(value):.0f}'.translate(raised)}"  # noqa: E731
-    axes.xaxis.set_major_formatter(FuncFormatter(said))
+    power = lambda value, _: f"10{f'{math.log10(value):.0f}'.translate(raised)}"  # noqa: E731
+    axes.xaxis.set_major_formatter(FuncFormatter(power))
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def bars(
+def draw_bars(
     axes: Axes, labels: Sequence[str], values: Sequence[float], colours: Sequence[str], text: Sequence[str]
-) -> Any:
-    """Horizontal, the first on top, each with its value at its end."""
+) -> None:
+    """Draw horizontal bars, the first on top, each with its text at its end."""
     places = range(len(values))
     drawn = axes.barh(places, values, color=colours, height=0.62)
     axes.set_yticks(list(places), labels)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.bar_label(drawn, labels=list(text), padding=4, fontsize=10, color=LIGHT["ink"])
-    return drawn

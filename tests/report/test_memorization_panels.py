@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from acdc.report.panels import Curve, draw_panels, read_curves, title
+from acdc.report.figures.memorization_panels import Curve, draw_panels, read_curves, title
 from tests.report.runs import recipe_of, row, write_lines
 
 
@@ -59,7 +59,7 @@ def test_a_line_cut_short_ends_the_curve(tmp_path: Path) -> None:
 def test_runs_without_memorization_are_refused(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "a", 0.9)
     write_lines(run / "metrics.jsonl", [row("acdc", 0, "dense", "dense", 0.0, 0.9, 4)])
-    with pytest.raises(ValueError, match="says nothing of memorization"):
+    with pytest.raises(ValueError, match="holds no memorization"):
         read_curves([run])
 
 
@@ -155,5 +155,5 @@ def test_some_of_the_panels(curves: list[Curve], tmp_path: Path) -> None:
 
 
 def test_no_curves_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no curves to draw"):
+    with pytest.raises(ValueError, match="expected at least one; pass those of read_curves"):
         draw_panels([], tmp_path / "none.svg")

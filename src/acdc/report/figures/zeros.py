@@ -7,19 +7,33 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from acdc import formatting as fmt
 from acdc.measure import dynamics
 from acdc.measure.dynamics import PhaseEnd
-from acdc.report import facts, plot, words
+from acdc.report import facts
 from acdc.report.facts import Phase
+from acdc.report.figures.annotate import label_ends
+from acdc.report.figures.axes import (
+    HALF,
+    NARROW,
+    SHORT,
+    WIDE,
+    add_panel,
+    hide_x,
+    new_figure,
+    set_label,
+    write_powers_of_ten,
+)
+from acdc.report.figures.chart import Chart
+from acdc.report.figures.theme import LIGHT, SMALL
 from acdc.report.read import Run
-from acdc.report.theme import LIGHT, SMALL, Chart
 from acdc.runs.records import MethodSettings
 
 _CELL = 16  # pixels that two digits need
 
 
 def mask_change(run: Run) -> Chart | None:
-    """From one compressed mask to the next, as the published code counts and as a share of what is kept."""
+    """Draw the change from one compressed mask to the next, of all weights (as published) and of those kept."""
     sparse = [phase for phase in facts.phases(run) if phase.kind == "sparse"]
     numbered = [(number, phase, phase.end) for number, phase in enumerate(sparse, 1) if phase.end]
     moved = [
@@ -31,26 +45,26 @@ def mask_change(run: Run) -> Chart | None:
         return None
     first, last, explored = moved[0][1], moved[-1][1], numbered[-1][2].explored
     verb = "settles" if last < first / 2 else "keeps moving"
-    title = f"The support {verb}: {words.share(first)} of the kept weights are new at compression {moved[0][0]}"
-    title += f", {words.share(last)} at the last" if len(moved) > 1 else ""
+    title = f"The support {verb}: {fmt.short_percent(first)} of the kept weights are new at compression {moved[0][0]}"
+    title += f", {fmt.short_percent(last)} at the last" if len(moved) > 1 else ""
 
     def draw(narrow: bool) -> Figure:
-        figure = plot.new(plot.HALF, 330)
-        top = plot.panel(figure, "change from the mask before (%)", left=36, right=88, top=24, height=154)
+        figure = new_figure(HALF, 330)
+        top = add_panel(figure, "change from the mask before (%)", left=36, right=88, top=24, height=154)
         places = [n for n, _, _ in moved]
         regrown, changed = [100 * share for _, share, _ in moved], [percent for _, _, percent in moved]
         for shift, values, colour in ((-0.19, regrown, "sparse"), (0.19, changed, "series-5")):
             drawn = top.bar([place + shift for place in places], values, width=0.36, color=LIGHT[colour])
             if len(places) < 9:  # of the pale bars the whole numbers: two small ones side by side would touch
-                marks = [words.mark(v) if values is regrown or v >= 0.95 else "" for v in values]
+                marks = [fmt.bar_label(v) if values is regrown or v >= 0.95 else "" for v in values]
                 top.bar_label(drawn, labels=marks, padding=1, fontsize=9, color=LIGHT[colour])
         top.set_ylim(0, max(1.15 * max(regrown), 1))
         top.set_xlim(0.5, len(sparse) + 0.5)
-        plot.bare(top)
+        hide_x(top)
         top.text(1.02, 0.94, "new, of kept", transform=top.transAxes, color=LIGHT["sparse"], fontsize=10, va="center")
         top.text(1.02, 0.83, "changed,", transform=top.transAxes, color=LIGHT["series-5"], fontsize=10, va="center")
         top.text(1.02, 0.74, "of all", transform=top.transAxes, color=LIGHT["series-5"], fontsize=10, va="center")
-        low = plot.panel(figure, "kept by any mask so far (% of all weights)", left=36, right=88, top=212, height=66)
+        low = add_panel(figure, "kept by any mask so far (% of all weights)", left=36, right=88, top=212, height=66)
         shares = [(n, 100 * end.explored) for n, _, end in numbered if end.explored is not None]
         low.plot([n for n, _ in shares], [s for _, s in shares], color=LIGHT["finetuned"], marker="o", markersize=5)
         low.set_ylim(0, 1.25 * (max([s for _, s in shares], default=0) or 1))
@@ -60,20 +74,20 @@ def mask_change(run: Run) -> Chart | None:
         low.set_xticks([n for n, _ in marks], [text for _, text in marks])
         low.set_xlabel("compression (number, @ epoch)", labelpad=1)
         if shares:
-            plot.label_ends(low, [(shares[-1][1], f"explored {words.mark(shares[-1][1])} %", LIGHT["finetuned"])])
+            label_ends(low, [(shares[-1][1], f"explored {fmt.bar_label(shares[-1][1])} %", LIGHT["finetuned"])])
         return figure
 
     alt = "; ".join(
-        f"compression {n}: {words.share(changed / 100)} of all positions changed, "
-        f"{words.share(regrown)} of the kept weights new"
+        f"compression {n}: {fmt.short_percent(changed / 100)} of all positions changed, "
+        f"{fmt.short_percent(regrown)} of the kept weights new"
         for n, regrown, changed in moved
     )
-    alt += f". {words.share(explored)} of the weights were kept by some mask." if explored is not None else "."
+    alt += f". {fmt.short_percent(explored)} of the weights were kept by some mask." if explored is not None else "."
     return Chart("mask-change", title, alt, draw)
 
 
 def layers(run: Run) -> Chart | None:
-    """Zeros of each layer at each phase's end."""
+    """Draw the zeros of each layer at each phase's end."""
     phases = [(phase, phase.end) for phase in facts.phases(run) if phase.end]
     if not any(phase.kind == "sparse" for phase, _ in phases):
         return None
@@ -82,20 +96,20 @@ def layers(run: Run) -> Chart | None:
     zeros = {name: _zeros(final, name) for name in names}
     least, most = min(names, key=zeros.__getitem__), max(names, key=zeros.__getitem__)
     title = (
-        f"Layers end between {words.share(zeros[least])} zeros ({_plain(least)}) and "
-        f"{words.share(zeros[most])} ({_plain(most)})"
+        f"Layers end between {fmt.short_percent(zeros[least])} zeros ({_layer_name(least)}) and "
+        f"{fmt.short_percent(zeros[most])} ({_layer_name(most)})"
     )
-    if words.share(zeros[least]) == words.share(zeros[most]):
-        title = f"All layers end with {words.share(zeros[most])} zeros"
+    if fmt.short_percent(zeros[least]) == fmt.short_percent(zeros[most]):
+        title = f"All layers end with {fmt.short_percent(zeros[most])} zeros"
 
     def draw(narrow: bool) -> Figure:
-        width, step = (plot.NARROW, 15) if narrow else (plot.WIDE, 17)
+        width, step = (NARROW, 15) if narrow else (WIDE, 17)
         letters = 19 if narrow else 30
-        left, right = min(letters, max(len(_plain(name)) for name in names)) * 5.9 + 12, 6 if narrow else 66
+        left, right = min(letters, max(len(_layer_name(name)) for name in names)) * 5.9 + 12, 6 if narrow else 66
         beside = narrow and (width - left - right) / len(phases) < _CELL  # no room in the cells: the last ones' beside
         right += 24 if beside else 0
-        figure = plot.new(width, step * len(names) + 74)
-        axes = plot.panel(figure, "", left=left, right=right, top=30, height=step * len(names))
+        figure = new_figure(width, step * len(names) + 74)
+        axes = add_panel(figure, "", left=left, right=right, top=30, height=step * len(names))
         axes.set_xlim(0, len(phases))
         axes.set_ylim(len(names), 0)
         axes.grid(visible=False)
@@ -107,23 +121,23 @@ def layers(run: Run) -> Chart | None:
             axes.add_collection(PatchCollection(boxes, facecolor=LIGHT["sparse"], alpha=alphas, linewidth=0))
         for column, row, share in filled if not beside else ():
             colour = LIGHT["page" if share > 0.85 else "on-mid" if share > 0.6 else "ink"]
-            text, size = words.mark(100 * share), 8.5 if narrow else SMALL
+            text, size = fmt.bar_label(100 * share), 8.5 if narrow else SMALL
             axes.text(column + 0.5, row + 0.54, text, ha="center", va="center", fontsize=size, color=colour)
         whole = [(column + 0.5, row + 0.5) for column, row, share in cells if not share]
         places = [x for x, _ in whole], [y for _, y in whole]
         axes.plot(*places, ".", color=LIGHT["muted"], markersize=2, markeredgewidth=0)  # one artist: text takes time
         for row, name in enumerate(names) if beside else ():
-            text = words.mark(100 * zeros[name])
+            text = fmt.bar_label(100 * zeros[name])
             axes.text(len(phases) + 0.2, row + 0.54, text, va="center", fontsize=8.5, color=LIGHT["ink"])
         if not narrow:
             for row, name in enumerate(names):
-                size = words.si(final.size[name], digits=2)
+                size = fmt.si(final.size[name], digits=2)
                 axes.text(len(phases) + 0.08, row + 0.54, size, va="center", fontsize=SMALL, color=LIGHT["muted"])
             axes.text(len(phases) + 0.08, -0.9, "weights", va="center", fontsize=SMALL, color=LIGHT["muted"])
         axes.set_yticks([])
         beyond = -6 / (axes.bbox.width / len(phases))
         for row, name in enumerate(names):  # not as ticks, which take five times as long
-            text, style = words.clip(_plain(name), letters), {"fontsize": SMALL, "color": LIGHT["muted"]}
+            text, style = fmt.shorten(_layer_name(name), letters), {"fontsize": SMALL, "color": LIGHT["muted"]}
             axes.text(beyond, row + 0.54, text, ha="right", va="center", parse_math=False, **style)
         room = axes.bbox.width / len(phases)
         every = max(1, round(24 / room)) if room < 24 else 1
@@ -132,11 +146,11 @@ def layers(run: Run) -> Chart | None:
         axes.tick_params(axis="both", length=0, labelsize=SMALL)
         axes.spines["bottom"].set_visible(False)
         numbers = " (right: sparse model)" if beside else ""
-        plot.entitle(axes, f"zeros (%) of each layer at each phase’s end{numbers}", x=0)
+        set_label(axes, f"zeros (%) of each layer at each phase’s end{numbers}", x=0)
         axes.set_xlabel("phase, and the epoch it ends with")
         return figure
 
-    listed = "; ".join(f"{_plain(name)} {words.share(share)}" for name, share in zeros.items())
+    listed = "; ".join(f"{_layer_name(name)} {fmt.short_percent(share)}" for name, share in zeros.items())
     alt = f"Zeros of {len(names)} layers at the ends of {len(phases)} phases. At the last compressed one: {listed}."
     return Chart("layers", title, alt, draw, wide=True)
 
@@ -144,11 +158,11 @@ def layers(run: Run) -> Chart | None:
 def _column(phase: Phase, room: float) -> str:
     name = phase.name if len(phase.name) * 5.6 < room else phase.name.removesuffix(" compressed")
     if len(name) * 5.6 > room:
-        name = plot.SHORT.get(phase.name, phase.name[:1].upper())
+        name = SHORT.get(phase.name, phase.name[:1].upper())
     return f"{name}\n{phase.last + 1}"
 
 
-def _plain(name: str) -> str:
+def _layer_name(name: str) -> str:
     return name.removesuffix(".weight")
 
 
@@ -157,7 +171,7 @@ def _zeros(end: PhaseEnd, name: str) -> float:
 
 
 def magnitudes(run: Run) -> Chart | None:
-    """How large the weights are before the last compression, and where it cuts."""
+    """Draw how large the weights are before the last compression, and where it cuts."""
     phases = [phase for phase in facts.phases(run) if phase.end]
     sparse = [index for index, phase in enumerate(phases) if phase.kind == "sparse"]
     if not sparse or sparse[-1] == 0:
@@ -171,14 +185,14 @@ def magnitudes(run: Run) -> Chart | None:
     one = one and method.settings.get("distribution") == "global"
     target, zeros = method.sparsity, size - sum(before.nonzero.values())
     cut = dynamics.threshold(before.histogram, zeros, target) if one and target else None
-    title = f"Kept weights are the large ones: {words.share(1 - sum(after.histogram) / size)} are 0"
+    title = f"Kept weights are the large ones: {fmt.short_percent(1 - sum(after.histogram) / size)} are 0"
     if cut and target:
-        title = f"The last compression cuts at |w| = {cut:.2g}: {words.share(target)} of the weights lie below"
+        title = f"The last compression cuts at |w| = {cut:.2g}: {fmt.short_percent(target)} of the weights lie below"
     low, high = _span(before.histogram, after.histogram, cut)
 
     def draw(narrow: bool) -> Figure:
-        figure = plot.new(plot.HALF, 290)
-        axes = plot.panel(
+        figure = new_figure(HALF, 290)
+        axes = add_panel(
             figure, "weights (% of all, ten bins to a doubling of |w|)", left=36, right=16, top=24, height=212
         )
         edges = [dynamics.edge(index) for index in range(low, high + 1)]
@@ -195,7 +209,7 @@ def magnitudes(run: Run) -> Chart | None:
             axes.text(place[0], 1.22 * highest, f"cut {cut:.2g}", fontsize=10, va="center", ha=place[1])
         axes.set_xscale("log")
         axes.set_xlim(edges[0], edges[-1])
-        plot.powers_of_ten(axes)
+        write_powers_of_ten(axes)
         axes.set_xlabel("magnitude |w| of the weight (no unit)")
         for y, text, colour in (
             (0.95, "before: end of the last dense phase", "dense"),
@@ -207,14 +221,14 @@ def magnitudes(run: Run) -> Chart | None:
     beneath = sum(before.histogram[:low]) / size
     alt = (
         "Histogram of the magnitudes of non-zero weights before and after the last compression. "
-        f"{words.share(zeros / size)} of the weights were zero before it, {words.share(beneath)} smaller than the axis "
-        "shows."
+        f"{fmt.short_percent(zeros / size)} of the weights were zero before it, {fmt.short_percent(beneath)} smaller "
+        "than the axis shows."
     )
     return Chart("magnitudes", title, alt, draw)
 
 
 def _span(before: list[int], after: list[int], cut: float | None) -> tuple[int, int]:
-    """Bins from the smallest 3 % of the weights, but not far below the cut, to the largest weight."""
+    """Return the bins from the smallest 3 % of the weights, but not far below the cut, to the largest weight."""
     both = [one + other for one, other in zip(before, after, strict=True)]
     high = max((index + 1 for index, count in enumerate(both) if count), default=dynamics.BINS)
     seen = accumulate(both)

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from acdc.report.comparison import cells, tables
-from acdc.report.comparison.levels import levels
-from acdc.report.comparison.rows import Row, Spread, as_json, leaders, names, rows
-from acdc.report.read import expand, read
-from acdc.report.several import Group, groups
+from acdc.report import group_tables
+from acdc.report.groups import Group, group_runs, levels_of
+from acdc.report.read import cell_of, expand, log_end, read
+from acdc.report.standings import Spread, Standing, as_json, leaders, name_leaders, standings_of
 from acdc.runs.decode import RecordError
-from tests.report.compared import EPOCHS, METHODS, make_comparison
+from tests.report.comparisons import EPOCHS, METHODS, make_comparison
 
 
-def found_in(out: Path) -> list[Group]:
-    return groups([read(path) for path in expand([out])])
+def groups_in(out: Path) -> list[Group]:
+    return group_runs([read(path) for path in expand([out])])
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +25,12 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(out: Path) -> list[Row]:
-    return rows(found_in(out))
+def made(out: Path) -> list[Standing]:
+    return standings_of(groups_in(out))
 
 
 def test_a_method_at_a_sparsity_is_one_group_of_its_seeds(out: Path) -> None:
-    found = found_in(out)
+    found = groups_in(out)
     assert len(found) == 2 + 2 * (len(METHODS) - 2), "dense and STR once, the others at both sparsities"
     assert {len(group.runs) for group in found} == {3}
     assert [group.label for group in found[:4]] == [
@@ -43,9 +42,9 @@ def test_a_method_at_a_sparsity_is_one_group_of_its_seeds(out: Path) -> None:
     assert {group.name for group in found} >= {"dense", "AC/DC", "STR", "Top-KAST"}
 
 
-def test_str_is_one_group_though_every_seed_has_other_zeros(made: list[Row]) -> None:
+def test_str_is_one_group_though_every_seed_has_other_zeros(made: list[Standing]) -> None:
     (row,) = [row for row in made if row.group.name == "STR"]
-    assert row.group.asked is None
+    assert row.group.requested is None
     assert len({*row.zeros.values}) == 3
     assert row.zeros.std > 0
     assert row.level.sparsity == 0.9, "91.3 % is near 90 %"
@@ -53,7 +52,7 @@ def test_str_is_one_group_though_every_seed_has_other_zeros(made: list[Row]) -> 
 
 
 def test_levels_are_the_sparsities_asked_for_and_dense_is_in_all(out: Path) -> None:
-    low, high = levels(found_in(out))
+    low, high = levels_of(groups_in(out))
     assert (low.sparsity, high.sparsity) == (0.9, 0.95)
     assert low.title == "90 % zeros"
     assert [group.name for group in low.groups][-1] == [group.name for group in high.groups][-1] == "dense"
@@ -61,30 +60,30 @@ def test_levels_are_the_sparsities_asked_for_and_dense_is_in_all(out: Path) -> N
 
 
 def test_zeros_near_none_asked_for_are_a_level_of_their_own(tmp_path: Path) -> None:
-    found = found_in(make_comparison(tmp_path / "c", ["rigl", "str"], [0.5], [0]))
-    assert [level.sparsity for level in levels(found)] == [0.5, None]
+    found = groups_in(make_comparison(tmp_path / "c", ["rigl", "str"], [0.5], [0]))
+    assert [level.sparsity for level in levels_of(found)] == [0.5, None]
 
 
 def test_without_any_sparsity_there_is_one_level(tmp_path: Path) -> None:
-    (only,) = levels(found_in(make_comparison(tmp_path / "c", ["dense"], [0.5], [0, 1])))
+    (only,) = levels_of(groups_in(make_comparison(tmp_path / "c", ["dense"], [0.5], [0, 1])))
     assert only.sparsity is None
 
 
-def test_numbers_are_means_over_seeds(made: list[Row]) -> None:
-    row = next(row for row in made if (row.group.method, row.group.asked) == ("rigl", 0.9))
+def test_numbers_are_means_over_seeds(made: list[Standing]) -> None:
+    row = next(row for row in made if (row.group.method, row.group.requested) == ("rigl", 0.9))
     assert row.accuracy.mean == pytest.approx(statistics.fmean(row.accuracy.values))
     assert row.accuracy.std == pytest.approx(0.002)
     assert row.inference.mean == pytest.approx(0.1)
     assert row.training.mean == pytest.approx(0.1 + 0.75 * 0.9 / 100 / 3), "every 100th step needs all gradients"
-    dpf = next(row for row in made if (row.group.method, row.group.asked) == ("dpf", 0.9))
+    dpf = next(row for row in made if (row.group.method, row.group.requested) == ("dpf", 0.9))
     assert dpf.training.mean == pytest.approx((2 * 0.1 + 1) / 3), "and here every one does"
-    acdc = next(row for row in made if (row.group.method, row.group.asked) == ("acdc", 0.9))
+    acdc = next(row for row in made if (row.group.method, row.group.requested) == ("acdc", 0.9))
     assert acdc.training.mean == pytest.approx(0.55), "half of the epochs are dense"
     assert (made[0].level.sparsity, made[-1].group.name) == (0.95, "dense")
 
 
-def test_agreement_is_with_the_own_twin_and_with_the_dense_run_of_the_seed(made: list[Row]) -> None:
-    of = {(row.group.method, row.group.asked): row for row in made}
+def test_agreement_is_with_the_own_twin_and_with_the_dense_run_of_the_seed(made: list[Standing]) -> None:
+    of = {(row.group.method, row.group.requested): row for row in made}
     assert of["acdc", 0.9].with_twin.values == pytest.approx([0.95] * 3)
     assert of["acdc", 0.9].with_dense.values == pytest.approx([0.9] * 3)
     assert of["rigl", 0.95].with_dense.values == pytest.approx([0.8] * 3)
@@ -92,7 +91,7 @@ def test_agreement_is_with_the_own_twin_and_with_the_dense_run_of_the_seed(made:
     dense = of["dense", None].with_dense.values
     assert len(dense) == 3, "three pairs of three seeds"
     assert max(dense) < 0.3, "logits of other seeds are other numbers here"
-    table = tables.agreement(made)
+    table = group_tables.method_agreement(made)
     assert table is not None
     told = {(cells[0], cells[1]): cells for cells in table.rows}
     assert told["AC/DC", "90.00"][2:4] == ["95.00 ± 0.00", "90.00 ± 0.00"]
@@ -101,28 +100,28 @@ def test_agreement_is_with_the_own_twin_and_with_the_dense_run_of_the_seed(made:
 
 
 def test_without_dense_training_there_is_only_the_twin(tmp_path: Path) -> None:
-    made = rows(found_in(make_comparison(tmp_path / "c", ["acdc", "rigl"], [0.9], [0])))
+    made = standings_of(groups_in(make_comparison(tmp_path / "c", ["acdc", "rigl"], [0.9], [0])))
     assert [(bool(row.with_twin), bool(row.with_dense)) for row in made] == [(True, False), (False, False)]
-    table = tables.agreement(made)
+    table = group_tables.method_agreement(made)
     assert table is not None
     assert [cells[0] for cells in table.rows] == ["AC/DC"]
 
 
 def test_a_variant_is_a_method_of_its_own(tmp_path: Path) -> None:
     settings = {"faster": ("acdc", ["optimizer.lr=0.3"]), "slower": ("acdc", ["optimizer.lr=0.01"])}
-    found = found_in(make_comparison(tmp_path / "c", ["acdc", "dense"], [0.9], [0, 1], settings))
+    found = groups_in(make_comparison(tmp_path / "c", ["acdc", "dense"], [0.9], [0, 1], settings))
     assert [(group.label, len(group.runs)) for group in found] == [
         ("AC/DC", 2),
         ("dense", 2),
         ("faster", 2),
         ("slower", 2),
     ]
-    told = dict(tables.own(found).rows)
+    told = dict(group_tables.own_settings(found).rows)
     assert "optimizer.lr = 0.3" in told["faster"]
-    assert "optimizer.lr" not in dict(tables.shared(found).rows)
+    assert "optimizer.lr" not in dict(group_tables.shared_settings(found).rows)
 
 
-def test_json_has_what_the_table_has(made: list[Row]) -> None:
+def test_json_has_what_the_table_has(made: list[Standing]) -> None:
     told = {(one["method"], one["asked"]): one for one in json.loads(json.dumps(as_json(made)))}
     acdc = told["acdc", 0.9]
     assert acdc["std"] == pytest.approx(0.002)
@@ -131,8 +130,8 @@ def test_json_has_what_the_table_has(made: list[Row]) -> None:
     assert "agreement_with_twin" not in told["rigl", 0.9]
 
 
-def test_the_table_has_mean_and_deviation_and_every_cost(made: list[Row]) -> None:
-    table = tables.methods(made)
+def test_the_table_has_mean_and_deviation_and_every_cost(made: list[Standing]) -> None:
+    table = group_tables.methods(made)
     assert table.sortable
     first = dict(zip(table.header, table.rows[0], strict=True))
     assert first["method"] == "AC/DC"
@@ -146,21 +145,23 @@ def test_the_table_has_mean_and_deviation_and_every_cost(made: list[Row]) -> Non
 
 def test_leaders_share_the_lead_where_they_are_too_close_to_tell_apart(tmp_path: Path) -> None:
     """Methods of these comparisons stand 0.4 points apart, and seeds have a deviation of 0.2."""
-    three = rows(found_in(make_comparison(tmp_path / "c", ["acdc", "gmp", "dense"], [0.9], [0, 1, 2])))
-    assert names(three[0].level, leaders(three)) == "AC/DC"
-    one = rows(found_in(make_comparison(tmp_path / "one", ["acdc", "gmp", "dense"], [0.9], [0])))  # of 400 images
-    assert names(one[0].level, leaders(one)) == "AC/DC and GMP, too close to tell apart"
+    three = standings_of(groups_in(make_comparison(tmp_path / "c", ["acdc", "gmp", "dense"], [0.9], [0, 1, 2])))
+    assert name_leaders(three[0].level, leaders(three)) == "AC/DC"
+    one = standings_of(
+        groups_in(make_comparison(tmp_path / "one", ["acdc", "gmp", "dense"], [0.9], [0]))
+    )  # of 400 images
+    assert name_leaders(one[0].level, leaders(one)) == "AC/DC and GMP, too close to tell apart"
     spread = replace(three[1], accuracy=Spread(tuple(value + 0.003 for value in three[1].accuracy.values)))
     assert [row.group.method for row in leaders([spread, three[0]])] == ["acdc", "gmp"]
-    assert names(three[0].level, three[:1] * 5) == "AC/DC, AC/DC and 3 others, too close to tell apart"
+    assert name_leaders(three[0].level, three[:1] * 5) == "AC/DC, AC/DC and 3 others, too close to tell apart"
 
 
 def test_a_folder_that_is_no_comparison_has_no_cells(tmp_path: Path) -> None:
-    assert cells.of(tmp_path / "run") is None
+    assert cell_of(tmp_path / "run") is None
     (tmp_path / "run").mkdir()
     (tmp_path / "comparison.json").write_text('{"recipe": "digits", "epochs": 12, "cells": {"other": {}}}')
     with pytest.raises(RecordError, match=r"comparison\.json: cells\.other\.variant is missing"):
-        cells.of(tmp_path / "run")
-    assert cells.last_words(tmp_path / "run") == ""
+        cell_of(tmp_path / "run")
+    assert log_end(tmp_path / "run") == ""
     (tmp_path / "run.log").write_text("begun\nacdc: no room\n\n")
-    assert cells.last_words(tmp_path / "run") == "; its log ends: acdc: no room"
+    assert log_end(tmp_path / "run") == "; its log ends: acdc: no room"

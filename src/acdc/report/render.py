@@ -1,29 +1,68 @@
-"""The report as Markdown, JSON and CSV: the same facts for those who read them with a program."""
+"""Render a report as a page, Markdown, JSON or CSV: the same facts in every format."""
 
 import csv
 import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
-from acdc.report import facts, place
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
+
+from acdc import formatting as fmt
+from acdc._version import __version__
+from acdc.report import facts
 from acdc.report.compose import Report
 from acdc.report.facts import Model
-from acdc.report.read import Run
+from acdc.report.figures import theme
+from acdc.report.figures.chart import Chart, inline_svg
+from acdc.report.read import ReportError, Run
 from acdc.report.tables import Table
+
+_HERE = Path(__file__).parent
 
 _COLUMNS = [field.name for field in fields(Model) if field.name != "best"]
 
 
+def html(report: Report, marker: str) -> str:
+    """Render the page: one file that needs no other."""
+    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True)
+    environment.filters["nb"] = fmt.keep_units_together
+
+    def raw(name: str) -> Markup:
+        return Markup((_HERE / name).read_text(encoding="utf-8"))
+
+    return environment.get_template("page.html.j2").render(
+        report=report,
+        charts=[(chart, Markup(inline_svg(chart))) for chart in report.charts],
+        light=Markup(theme.css_variables(theme.LIGHT)),
+        dark=Markup(theme.css_variables(theme.DARK)),
+        css=raw("page.css"),
+        js=raw("page.js"),
+        marker=marker,
+        version=__version__,
+    )
+
+
+def find_chart(report: Report, name: str | None) -> Chart:
+    """Return the figure of that name, or the first."""
+    charts = {chart.name: chart for chart in report.charts}
+    if name is not None and name not in charts:
+        raise ReportError(f"--figure {name}: expected one of {', '.join(charts)}; type --figure {next(iter(charts))}")
+    return charts[name] if name is not None else report.charts[0]
+
+
 def markdown(report: Report, marker: str) -> str:
+    """Render titles and tables as Markdown."""
     parts = [f"<!-- {marker} -->", f"# {_plain(report.title)}", _plain(report.subtitle)]
     parts += [f"> {_plain(note)}" for note in report.notes]
     parts += [_plain(text) for text in report.remarks]
     parts.append("\n".join(f"- {_plain(chart.title)}." for chart in report.charts))
     parts += [_table(table) for table in [*report.tables, *report.details]]
     if report.commands:
-        parts.append("## Make it again\n\n```sh\n" + "\n".join(report.commands) + "\n```")
+        parts.append("## Reproduce\n\n```sh\n" + "\n".join(report.commands) + "\n```")
     return "\n\n".join(parts) + "\n"
 
 
@@ -39,6 +78,7 @@ def _plain(text: str) -> str:
 
 
 def as_json(report: Report, marker: str) -> str:
+    """Render the facts of every run as JSON."""
     content = {
         "made_by": marker,
         "title": report.title,
@@ -64,25 +104,25 @@ def _run(run: Run) -> dict[str, Any]:
         "phases": [_phase(phase) for phase in facts.phases(run)],
         "agreement": [asdict(pair) for pair in run.pairs],
         "paper": [dict(zip(("what", "ours", "paper", "std"), row, strict=True)) for row in facts.paper_rows(run)],
-        "epoch_seconds": place.epoch_seconds(run),
-        "environment": place.environment(run),
+        "epoch_seconds": facts.epoch_seconds(run),
+        "environment": facts.environment(run),
         "recipe": run.config.recipe.settings,
         "notes": list(run.notes),
     }
 
 
 def _phase(phase: facts.Phase) -> dict[str, Any]:
-    told = {key: value for key, value in asdict(phase).items() if key != "end"}
+    values = {key: value for key, value in asdict(phase).items() if key != "end"}
     if (end := phase.end) is None:
-        return {**told, "mask_change": None, "regrown": None, "explored": None, "layer_sparsity": {}}
+        return {**values, "mask_change": None, "regrown": None, "explored": None, "layer_sparsity": {}}
     sums = {key: sum(getattr(end, key).values()) for key in ("dead_filters", "filters", "nonzero", "size")}
     layers = {name: 1 - kept / end.size[name] for name, kept in end.nonzero.items()}
     change = {key: getattr(end, key) for key in ("mask_change", "regrown", "explored")}
-    return {**told, **sums, **change, "layer_sparsity": layers}
+    return {**values, **sums, **change, "layer_sparsity": layers}
 
 
 def as_csv(report: Report, marker: str) -> str:
-    """One line for each model of each run; `report` says which report wrote it."""
+    """Render one line for each model of each run; the column `report` holds the marker."""
     label = {id(run): group.label for group in report.groups for run in group.runs}
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")

@@ -1,0 +1,191 @@
+"""Where methods stand at each sparsity: accuracy, costs and agreement as means and deviations over seeds.
+
+The console's table, result.json, the page's tables and its figures all read these.
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from acdc import formatting as fmt
+from acdc.measure.agreement import agreement
+from acdc.report import facts
+from acdc.report.facts import Model
+from acdc.report.groups import Group, Level, levels_of
+from acdc.report.read import Run
+from acdc.runs.predictions import Kept, why_not_of_same_images
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Values over seeds. False where there are none."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds."""
+        return statistics.fmean(self.values)
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the sample (n − 1); 0 for a single value."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A method at one sparsity."""
+
+    group: Group
+    level: Level  # the first that it belongs to
+    accuracy: Spread
+    zeros: Spread
+    inference: Spread  # FLOPs, as fractions of the dense model's
+    training: Spread  # FLOPs, as fractions of dense training over the reference's epochs
+    epochs: int
+    twin: Spread  # accuracy of the method's own dense twin, where it leaves one
+    with_twin: Spread  # top-1 agreement of the sparse model and that twin
+    with_dense: Spread  # and with the dense run of the same seed; for dense runs, with those of other seeds
+
+    @property
+    def seeds(self) -> list[int | None]:
+        """Seeds of its runs."""
+        return [run.seed for run in self.group.runs]
+
+
+def reference_epochs(groups: Sequence[Group]) -> int:
+    """Return the epochs of the dense training that costs are set against: the comparison's, or the longest run's."""
+    runs = [run for group in groups for run in group.runs]
+    epochs = {run.cell.epochs if run.cell else None for run in runs}
+    only = epochs.pop() if len(epochs) == 1 else None
+    return only if only is not None else max(run.planned for run in runs)
+
+
+def standings_of(groups: Sequence[Group]) -> list[Standing]:
+    """Return where each group stands: the sparsest first, then the most accurate; dense training last."""
+    epochs, agreements = reference_epochs(groups), _agreements(groups)
+    level_of = {group.number: level for level in reversed(levels_of(groups)) for group in level.groups}
+    standings = [_standing(group, level_of[group.number], epochs, *agreements[group.number]) for group in groups]
+    return sorted(standings, key=lambda one: (one.group.is_dense, -(one.level.sparsity or 0), -one.accuracy.mean))
+
+
+def _standing(group: Group, level: Level, epochs: int, with_twin: Spread, with_dense: Spread) -> Standing:
+    def over_seeds(role: str, value: Callable[[Model], float | None]) -> Spread:
+        return Spread(tuple(group.values(role, value)))
+
+    training = [
+        model.training * run.planned / epochs
+        for run in group.runs
+        if (model := facts.model_of(run, group.main)) and model.training is not None
+    ]
+    return Standing(
+        group=group,
+        level=level,
+        accuracy=over_seeds(group.main, lambda model: model.accuracy),
+        zeros=over_seeds(group.main, lambda model: model.sparsity),
+        inference=over_seeds(group.main, lambda model: model.ratio),
+        training=Spread(tuple(training)),
+        epochs=group.runs[0].planned,
+        twin=over_seeds("twin", lambda model: model.accuracy),
+        with_twin=with_twin,
+        with_dense=with_dense,
+    )
+
+
+def leaders(standings: Sequence[Standing]) -> list[Standing]:
+    """Return the sparse methods that end highest, the best first: several where they are too close to tell apart."""
+    sparse = [one for one in standings if not one.group.is_dense] or standings
+    ranked = sorted(sparse, key=lambda one: -one.accuracy.mean)
+    best = ranked[0].accuracy.values
+    return [one for one in ranked if fmt.indistinguishable(one.accuracy.values, best, ranked[0].group.images)]
+
+
+def name_leaders(level: Level, standings: Sequence[Standing]) -> str:
+    """Return the names of leaders; of several, that they are too close to tell apart."""
+    names = fmt.join_names([level.name(one.group) for one in standings])
+    return f"{names}, too close to tell apart" if len(standings) > 1 else names
+
+
+def as_json(standings: Iterable[Standing]) -> list[dict[str, Any]]:
+    """Return what result.json of a comparison holds."""
+    return [
+        {
+            "method": one.group.method,
+            "asked": one.group.requested,
+            "seeds": one.seeds,
+            "epochs": one.epochs,
+            "values": list(one.accuracy.values),
+            **_mean_and_std("test_accuracy", one.accuracy, std="std"),
+            **_mean_and_std("sparsity", one.zeros),
+            **_mean_and_std("inference", one.inference),
+            **_mean_and_std("training", one.training),
+            **_mean_and_std("twin_accuracy", one.twin),
+            **_mean_and_std("agreement_with_twin", one.with_twin),
+            **_mean_and_std("agreement_with_dense", one.with_dense),
+        }
+        for one in standings
+    ]
+
+
+def _mean_and_std(name: str, spread: Spread, std: str | None = None) -> dict[str, float | None]:
+    """Return nothing where there is no value, and no deviation where there is only one."""
+    several = len(spread.values) > 1
+    return {name: spread.mean, std or f"{name}_std": spread.std if several else None} if spread else {}
+
+
+# Agreement of sparse models and dense ones: the fraction of test images that both give the same class
+
+
+def _agreements(groups: Sequence[Group]) -> dict[int, tuple[Spread, Spread]]:
+    """Return, by the groups' numbers, the agreement with the own twin and with the dense run of the same seed.
+
+    The own twin is the dense model that the same run left (AC/DC's last dense phase, GMP's dense start). The dense run
+    of the same seed has the same initial weights, batches and epochs. For dense training it is each dense run and
+    those of other seeds: what two dense models differ by anyway. Of several dense settings the first is the reference,
+    plain "dense" before all.
+    """
+    dense = [group for group in groups if group.is_dense]
+    reference = min(dense, key=lambda group: group.method != "dense", default=None)
+    kept = {run.seed: run.kept["baseline"] for run in reference.runs if "baseline" in run.kept} if reference else {}
+    among = [_agreement(a, b, groups[0].runs[0].test_images) for a, b in combinations(kept.values(), 2)]
+    return {
+        group.number: (
+            _spread([_within(run, "dense") for run in group.runs]),
+            _spread(among if group is reference else _with_dense(group, kept)),
+        )
+        for group in groups
+    }
+
+
+def _with_dense(group: Group, dense: Mapping[int | None, Kept]) -> list[float | None]:
+    shares = []
+    for run in group.runs:
+        share = _within(run, "baseline")  # trained by the run itself
+        if share is None and run.seed in dense:
+            own = run.kept.get("baseline" if group.is_dense else "sparse")
+            share = _agreement(own, dense[run.seed], run.test_images)
+        shares.append(share)
+    return shares
+
+
+def _within(run: Run, other: str) -> float | None:
+    return next((pair.top1 for pair in run.pairs if pair.models == ("sparse", other)), None)
+
+
+def _spread(shares: Sequence[float | None]) -> Spread:
+    return Spread(tuple(share for share in shares if share is not None))
+
+
+def _agreement(a: Kept | None, b: Kept, test: int | None) -> float | None:
+    if a is None or why_not_of_same_images(a, b, test):
+        return None
+    try:
+        return agreement(a.logits(), b.logits()).top1
+    except ValueError:  # not finite: nothing to compare
+        return None
