@@ -21,7 +21,7 @@ IMAGE_SIZE = 224  # pixels on each side at which images of a folder are seen, un
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """A data set that can be named. `module` is imported only when it is loaded."""
+    """Describes a data set that can be named. `module` is imported only when it is loaded."""
 
     name: str
     kind: Literal["memory", "folder"]  # held on the device whole, or read from a folder as training goes

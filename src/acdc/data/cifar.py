@@ -23,7 +23,7 @@ PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """One of the two sets as it is published. The md5s are the official ones."""
+    """Describes one of the two sets as it is published. The md5s are the official ones."""
 
     name: str
     folder: str
@@ -83,12 +83,12 @@ CIFAR100 = Collection(
 
 
 def load_cifar10(root: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> ImageData:
-    """CIFAR-10 from `root`: the folder cifar-10-batches-py, or one that holds it or its archive."""
+    """Load CIFAR-10 from `root`: the folder cifar-10-batches-py, or one that holds it or its archive."""
     return _load(CIFAR10, root, device)
 
 
 def load_cifar100(root: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> ImageData:
-    """CIFAR-100 (fine labels) from `root`: the folder cifar-100-python, or one that holds it or its archive."""
+    """Load CIFAR-100 (fine labels) from `root`: the folder cifar-100-python, or one that holds it or its archive."""
     return _load(CIFAR100, root, device)
 
 
@@ -117,7 +117,7 @@ def _images(files: list[bytes], key: bytes) -> Images:
 
 
 def _read(wanted: Collection, root: Path) -> dict[str, bytes]:
-    """The content of every file, each as it was published; or one error that names all that are not."""
+    """Return the content of every file, each as it was published; or raise one error that names all that are not."""
     folders = (root / wanted.folder, root)
     folder = next((place for place in folders if any((place / name).is_file() for name in wanted.md5)), None)
     archive = root / wanted.archive
@@ -138,9 +138,9 @@ def _read(wanted: Collection, root: Path) -> dict[str, bytes]:
         except OSError as error:
             problems[name] = f"cannot be read ({error.strerror})"
         else:
-            found = _md5(files[name])
-            if found != official:
-                problems[name] = f"altered: its md5 is {found}, the official file's {official}"
+            digest = _md5(files[name])
+            if digest != official:
+                problems[name] = f"altered: its md5 is {digest}, the official file's {official}"
     if problems:
         lines = "".join(f"\n  {name}: {problem}" for name, problem in problems.items())
         kind = ValueError if all(problem.startswith("altered") for problem in problems.values()) else FileNotFoundError
@@ -152,12 +152,12 @@ def _read(wanted: Collection, root: Path) -> dict[str, bytes]:
 
 
 def _read_archive(wanted: Collection, archive: Path) -> dict[str, bytes]:
-    """As _read, straight from the .tar.gz. Its md5 stands for those of the files inside."""
+    """Read the files straight from the .tar.gz. Its md5 stands for those of the files inside."""
     whole = archive.read_bytes()
-    found = _md5(whole)
-    if found != wanted.archive_md5:
+    digest = _md5(whole)
+    if digest != wanted.archive_md5:
         raise ValueError(
-            f"{wanted.name}: {str(archive)!r} is altered, or was not fetched to its end: its md5 is {found}, the "
+            f"{wanted.name}: {str(archive)!r} is altered, or was not fetched to its end: its md5 is {digest}, the "
             f"official file's {wanted.archive_md5}. {_remedy(wanted)}"
         )
     files: dict[str, bytes] = {}
@@ -209,7 +209,7 @@ class DType:
         self.name = name
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and alignment, which mean nothing for uint8."""
+        """Ignore byte order and alignment, which mean nothing for uint8."""
 
 
 _ALLOWED = {
@@ -228,5 +228,5 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickle(content: bytes) -> dict[bytes, Any]:
-    """A CIFAR file's dict: keys and strings are bytes, the array of pixels a Block."""
+    """Return a CIFAR file's dict: keys and strings are bytes, the array of pixels a Block."""
     return _Unpickler(io.BytesIO(content), encoding="bytes").load()

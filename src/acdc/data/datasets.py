@@ -53,8 +53,8 @@ def _images(path: str, part: str, dataset: Any, like: Tensor) -> Images:
     for index in range(len(dataset)):
         image, label = _item(path, part, dataset, index)
         if image.shape != like.shape or image.dtype != like.dtype:
-            found = f"{_described(image)}, and the first of train {_described(like)}"
-            raise _refused(path, f"image {index} of {part} is {found}", "give all images one shape and type")
+            difference = f"{_described(image)}, and the first of train {_described(like)}"
+            raise _refused(path, f"image {index} of {part} is {difference}", "give all images one shape and type")
         pixels[index], labels[index] = image, label
     return Images(pixels, labels)
 

@@ -10,7 +10,7 @@ _EXPECTED = "expected root/train/CLASS/*.JPEG and root/val/CLASS/*.JPEG"
 
 
 def list_classes(root: Path, count: int | None) -> list[str]:
-    """Names of the classes, sorted: the same in both splits, and `count` of them if given."""
+    """Return the names of the classes, sorted: the same in both splits, and `count` of them if given."""
     if not root.is_dir():
         raise FileNotFoundError(
             f"root={str(root)!r}: no such folder; {_EXPECTED}. Pass the folder that holds train and val, "
@@ -28,11 +28,11 @@ def list_classes(root: Path, count: int | None) -> list[str]:
         differences = [
             (a, sorted({*x} - {*y}), b) for a, x, b, y in (("train", train, "val", val), ("val", val, "train", train))
         ]
-        found = "; ".join(
+        absent = "; ".join(
             f"{a} has {len(names)} that {b} has not: {_some(names)}" for a, names, b in differences if names
         )
         raise ValueError(
-            f"root={str(root)!r}: train holds {len(train)} classes and val {len(val)}, and they differ; {found}. "
+            f"root={str(root)!r}: train holds {len(train)} classes and val {len(val)}, and they differ; {absent}. "
             "Both must have the same class folders: unpack the missing ones, or remove the others"
         )
     if count is not None and len(train) != count:
@@ -44,7 +44,7 @@ def list_classes(root: Path, count: int | None) -> list[str]:
 
 
 def list_files(root: Path, split: str, classes: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Names relative to the split's folder, by class and then sorted, and the label of each."""
+    """Return names relative to the split's folder, by class and then sorted, and the label of each."""
     names: list[str] = []
     labels: list[int] = []
     empty: list[str] = []
@@ -66,10 +66,10 @@ def list_files(root: Path, split: str, classes: Sequence[str]) -> tuple[list[str
 
 def _folders(root: Path, split: str) -> list[str]:
     with os.scandir(root / split) as entries:
-        found = [(entry.name, entry.is_dir(), _is_image(entry)) for entry in entries]
-    folders = sorted(name for name, is_folder, _ in found if is_folder and name[0] != ".")
+        listed = [(entry.name, entry.is_dir(), _is_image(entry)) for entry in entries]
+    folders = sorted(name for name, is_folder, _ in listed if is_folder and name[0] != ".")
     if not folders:
-        images = sum(is_image for _, _, is_image in found)
+        images = sum(is_image for _, _, is_image in listed)
         raise ValueError(
             f"root={str(root)!r}: {split} holds {images} images and no class folder; {_EXPECTED}. Move each image into "
             "a folder named after its class (for ImageNet's val: the valprep.sh that PyTorch's examples name)"
@@ -78,7 +78,7 @@ def _folders(root: Path, split: str) -> list[str]:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """By name; hidden files, such as the ._NAME.JPEG of macOS archives, are none."""
+    """Tell by the name. Hidden files, such as the ._NAME.JPEG of macOS archives, are no images."""
     return entry.name[0] != "." and entry.name.lower().endswith(SUFFIXES) and entry.is_file()
 
 

@@ -36,7 +36,7 @@ log = logging.getLogger("acdc")
 
 
 class ImageFolder:
-    """One split of a tree of images, in batches.
+    """Reads one split of a tree of images in batches.
 
     With `train`: shuffled, RandomResizedCrop and, with `flip`, half of them mirrored. Without: in order, the shorter
     side resized to `resize`, the centre cropped. A file that cannot be read is logged and its name kept in `skipped`.
@@ -92,7 +92,7 @@ class ImageFolder:
         return -(-self.samples // self.batch_size)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's share of batches first, first + 1, … of an epoch: normalised float32 images, int64 labels.
+        """Yield this rank's share of batches first, first + 1, … of an epoch: normalised float32 images, int64 labels.
 
         The share is torch.tensor_split(batch, world)[rank], so empty where the last batch is smaller than the world.
         One iterator at a time: calling this again ends the one before.
@@ -107,7 +107,7 @@ class ImageFolder:
         return self._finish(self._copied(self._whole(epoch, first, self._turn)))
 
     def names_checksum(self) -> str:
-        """Of all files of the split, in their classes' folders: classes renamed or files missing give another."""
+        """Return a checksum of all names of files and classes: one that is renamed or missing gives another."""
         return hashlib.sha256("\n".join(self._names).encode()).hexdigest()[:16]
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class ImageFolder:
         )
 
     def _whole(self, epoch: int, first: int, turn: int) -> Iterator[Read]:
-        """What the workers read, with unreadable files replaced or left out."""
+        """Yield what the workers read, with unreadable files replaced or left out."""
         if turn == self._turn:
             self._requests.next = self._plan(epoch, first)
             if self._loader is not None:
@@ -202,7 +202,7 @@ class ImageFolder:
             ) from error
 
     def _replaced(self, read: Read, epoch: int) -> Read:
-        """Other images in the rows of unreadable ones, read here: they are few."""
+        """Put other images in the rows of unreadable ones. They are few, and read here."""
         for bad in read.bad:
             position, attempt, again = read.first + bad.place, 0, [bad]
             while again:
@@ -230,7 +230,7 @@ class ImageFolder:
         return len(skipped) > self.bad_limit or len(skipped) == self.samples
 
     def refuse_too_many(self, skipped: Sequence[str]) -> None:
-        """A BadImagesError where more of the files cannot be read than may be passed over."""
+        """Raise a BadImagesError where more of the files cannot be read than may be passed over."""
         if not self._too_many(skipped):
             return
         count, shown = len(skipped), ", ".join(skipped[:3])
@@ -246,7 +246,7 @@ class ImageFolder:
     # On the device
 
     def _copied(self, reads: Iterator[Read]) -> Iterator[_Copy]:
-        """On the device. On a GPU one batch ahead and on a stream of its own, so that copying overlaps a step."""
+        """Copy to the device; to a GPU one batch ahead and on a stream of its own, so that copying overlaps a step."""
         if self.device.type != "cuda":
             for read in reads:
                 yield self._copy(read)
@@ -279,7 +279,7 @@ class ImageFolder:
 
 
 class _Requests:
-    """The loader's sampler: one object for all epochs, so that the loader and its workers can stay."""
+    """Is the loader's sampler: one object for all epochs, so that the loader and its workers can stay."""
 
     next: Iterator[Request] = iter(())
 
@@ -288,13 +288,13 @@ class _Requests:
 
 
 def _close(data: weakref.ref[ImageFolder]) -> None:
-    """Python waits for its processes as it ends, and workers wait for batches to read until they are told."""
+    """End the workers as Python ends: it waits for them, and they wait for batches to read."""
     if (still := data()) is not None:
         still.close()
 
 
 def _arrived(tensors: _Copy, copied: torch.Event) -> _Copy:
-    """The copies, for use on the current stream."""
+    """Return the copies, for use on the current stream."""
     stream = torch.cuda.current_stream(tensors[0].device)
     stream.wait_event(copied)
     for tensor in tensors:

@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from acdc.errors import ArgumentError
 
-_GPU_VALUES = 1 << 24  # made at a time on a GPU: 64 MB, 5,461 images of 3 x 32 x 32
+_GPU_VALUES = 1 << 24  # augmented at a time on a GPU: 64 MB, 5,461 images of 3 x 32 x 32
 
 
 class BadImagesError(RuntimeError):
@@ -30,7 +30,7 @@ class WorkerError(RuntimeError):
 
 
 class Batches(Protocol):
-    """What the training loop asks of data."""
+    """Offers what the training loop asks of data."""
 
     samples: int  # in an epoch, over all ranks
     batch_size: int  # over all ranks
@@ -38,27 +38,27 @@ class Batches(Protocol):
 
     @property
     def unread(self) -> Sequence[int]:
-        """Places of the samples that the latest evaluation had to leave out, on this rank."""
+        """Return the places of the samples that the latest evaluation had to leave out, on this rank."""
         ...
 
     @property
     def steps(self) -> int:
-        """Batches in an epoch; the last may be smaller."""
+        """Return the number of batches in an epoch; the last may be smaller."""
         ...
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's share of batch `first` of the epoch and of those after it: normalised images, and labels."""
+        """Yield this rank's share of batch `first` of the epoch and those after it: normalised images, and labels."""
         ...
 
 
 @runtime_checkable
 class FromFiles(Protocol):
-    """What batches have, too, that are read from files as they are wanted."""
+    """Offers what batches have, too, that are read from files as they are wanted."""
 
     skipped: list[str]  # files that this rank could not read
 
     def refuse_too_many(self, skipped: Sequence[str]) -> None:
-        """A BadImagesError where these are more than may be passed over."""
+        """Raise a BadImagesError where these are more than may be passed over."""
         ...
 
 
@@ -82,7 +82,7 @@ class Images:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageData:
-    """A data set. `mean` and `std` are of the pixels, one for each channel, in units of `scale`."""
+    """Holds a data set. `mean` and `std` are of the pixels, one for each channel, in units of `scale`."""
 
     name: str
     classes: int
@@ -131,20 +131,20 @@ def hold_out(data: ImageData, count: int, *, seed: int = 0) -> ImageData:
 
 
 def share(start: int, stop: int, rank: int, world: int) -> slice:
-    """The part of range(start, stop) that a rank takes: in order of rank, the first ones larger by one at most."""
+    """Return the part of range(start, stop) that a rank takes: in order of rank, the first larger by one at most."""
     each, rest = divmod(stop - start, world)
     begin = start + rank * each + min(rank, rest)
     return slice(begin, begin + each + (rank < rest))
 
 
 def full_share(batches: Batches, rank: int, world: int) -> int:
-    """How many images of a full batch a rank takes; of an epoch's last batch they may be fewer."""
+    """Return how many images of a full batch a rank takes; of an epoch's last batch they may be fewer."""
     part = share(0, min(batches.batch_size, batches.samples), rank, world)
     return part.stop - part.start
 
 
 class InMemory:
-    """Batches of `images`, shuffled and augmented where `train` is set.
+    """Yields batches of `images`, shuffled and augmented where `train` is set.
 
     `crop` pads with that many black pixels on each side and cuts a window of the images' own size; `flip` mirrors half
     of them. With several ranks each takes its part of every batch.
@@ -197,11 +197,11 @@ class InMemory:
             ]
             sizes = [part.stop - part.start for part in shares]
             here = torch.cat([torch.arange(part.start, part.stop) for part in shares]).to(self._device)
-            images, labels = self._made(*(values[here] for values in drawn))
+            images, labels = self._augment(*(values[here] for values in drawn))
             yield from zip(images.split(sizes), labels.split(sizes), strict=True)
 
-    def _made(self, index: Tensor, down: Tensor, right: Tensor, mirror: Tensor) -> tuple[Tensor, Tensor]:
-        """Images, cropped, mirrored and normalised, and their labels."""
+    def _augment(self, index: Tensor, down: Tensor, right: Tensor, mirror: Tensor) -> tuple[Tensor, Tensor]:
+        """Return images, cropped, mirrored and normalised, and their labels."""
         if self._crop or self._flip:
             columns = torch.where(mirror, self._width - 1 - self._columns, self._columns) + right
             pixels = self._pixels[index.view(-1, 1, 1, 1), self._channel, self._rows + down, columns]
@@ -211,7 +211,7 @@ class InMemory:
         return images, self.labels[index]
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """For every image of the epoch, in order: which it is, how far down and right its crop lies, if mirrored."""
+        """Draw for every image of the epoch, in order: which it is, how far down and right its crop is, if mirrored."""
         shape = (self.samples, 1, 1, 1)
         if not self._train:
             nothing = torch.zeros(shape, dtype=torch.int64, device=self._device)

@@ -42,7 +42,7 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Picture:
-    """An image whose header is read. decode(d) gives (⌈height/d⌉, ⌈width/d⌉, 3) for the divisors d offered."""
+    """Holds an image whose header is read. decode(d) gives (⌈height/d⌉, ⌈width/d⌉, 3) for the divisors d offered."""
 
     height: int
     width: int
@@ -99,7 +99,10 @@ def _open_with_pillow(data: bytes) -> Picture:
 
 
 def random_box(height: int, width: int, rng: random.Random) -> Box:
-    """Torchvision's RandomResizedCrop: an area and a ratio until they fit, else the largest centred crop allowed."""
+    """Draw a box as torchvision's RandomResizedCrop does.
+
+    Areas and ratios are drawn until they fit; else it is the largest centred crop allowed.
+    """
     low, high = map(math.log, RATIO)
     for _ in range(_TRIES):
         area = height * width * (SCALE[0] + (SCALE[1] - SCALE[0]) * rng.random())
@@ -112,7 +115,7 @@ def random_box(height: int, width: int, rng: random.Random) -> Box:
 
 
 def crop(picture: Picture, box: Box, size: int) -> Tensor:
-    """The box at size x size. Decoded at 1/d where that leaves pixels to spare; the box then lies on its grid."""
+    """Return the box at size x size. Decoded at 1/d where that leaves pixels to spare; the box then is on its grid."""
     divisor = next(d for d in picture.divisors if d == 1 or min(box[2:]) // d >= _MARGIN * size)
     top, left, height, width = (side // divisor for side in box)
     pixels = torch.from_numpy(picture.decode(divisor))
@@ -120,7 +123,7 @@ def crop(picture: Picture, box: Box, size: int) -> Tensor:
 
 
 def centre(picture: Picture, resize: int, size: int) -> Tensor:
-    """The middle size x size of the image, its shorter side resized to `resize`. Never reduced, so as everyone's."""
+    """Return the middle size x size of the image, its shorter side resized to `resize`; decoded whole."""
     short = min(picture.height, picture.width)
     height, width = (resize * side // short for side in (picture.height, picture.width))
     top, left = round((height - size) / 2), round((width - size) / 2)
@@ -128,19 +131,19 @@ def centre(picture: Picture, resize: int, size: int) -> Tensor:
 
 
 def _resized(pixels: Tensor, height: int, width: int) -> Tensor:
-    """Bilinear with antialiasing, as Pillow's; torch has vector code for uint8 with channels last."""
+    """Resize bilinearly with antialiasing, as Pillow does; torch has vector code for uint8 with channels last."""
     image = pixels.unsqueeze(0).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
     image = functional.interpolate(image, (height, width), mode="bilinear", antialias=True)
     return image[0].permute(1, 2, 0)
 
 
 def generator(*key: int) -> random.Random:
-    """Draws that depend on `key` alone, the same on every machine and version of Python."""
+    """Return a generator whose draws depend on `key` alone, the same on every machine and version of Python."""
     return random.Random(" ".join(map(str, key)))
 
 
 class Request(NamedTuple):
-    """Files for the positions first, first + 1, … of an epoch. attempt counts replacements of an unreadable file."""
+    """Asks for the files of positions first, first + 1, … of an epoch. `attempt` counts replacements of a file."""
 
     epoch: int
     first: int
@@ -150,7 +153,7 @@ class Request(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """A file that could not be read, wanted at row `place` of the batch."""
+    """Names a file that could not be read, wanted at row `place` of the batch."""
 
     place: int
     name: str
@@ -158,7 +161,7 @@ class Bad(NamedTuple):
 
 
 class Read(NamedTuple):
-    """images (n, size, size, 3) uint8, those of `bad` undefined; flips: which to mirror."""
+    """Holds images (n, size, size, 3) as uint8, those of `bad` undefined; `flips` says which to mirror."""
 
     images: Tensor
     flips: Tensor
@@ -169,7 +172,7 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reader(Dataset):
-    """Whole batches: one uint8 tensor is what a worker hands back. Holds no list of files, so is cheap to send."""
+    """Reads whole batches: a worker hands back one uint8 tensor. Holds no list of files, so is cheap to send."""
 
     folder: Path
     seed: int

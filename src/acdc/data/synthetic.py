@@ -1,4 +1,4 @@
-"""Made images of any shape, for benchmarks and tests: each class has a coarse pattern, under noise. Quick to learn."""
+"""Draws images of any shape, for benchmarks and tests: each class has a coarse pattern, under noise. Quick to learn."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def load_synthetic(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> ImageData:
-    """`train` and `test` images of `shape` (channels, height, width); the same for the same seed, on any device.
+    """Draw `train` and `test` images of `shape` (channels, height, width); the same for the same seed, on any device.
 
     Classes take turns, so each has the same number of images, give or take one.
     """
@@ -55,7 +55,7 @@ def _draw(patterns: Tensor, count: int, generator: torch.Generator) -> Images:
 
 
 def _checked(classes: int, shape: tuple[int, int, int], train: int, test: int) -> tuple[int, int, int]:
-    """The shape as a tuple of three (a recipe's is a list); all that is wrong at once."""
+    """Return the shape as a tuple of three (a recipe's is a list), or raise all that is wrong at once."""
     sizes = {"classes": classes, "train": train, "test": test}
     wrong = [f"{name} = {value!r}" for name, value in sizes.items() if type(value) is not int or value < 1]
     if len(shape) != 3 or any(type(size) is not int or size < 1 for size in shape):

@@ -17,7 +17,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Worker(ForkServerProcess):
-    """By this class the server's other processes, whoever started them, are told apart; see fork_server.py."""
+    """Tells our processes from those that others start from the same server; see fork_server.py."""
 
 
 class _Context(ForkServerContext):
@@ -25,7 +25,7 @@ class _Context(ForkServerContext):
 
 
 def context() -> ForkServerContext:
-    """For a DataLoader. Starts the server, unless it runs already: then it is as whoever started it wanted it."""
+    """Return the context for a DataLoader; start the server, unless somebody has started it already."""
     multiprocessing.set_forkserver_preload(["acdc.data.fork_server", "__main__", "acdc.data.jpeg"])
     for begin in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first may unblock as it returns
         with _blocked():

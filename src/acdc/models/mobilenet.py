@@ -62,5 +62,5 @@ class MobileNetV1(nn.Module):
 def mobilenet_v1(
     *, width: float = 1.0, in_channels: int = 3, classes: int = 1000, seed: int | None = None
 ) -> MobileNetV1:
-    """MobileNetV1: 4,231,976 parameters for ImageNet."""
+    """Build MobileNetV1: 4,231,976 parameters for ImageNet."""
     return MobileNetV1(width=width, in_channels=in_channels, classes=classes, seed=seed)

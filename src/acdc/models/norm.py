@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 
 class _Normalise(torch.autograd.Function):
-    """Two passes forward and two back, as torch.compile fuses them: sums over each part, then the images.
+    """Makes two passes forward and two back, as torch.compile fuses them: sums over each part, then the images.
 
     Left to autograd, the gradients of weight and bias would be sums of their own over the whole batch. A gradient of
     the gradient is refused: to `backward` the statistics are numbers, and it would be wrong.
@@ -65,7 +65,7 @@ def _channels(values: Tensor) -> Tensor:
 
 
 class SplitBatchNorm2d(nn.BatchNorm2d):
-    """BatchNorm2d with the same parameters, buffers and evaluation; trains on a batch in `splits` parts.
+    """Has the parameters, buffers and evaluation of BatchNorm2d; trains on a batch in `splits` parts.
 
     Part by part with torch's kernels, and all at once where torch.compile fuses that.
     """

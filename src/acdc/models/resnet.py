@@ -92,22 +92,22 @@ class ResNet(nn.Module):
 
 
 def resnet18(*, in_channels: int = 3, classes: int = 1000, seed: int | None = None) -> ResNet:
-    """ResNet18: 11,689,512 parameters for ImageNet."""
+    """Build ResNet18: 11,689,512 parameters for ImageNet."""
     return ResNet(block=Basic, blocks=(2, 2, 2, 2), in_channels=in_channels, classes=classes, seed=seed)
 
 
 def resnet34(*, in_channels: int = 3, classes: int = 1000, seed: int | None = None) -> ResNet:
-    """ResNet34: 21,797,672 parameters for ImageNet."""
+    """Build ResNet34: 21,797,672 parameters for ImageNet."""
     return ResNet(block=Basic, blocks=(3, 4, 6, 3), in_channels=in_channels, classes=classes, seed=seed)
 
 
 def resnet50(*, in_channels: int = 3, classes: int = 1000, seed: int | None = None) -> ResNet:
-    """ResNet50: 25,557,032 parameters for ImageNet."""
+    """Build ResNet50: 25,557,032 parameters for ImageNet."""
     return ResNet(block=Bottleneck, blocks=(3, 4, 6, 3), in_channels=in_channels, classes=classes, seed=seed)
 
 
 def resnet101(*, in_channels: int = 3, classes: int = 1000, seed: int | None = None) -> ResNet:
-    """ResNet101: 44,549,160 parameters for ImageNet."""
+    """Build ResNet101: 44,549,160 parameters for ImageNet."""
     return ResNet(block=Bottleneck, blocks=(3, 4, 23, 3), in_channels=in_channels, classes=classes, seed=seed)
 
 

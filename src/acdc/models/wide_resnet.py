@@ -103,12 +103,12 @@ def wrn28_10(
     bn_splits: int = 1,
     seed: int | None = None,
 ) -> WideResNet:
-    """WRN-28-10: 36,546,980 parameters for CIFAR-100 as published, 36,536,884 as usual."""
+    """Build WRN-28-10: 36,546,980 parameters for CIFAR-100 as published, 36,536,884 as usual."""
     return WideResNet(28, 10, classes, dropout, in_channels, variant, bn_splits, seed)
 
 
 def initialise_as_torch(model: nn.Module, seed: int | None) -> None:
-    """The weights torch.manual_seed(seed) would have given: uniform within ± 1 / sqrt(fan-in), biases too."""
+    """Draw the weights that torch.manual_seed(seed) would have given: uniform within ± 1 / sqrt(fan-in), biases too."""
     generator = generator_of(seed)
     if generator is None:  # torch's constructors have drawn them already
         return

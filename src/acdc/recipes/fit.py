@@ -209,16 +209,16 @@ def _criterion(method: Base, shape: tuple[int, int, int]) -> None:
 
 
 def _odd_rates(recipe: Recipe) -> list[ArgumentError]:
-    rate, found = recipe.rate, list[ArgumentError]()
+    rate, warnings = recipe.rate, list[ArgumentError]()
     late = [f"{milestone:g}" for milestone in rate.milestones if milestone >= recipe.epochs]
     if late and rate.shape == "step":
         past = f"{', '.join(late)} lie past the last epoch, {recipe.epochs - 1}"
-        found.append(SettingError("rate.milestones", allowed=past))
+        warnings.append(SettingError("rate.milestones", allowed=past))
     if rate.warmup >= recipe.epochs:
         whole = f"the run of {recipe.epochs} epochs is all warm-up"
         warmup = int(rate.warmup) if rate.warmup == int(rate.warmup) else rate.warmup
-        found.append(SettingError("rate.warmup", received=warmup, allowed=whole))
-    return found
+        warnings.append(SettingError("rate.warmup", received=warmup, allowed=whole))
+    return warnings
 
 
 def _takes_days(recipe: Recipe, data: ImageFacts, flops: int, cores: int) -> list[ArgumentError]:

@@ -56,8 +56,8 @@ def accuracies(row: PaperRow) -> dict[str, Accuracy]:
 def beside(recipe: Recipe, file: str) -> str | None:
     """Return what to print beside the model in this file of a run, such as "79.1 ± 0.07 %"."""
     row = row_for(recipe)
-    found = accuracies(row).get(Path(file).stem) if row else None
-    return str(found) if found else None
+    accuracy = accuracies(row).get(Path(file).stem) if row else None
+    return str(accuracy) if accuracy else None
 
 
 @cache

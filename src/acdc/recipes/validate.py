@@ -50,12 +50,12 @@ def validate(
     its method will never act. `method_table` is what a user types to set the method's knobs.
     """
     if data is None:
-        found = _check_alone(recipe)
+        findings = _check_alone(recipe)
     else:
-        found = check_fit(
+        findings = check_fit(
             recipe, data, known, unread=unread, begun=begun, method_table=method_table, cpu_cores=cpu_cores
         )
-    return [finding for finding in found if not finding.follows_from(known)]
+    return [finding for finding in findings if not finding.follows_from(known)]
 
 
 def _check_alone(recipe: Recipe) -> list[Finding]:
@@ -153,12 +153,12 @@ def _build(recipe: Recipe) -> list[ArgumentError]:
             recipe.build_method()
             return errors
         except ArgumentError as error:
-            found = error
-        table, _, knob = found.argument.partition("[")[0].partition(".")
+            refusal = error
+        table, _, knob = refusal.argument.partition("[")[0].partition(".")
         knob = knob.partition(".")[0] if table == "method" else ""
-        if knob in named:  # said because of the value in its place
+        if knob in named:  # it follows from the value in its place
             return errors
-        errors.append(found)
+        errors.append(refusal)
         if not knob:
             return errors
         named.add(knob)
