@@ -42,7 +42,7 @@ TITLES = {"dense": "dense baseline", "finetune": "twin, fine-tuned"}
 
 
 def plan(recipe: Recipe) -> Plan:
-    """What will run. Fine-tuning the twin replaces the final compressed phase, so it takes as many epochs."""
+    """Plan what will run. Fine-tuning the twin replaces the final compressed phase, so it takes as many epochs."""
     epochs, schedule = recipe.epochs, recipe.schedule()
     dense = Planned(TITLES["dense"] if schedule else "dense", 0, ("dense",) * epochs)
     if schedule is None:
@@ -89,7 +89,7 @@ def run(
 
 
 def unreadable(outcomes: Sequence[ModelResult], problem: Problem) -> int:
-    """Test images that no model could be judged on."""
+    """Return how many test images no model could be judged on."""
     judged = [outcome.test_images for outcome in outcomes if outcome.test_images is not None]
     return problem.loaders.test.samples - min(judged) if judged else 0
 
@@ -117,7 +117,7 @@ def _stages(
         stage = Stage(index, name, model, problem.loaders, recipe, setting, uses=uses, method=method)
         stage.extra = partial(_of_the_run, stage, outcomes, began)
         if resume and index == resume.state["stage"]:
-            _take_up(stage, resume)
+            _resume(stage, resume)
         elif name == "finetune":
             assert result is not None, "the method's stage has just ended, or a checkpoint of this one was loaded"
             finetune_dense(result, model, stage.optimizer)
@@ -140,16 +140,16 @@ def _stages(
             on_rank_zero(partial(write_safetensors, {RunFolder(out).masks: result.masks}))
 
 
-def _take_up(stage: Stage, resume: Checkpoint) -> None:
+def _resume(stage: Stage, resume: Checkpoint) -> None:
     try:
         stage.load_state_dict(resume.state)
-    except ValueError as error:
+    except ValueError as error:  # of the sparsifier's as well
         raise MismatchError(f"{resume.path} does not fit this run ({error})") from error
     stage.saved = resume.path
 
 
 def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Console) -> None:
-    """Of an epoch that has ended: on disk first."""
+    """Write and show an epoch that has ended: on disk first."""
     RunFolder(out).append(row, stage.phase_end)
     console.epoch(row)
     for sink in setting.sinks:
@@ -157,7 +157,7 @@ def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Con
 
 
 def _of_the_run(stage: Stage, outcomes: list[ModelResult], began: float) -> dict[str, Any]:
-    """What a checkpoint needs to know beyond its stage."""
+    """Return what a checkpoint needs to know beyond its stage."""
     return {
         "recipe": stage.recipe.to_dict(),
         "outcomes": [asdict(outcome) for outcome in outcomes],
@@ -175,7 +175,7 @@ def _finish(stage: Stage) -> Result | None:
 
 
 def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, StateDict]]:
-    """Title, file and weights of what a stage leaves."""
+    """Yield title, file and weights of each model that a stage leaves."""
     if result is None:
         title, file = {
             "dense": (TITLES["dense"], BASELINE),
@@ -201,7 +201,7 @@ def _suffixed(file: str, suffix: str) -> str:
 def _recalibrated(
     models: Iterator[tuple[str, str, StateDict]], stage: Stage, problem: Problem, setting: Setting
 ) -> Iterator[tuple[str, str, StateDict]]:
-    """Each model, and after it the same one with new batch-norm statistics, if the recipe asks for it."""
+    """Yield each model, and after it the same one with new batch-norm statistics, if the recipe asks for it."""
     for title, file, weights in models:
         yield title, file, weights
         if stage.recipe.run.recalibrate:
@@ -222,7 +222,7 @@ def _measured(
     uses: Mapping[str, float],
     masks: Mapping[str, torch.Tensor],
 ) -> tuple[ModelResult, torch.Tensor | None]:
-    """Of the weights as they are saved, in a plain new model; and its logits on the test images, if they are few."""
+    """Measure the weights as they are saved, in a plain new model; return its logits as well, if they are few."""
     model = problem.new_model(stage.recipe).to(setting.device)
     model.load_state_dict(weights)
     few = setting.world.size == 1 and problem.loaders.test.samples * problem.classes <= _FEW
@@ -250,7 +250,7 @@ def _measured(
 
 
 def _biases(model: torch.nn.Module) -> int:
-    """Of convolutions and linear layers: the paper's count leaves them out."""
+    """Count the biases of convolutions and linear layers: the paper's count leaves them out."""
     kinds = (torch.nn.Conv2d, torch.nn.Linear)
     return sum(m.bias.numel() for m in model.modules() if isinstance(m, kinds) and m.bias is not None)
 
@@ -258,7 +258,7 @@ def _biases(model: torch.nn.Module) -> int:
 def _begin(
     recipe: Recipe, problem: Problem, setting: Setting, out: Path, resume: Checkpoint | None, settings: dict[str, Any]
 ) -> None:
-    """What a folder says before the first step: its labels, and config.json."""
+    """Write what a folder says before the first step: its labels, and config.json."""
     if problem.images and problem.images.corrupted:
         save_indices(problem.images, RunFolder(out).labels)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -286,7 +286,7 @@ def _begin(
 
 @contextlib.contextmanager
 def reproducible(recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """Threads, cuDNN and TF32 as the recipe says, for as long as this lasts.
+    """Set threads, cuDNN and TF32 as the recipe says, for as long as this lasts.
 
     fp32 means fp32: torch's own default lets convolutions use TF32. On a GPU everything runs on a stream of its own,
     as capturing a CUDA graph wants. cuDNN tries as many kernels as torch lets it (ten): trying all doubles the time of

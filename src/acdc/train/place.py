@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from acdc.errors import UsageError
+from acdc.errors import ArgumentError, UsageError
 from acdc.recipes.mistakes import SettingError
 from acdc.recipes.schema import Recipe
 from acdc.train import experiment, hardware, loading, planning
@@ -88,8 +88,8 @@ def fit(
     if facts and device and not problems and not wrong:
         try:
             execution(recipe, facts, device, world)
-        except ValueError as error:
-            problems.append(str(error))
+        except ArgumentError as error:
+            problems.append(f'{error.argument} = "{error.received}": {error.allowed}; {error.instead}')
     if problems:
         raise UsageError(problems)
     return found.idle + found.warnings + _too_many_threads(recipe, device)
