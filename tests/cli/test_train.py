@@ -708,26 +708,6 @@ def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> Non
     assert contents(stopped) == before
 
 
-def test_a_checkpoint_older_than_a_setting_has_its_default(stopped: Path, capsys) -> None:
-    """A setting of the recipe, and a knob of the method, that came after it was written."""
-    for path in (stopped / "checkpoints").glob("*.pt"):
-        state = torch.load(path, weights_only=True)
-        del state["extra"]["recipe"]["rate"]["rewarm"], state["sparsifier"]["config"]["revive"]
-        torch.save(state, path)
-        with path.open("r+b") as file:
-            seal_zip(file)
-    config = read(stopped, "config.json")
-    config["recipe"]["rate"]["rewarm"] = 1.0
-    (stopped / "config.json").write_text(json.dumps(config))
-    capsys.readouterr()
-    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 2
-    assert "belongs to another recipe (rate.rewarm was 0.0 there and is 1.0 here)" in capsys.readouterr().err
-    del config["recipe"]["rate"]["rewarm"]
-    (stopped / "config.json").write_text(json.dumps(config))
-    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
-    assert "Resuming from" in capsys.readouterr().out
-
-
 def test_a_first_checkpoint_that_failed_starts_over(tmp_path: Path, monkeypatch, capsys) -> None:
     """Also one that was killed while it was written."""
     out = tmp_path / "run"

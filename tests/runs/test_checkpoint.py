@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
-from collections.abc import Buffer
 from pathlib import Path
 
 import numpy
@@ -238,7 +237,7 @@ def test_a_disk_that_is_full_is_named_in_the_system_s_words(tmp_path: Path, monk
     """torch's writer says "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"."""
 
     class Full(io.BytesIO):
-        def write(self, data: Buffer) -> int:
+        def write(self, data: bytes) -> int:
             if self.tell() > 500:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return super().write(data)

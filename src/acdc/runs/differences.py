@@ -1,42 +1,28 @@
-"""What differs between the settings a run began with and those of now."""
+"""Compares the settings and the data a run began with to those of now."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acdc.recipes import load
 from acdc.runs.records import DataCounts
 
 FREE = ("data.bad_limit", "run.checkpoint_every", "run.keep")  # no number depends on these: a run may go on with others
 
 
-def first(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The first setting of two recipes, as dictionaries, that differs, in words.
-
-    One that came after `saved` was written has its default there, as in reports (report/several.py).
-    """
-    found = _first(saved, now)
-    if found is None:
-        return None
-    try:
-        return _first(load.from_dict(saved).to_dict(), now)
-    except ValueError:  # too old, or too new, for this version to read
-        return found
-
-
-def _first(saved: Any, now: Any, name: str = "") -> str | None:
+def first(saved: Any, now: Any, name: str = "") -> str | None:
+    """Return the first setting of two recipes, as dictionaries, that differs, in words; None where none does."""
     if name in FREE:
         return None
     if isinstance(saved, dict) and isinstance(now, dict):
         for key in [key for key in {**now, **saved} if name or key not in ("paper", "about", "name")]:
-            if found := _first(saved.get(key), now.get(key), f"{name}.{key}" if name else key):
-                return found
+            if difference := first(saved.get(key), now.get(key), f"{name}.{key}" if name else key):
+                return difference
         return None
     saved, now = (list(value) if isinstance(value, tuple) else value for value in (saved, now))
     return None if saved == now else f"{name.replace('.options.', '.')} was {saved!r} there and is {now!r} here"
 
 
 def data(began: DataCounts, now: Mapping[str, Any]) -> str | None:
-    """In which way the data a run began with are not those of now. Older runs know only how many images there were."""
+    """Return in which way the data a run began with are not those of now; None where they are, or nothing is known."""
     for key in ("train", "validation", "test"):
         count = getattr(began, key)
         if count is not None and count != now.get(key, 0):
@@ -47,6 +33,6 @@ def data(began: DataCounts, now: Mapping[str, Any]) -> str | None:
 
 
 def free(settings: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Of `a.b=value` settings those that a run may go on with, and the others."""
+    """Split `a.b=value` settings into those that a run may go on with, and the others."""
     fine = [text for text in settings if text.partition("=")[0].strip() in FREE]
     return fine, [text for text in settings if text not in fine]

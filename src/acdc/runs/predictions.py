@@ -1,4 +1,4 @@
-"""Predictions that a run keeps: each model's logits on the test images, tied to the file of the model that made them.
+"""Keeps predictions of a run: each model's logits on the test images, tied to the file of the model that made them.
 
 RUN/predictions.safetensors has a tensor for each model, with a row for each test image that could be read, in the order
 of the test set. Its metadata says of each model which file it was, by a checksum, and which images have no row.
@@ -23,7 +23,7 @@ from acdc.typed_data import DataError, decode
 
 
 class Source(StrEnum):
-    """What became of the file that predictions were made from. Text, as a report in JSON says it."""
+    """Says what became of the file that predictions were made from. Text, as a report in JSON says it."""
 
     TIED = "tied"  # it is there, as it was
     GONE = "gone"
@@ -40,7 +40,7 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What is known of a model's predictions without reading them."""
+    """Describes a model's predictions without reading them."""
 
     model: Path
     shape: tuple[int, ...]
@@ -57,13 +57,13 @@ class Kept:
 
     @cached_property
     def source(self) -> Source:
-        """Reads the whole file, once."""
+        """Compare the checksums: this reads the whole file, once."""
         if not self.model.is_file():
             return Source.GONE
         return Source.TIED if self.made_from == checksum(self.model) else Source.OTHER
 
     def why_unknown(self, test: int | None) -> str | None:
-        """Of a test set of so many images: why these could be of any. Older versions did not say which they skipped."""
+        """Return why these could be of any of `test` images: some were skipped, and nothing says which."""
         if test is None or self.rows + len(self.unread) == test:
             return None
         return f"{self.rows:,} predictions of {test:,} test images, and nothing says of which"
@@ -90,7 +90,7 @@ def add(run: Path, made: Mapping[str, Made]) -> None:
 
 
 def kept(run: Path) -> dict[str, Kept]:
-    """By model; none where the run kept none. A file that cannot be read raises a ValueError in words."""
+    """Return what a run keeps, by model, if it keeps any. A file that cannot be read raises a ValueError in words."""
     path = RunFolder(run).predictions
     if not path.is_file():
         return {}
@@ -114,7 +114,7 @@ def kept(run: Path) -> dict[str, Kept]:
 
 
 def why_not_of_same_images(a: Kept, b: Kept, test: int | None) -> str | None:
-    """Of a test set of so many images, where that is known."""
+    """Return why two are not of the same of `test` images, where that number is known; None if they are."""
     if why := next((why for one in (a, b) if (why := one.why_unknown(test))), None):
         return why
     if a.unread != b.unread:
@@ -123,7 +123,7 @@ def why_not_of_same_images(a: Kept, b: Kept, test: int | None) -> str | None:
 
 
 def without(unread: Sequence[int]) -> str:
-    """Test images that could not be read, counted from 1."""
+    """Name the test images that could not be read, counted from 1."""
     if not unread:
         return "none"
     numbers = ", ".join(f"{place + 1:,}" for place in unread[:5])
@@ -131,6 +131,7 @@ def without(unread: Sequence[int]) -> str:
 
 
 def checksum(path: Path) -> str:
+    """Return the digest of a whole file."""
     with path.open("rb") as file:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 

@@ -7,6 +7,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core.sparsifier import Sparsifier
+from acdc.train.optim import Rates
+from acdc.train.precision import Scaler
+from acdc.train.step import Totals
+
+_LOWEST_SCALE = 1e-6  # of fp16's losses: below it every step overflows
 
 
 class DivergedError(ArithmeticError):
@@ -36,3 +41,36 @@ def _states(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Tenso
         for key, value in optimizer.state.get(param, {}).items():
             if isinstance(value, Tensor) and value.device == param.device:
                 yield f"{key} of {name}", value
+
+
+def describe(
+    stage: str,
+    *,
+    step: int,
+    epoch: int,
+    first_step: int,
+    totals: Totals,
+    rates: Rates,
+    scaler: Scaler | None,
+    model: nn.Module,
+    optimizer: Optimizer,
+    sparsifier: Sparsifier | None,
+) -> tuple[int, str] | None:
+    """Return what is not finite on this rank, in words, and after how many steps; None where all is.
+
+    `first_step` is that of the epoch.
+    """
+    if scaler:  # which has skipped the steps whose loss was not
+        scale = scaler.get_scale()
+        if scale < _LOWEST_SCALE:
+            return step, f"{stage}: fp16's loss scale fell to {scale:g}"
+    else:
+        alive, steps = totals.values[3:].tolist()
+        if not alive:
+            bad = first_step + round(steps)
+            lr = f"with learning rate {rates.at(bad):g}"
+            return bad, f"{stage}: the loss of step {bad} (epoch {epoch + 1}) is not finite, {lr}"
+    if (wrong := not_finite(model, optimizer, sparsifier)) is None:
+        return None
+    kind, name = wrong
+    return step, f"{stage}: {kind} of epoch {epoch + 1} are not finite ({name})"

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from acdc.data.images import Batches
+from acdc.errors import ArgumentError
 from acdc.measure.memorization import Memorization
 from acdc.recipes.schema import Training
 from acdc.runs.records import EpochRow
@@ -23,7 +24,7 @@ _WORTH_COMPILING = 20_000  # steps; compiling takes about a minute
 
 @dataclass(frozen=True)
 class Execution:
-    """How steps will run, and why."""
+    """Says how steps will run, and why."""
 
     compile: bool
     graphs: bool
@@ -31,7 +32,7 @@ class Execution:
 
 
 def choose(train: Training, device: torch.device, *, steps: int, world: int) -> Execution:
-    """Settle what the recipe leaves to "auto". What was asked for and cannot be is refused."""
+    """Choose what the recipe leaves to "auto". What was asked for and cannot be raises an ArgumentError."""
     cuda, toolchain = device.type == "cuda", _toolchain(device)
     no_graphs = (
         "they need a GPU" if not cuda
@@ -40,9 +41,13 @@ def choose(train: Training, device: torch.device, *, steps: int, world: int) -> 
         else None
     )  # fmt: skip
     if train.cuda_graphs == "on" and no_graphs:
-        raise ValueError(f'train.cuda_graphs = "on": not here, {no_graphs}; write "auto" or "off"')
+        raise ArgumentError(
+            "train.cuda_graphs", received="on", allowed=f"not here, {no_graphs}", instead='write "auto" or "off"'
+        )
     if train.compile == "on" and toolchain:
-        raise ValueError(f'train.compile = "on": not here, {toolchain}; write "auto" or "off"')
+        raise ArgumentError(
+            "train.compile", received="on", allowed=f"not here, {toolchain}", instead='write "auto" or "off"'
+        )
     graphs = train.cuda_graphs != "off" and no_graphs is None
     why = [f"CUDA graphs: {_why(train.cuda_graphs, graphs, no_graphs or 'steps are launched at once')}"]
     if train.compile == "auto":
@@ -61,25 +66,28 @@ def choose(train: Training, device: torch.device, *, steps: int, world: int) -> 
     return Execution(compiled, graphs, tuple(why))
 
 
-def _why(said: str, chosen: bool, reason: str) -> str:
-    return f"{'on' if chosen else 'off'} ({'as asked' if said != 'auto' else reason})"
+def _why(asked: str, chosen: bool, reason: str) -> str:
+    return f"{'on' if chosen else 'off'} ({'as asked' if asked != 'auto' else reason})"
 
 
 def _toolchain(device: torch.device) -> str | None:
-    """What torch.compile lacks on this machine."""
+    """Return what torch.compile lacks on this machine, or None."""
     if device.type == "cuda" and find_spec("triton") is None:
         return "triton is not installed"
     return None if compiler() else "there is no C++ compiler"
 
 
 def compiler() -> str | None:
+    """Return the path of a C++ compiler, or None."""
     return next((path for name in ("c++", "g++", "clang++", "cc", "gcc") if (path := shutil.which(name))), None)
 
 
 @contextmanager
 def without_kernel_search() -> Iterator[None]:
-    """cuDNN takes its best guess at a kernel instead of timing several: for shapes and precisions that come too rarely
-    to repay a search, which takes as long as at the first step."""
+    """Let cuDNN take its best guess at a kernel instead of timing several.
+
+    For shapes and precisions that come too rarely to repay a search, which takes as long as at the first step.
+    """
     cudnn = torch.backends.cudnn
     searching = cudnn.benchmark
     cudnn.benchmark = False
@@ -90,7 +98,7 @@ def without_kernel_search() -> Iterator[None]:
 
 
 def compiled(model: nn.Module, execution: Execution) -> Any:
-    """The model, compiled where that was chosen: a graph for each batch size and mode it meets.
+    """Return the model, compiled where that was chosen: a graph for each batch size and mode it meets.
 
     Never one for all sizes, which torch.compile would turn to at the second: training and evaluation have one each.
     Models of one class share their graphs. Dropout draws what it draws eagerly, which the compiler's own does not.
@@ -103,7 +111,7 @@ def compiled(model: nn.Module, execution: Execution) -> Any:
 
 @dataclass(frozen=True)
 class Progress:
-    """A moment within an epoch."""
+    """How far an epoch has come, for whoever watches."""
 
     run: str
     epoch: int
@@ -114,6 +122,8 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaders:
+    """The batches to train on and to evaluate with."""
+
     train: Batches
     test: Batches
     validation: Batches | None = None
@@ -122,6 +132,8 @@ class Loaders:
 
 @dataclass(kw_only=True)
 class Setting:
+    """Where a run happens, and who looks on: nothing that changes what it computes."""
+
     device: torch.device
     execution: Execution
     checkpoints: Path
@@ -133,6 +145,9 @@ class Setting:
     said_overflow: bool = False  # of fp16, in evaluation: once is enough
 
     def stop_if_asked(self) -> None:
-        """Between two batches that change no weight; several ranks go on, as they wait for one another at the end."""
+        """Raise Stopped between two batches that change no weight.
+
+        Several ranks go on, as they wait for one another at the end.
+        """
         if self.stop.signum is not None and self.world.size == 1:
             raise Stopped(self.stop.signum)

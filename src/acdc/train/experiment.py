@@ -92,7 +92,7 @@ def _stages(
         stage = Stage(index, name, model, data.loaders, recipe, setting, uses=uses, method=method)
         stage.extra = partial(_of_the_run, stage, outcomes, began)
         if resume and index == resume.state["stage"]:
-            _take_up(stage, resume)
+            _resume(stage, resume)
         elif name == "finetune":
             assert result is not None, "the method's stage has just ended, or a checkpoint of this one was loaded"
             finetune_dense(result, model, stage.optimizer)
@@ -115,16 +115,16 @@ def _stages(
             on_rank_zero(partial(write_safetensors, {RunFolder(out).masks: result.masks}))
 
 
-def _take_up(stage: Stage, resume: Checkpoint) -> None:
+def _resume(stage: Stage, resume: Checkpoint) -> None:
     try:
         stage.load_state_dict(resume.state)
-    except ValueError as error:
+    except ValueError as error:  # of the sparsifier's as well
         raise MismatchError(f"{resume.path} does not fit this run ({error})") from error
     stage.saved = resume.path
 
 
 def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Console) -> None:
-    """Of an epoch that has ended: on disk first."""
+    """Write and show an epoch that has ended: on disk first."""
     RunFolder(out).append(row, stage.phase_end)
     console.epoch(row)
     for sink in setting.sinks:
@@ -132,7 +132,7 @@ def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Con
 
 
 def _of_the_run(stage: Stage, outcomes: list[ModelResult], began: float) -> dict[str, Any]:
-    """What a checkpoint needs to know beyond its stage."""
+    """Return what a checkpoint needs to know beyond its stage."""
     return {
         "recipe": stage.recipe.to_dict(),
         "outcomes": [asdict(outcome) for outcome in outcomes],
@@ -150,7 +150,7 @@ def _finish(stage: Stage) -> Result | None:
 
 
 def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, StateDict]]:
-    """Title, file and weights of what a stage leaves."""
+    """Yield title, file and weights of each model that a stage leaves."""
     if result is None:
         title, file = {
             "dense": (STAGE_TITLES["dense"], BASELINE),
@@ -176,7 +176,7 @@ def _suffixed(file: str, suffix: str) -> str:
 def _recalibrated(
     models: Iterator[tuple[str, str, StateDict]], stage: Stage, data: LoadedData, setting: Setting
 ) -> Iterator[tuple[str, str, StateDict]]:
-    """Each model, and after it the same one with new batch-norm statistics, if the recipe asks for it."""
+    """Yield each model, and after it the same one with new batch-norm statistics, if the recipe asks for it."""
     for title, file, weights in models:
         yield title, file, weights
         if stage.recipe.run.recalibrate:
@@ -197,7 +197,7 @@ def _measured(
     uses: Mapping[str, float],
     masks: Mapping[str, torch.Tensor],
 ) -> tuple[ModelResult, torch.Tensor | None]:
-    """Of the weights as they are saved, in a plain new model; and its logits on the test images, if they are few."""
+    """Measure the weights as they are saved, in a plain new model; return its logits as well, if they are few."""
     model = data.new_model(stage.recipe).to(setting.device)
     model.load_state_dict(weights)
     few = setting.world.size == 1 and data.loaders.test.samples * data.classes <= _FEW
@@ -225,7 +225,7 @@ def _measured(
 
 
 def _biases(model: torch.nn.Module) -> int:
-    """Of convolutions and linear layers: the paper's count leaves them out."""
+    """Count the biases of convolutions and linear layers: the paper's count leaves them out."""
     kinds = (torch.nn.Conv2d, torch.nn.Linear)
     return sum(m.bias.numel() for m in model.modules() if isinstance(m, kinds) and m.bias is not None)
 
@@ -263,7 +263,7 @@ def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Checkpoin
 
 @contextlib.contextmanager
 def reproducible(recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """Threads, cuDNN and TF32 as the recipe says, for as long as this lasts.
+    """Set threads, cuDNN and TF32 as the recipe says, for as long as this lasts.
 
     fp32 means fp32: torch's own default lets convolutions use TF32. On a GPU everything runs on a stream of its own,
     as capturing a CUDA graph wants. cuDNN tries as many kernels as torch lets it (ten): trying all doubles the time of

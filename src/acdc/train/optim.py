@@ -19,32 +19,33 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from acdc.errors import ArgumentError
 from acdc.recipes import schema
 
 
-def build(said: schema.Optimizer, model: nn.Module, device: torch.device, precision: str) -> Optimizer:
-    """Weight decay is on all parameters, as in the paper. On a GPU torch's fused versions are used.
+def build(settings: schema.Optimizer, model: nn.Module, device: torch.device, precision: str) -> Optimizer:
+    """Build the recipe's optimizer. Weight decay is on all parameters, as in the paper; on a GPU it is fused.
 
     But not fused SGD under fp16: where the first step overflows, as GradScaler's first scale makes it, fused SGD skips
     it with a momentum that is allocated and never written, and the next step adds what lay there to the weights.
     """
-    shared: dict[str, Any] = {"lr": said.lr, "weight_decay": said.weight_decay}
-    if said.name == "sgd":
+    shared: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
+    if settings.name == "sgd":
         fused = device.type == "cuda" and precision != "fp16"
         return torch.optim.SGD(
-            model.parameters(), momentum=said.momentum, nesterov=said.nesterov, fused=fused or None, **shared
+            model.parameters(), momentum=settings.momentum, nesterov=settings.nesterov, fused=fused or None, **shared
         )
-    shared |= {"betas": said.betas} | ({"eps": said.eps} if said.eps is not None else {})
-    if said.name == "lamb":
+    shared |= {"betas": settings.betas} | ({"eps": settings.eps} if settings.eps is not None else {})
+    if settings.name == "lamb":
         return Lamb(model.parameters(), **shared)
-    kind = torch.optim.AdamW if said.name == "adamw" else torch.optim.Adam
+    kind = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
     return kind(model.parameters(), fused=device.type == "cuda" or None, **shared)
 
 
-def state_of_a_parameter(said: schema.Optimizer, device: torch.device, precision: str) -> dict[str, Any]:
+def state_of_a_parameter(settings: schema.Optimizer, device: torch.device, precision: str) -> dict[str, Any]:
     """Return what the optimizer keeps of each parameter once it has taken a step, as of one of two axes."""
     param = nn.Parameter(torch.zeros(2, 3, device=device))
-    optimizer = build(said, nn.ParameterList([param]), device, precision)
+    optimizer = build(settings, nn.ParameterList([param]), device, precision)
     param.grad = torch.zeros_like(param)
     optimizer.step()
     return dict(optimizer.state[param])
@@ -105,6 +106,8 @@ class Rates:
 
 
 class Lamb(Optimizer):
+    """LAMB, as You et al. 2020 give it; see the module for the formula."""
+
     keeps_zeros: ClassVar[bool] = True  # zero weight, gradient and state give zero weight and state
 
     def __init__(
@@ -118,20 +121,21 @@ class Lamb(Optimizer):
         bias_correction: bool = True,
         max_weight_norm: float | None = 10.0,
     ) -> None:
-        for name, value, ok, allowed in (
-            ("lr", lr, lr >= 0, "expected 0 or more, for example lr=0.01"),
-            ("betas", betas, all(0 <= b < 1 for b in betas), "expected two numbers in [0, 1), such as (0.9, 0.999)"),
-            ("eps", eps, eps > 0, "expected a number above 0, for example eps=1e-6"),
-            ("weight_decay", weight_decay, weight_decay >= 0, "expected 0 or more, for example weight_decay=0.01"),
+        for name, value, ok, allowed, example in (
+            ("lr", lr, lr >= 0, "0 or more", "lr=0.01"),
+            ("betas", betas, all(0 <= beta < 1 for beta in betas), "two numbers in [0, 1)", "betas=(0.9, 0.999)"),
+            ("eps", eps, eps > 0, "a number above 0", "eps=1e-6"),
+            ("weight_decay", weight_decay, weight_decay >= 0, "0 or more", "weight_decay=0.01"),
             (
                 "max_weight_norm",
                 max_weight_norm,
                 max_weight_norm is None or max_weight_norm > 0,
-                "expected a number above 0, or None for no limit",
+                "a number above 0, or None for no limit",
+                "max_weight_norm=10.0",
             ),
         ):
             if not ok:
-                raise ValueError(f"{name}={value!r}: {allowed}")
+                raise ArgumentError(name, received=value, allowed=f"expected {allowed}", instead=f"write {example}")
         defaults = {
             "lr": lr,
             "betas": tuple(betas),

@@ -237,8 +237,8 @@ def _check(
     if known and not wrong and not mistakes:
         try:
             _ = run.execution
-        except ValueError as error:
-            wrong.append(str(error))
+        except ArgumentError as error:
+            wrong.append(str(SettingError.like(error)))
     if problems or wrong:
         raise UsageError([*problems, *wrong])
     return run

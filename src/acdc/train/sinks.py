@@ -1,4 +1,4 @@
-"""Where else an epoch's numbers go: TensorBoard, Weights & Biases, trackio. metrics.jsonl stays the source of truth."""
+"""Sends an epoch's numbers elsewhere: TensorBoard, Weights & Biases, trackio. metrics.jsonl stays the source."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ def names() -> tuple[str, ...]:
 
 
 def missing(wanted: Sequence[str]) -> list[str]:
-    """What is not installed, and what to type."""
+    """Return what is not installed, and what to type."""
     return [
         f'--log {name}: {name} is not installed; type: pip install "acdc-torch[{name}]" (in a checkout: ".[{name}]")'
         for name in wanted
@@ -35,6 +35,7 @@ def missing(wanted: Sequence[str]) -> list[str]:
 
 @contextmanager
 def opened(wanted: Sequence[str], recipe: Recipe, out: Path) -> Iterator[list[Sink]]:
+    """Open the services that are wanted."""
     with ExitStack() as stack:
         yield [_harmless(name, stack.enter_context(_OPENERS[name](recipe, out))) for name in wanted]
 
@@ -46,14 +47,14 @@ def _harmless(name: str, sink: Sink) -> Sink:
         try:
             sink(row)
         except Exception as error:  # each service has its own
-            said = f"{type(error).__name__}: {error}".partition("\n")[0]
-            log.warning("--log %s: epoch %d of %s was not sent there (%s)", name, row.epoch + 1, row.run, said)
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            log.warning("--log %s: epoch %d of %s was not sent there (%s)", name, row.epoch + 1, row.run, reason)
 
     return send
 
 
 def numbers(row: EpochRow) -> dict[str, float]:
-    """What can be drawn, by "stage/name"."""
+    """Return what can be drawn, by "stage/name"."""
     values = asdict(row)
     plain = {f"{row.run}/{name}": values[name] for name in _NUMBERS if values[name] is not None}
     return plain | {f"{row.run}/labels/{name}": share for name, share in (row.memorization or {}).items()}
@@ -80,8 +81,8 @@ def _tensorboard(recipe: Recipe, out: Path) -> Iterator[Sink]:
 def _wandb(recipe: Recipe, out: Path) -> Iterator[Sink]:
     import wandb  # pyright: ignore[reportMissingImports]
 
-    said = {"project": "acdc", "name": out.name, "dir": str(out), "config": recipe.to_dict()}
-    with wandb.init(**said, id=_kept(out).get("wandb"), resume="allow") as run:
+    settings = {"project": "acdc", "name": out.name, "dir": str(out), "config": recipe.to_dict()}
+    with wandb.init(**settings, id=_kept(out).get("wandb"), resume="allow") as run:
         _keep(out, "wandb", run.id)
         yield lambda row: run.log(numbers(row) | {"epoch": row.epoch, "step": row.step})
 
@@ -102,7 +103,7 @@ def _trackio(recipe: Recipe, out: Path) -> Iterator[Sink]:
 
 
 def _kept(out: Path) -> dict[str, str]:
-    """What each service calls this run: one that is resumed goes on there, too."""
+    """Return what each service calls this run: one that is resumed goes on there, too."""
     held = read(LogNames, RunFolder(out).logs)
     return dict(held.names) if held else {}
 

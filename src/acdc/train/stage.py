@@ -8,7 +8,7 @@ for epoch                             order, crops and flips are a function of s
         clip, optimizer, average
         checkpoint                    every so often, and when asked to stop, also in an evaluation
     evaluate                          the model of the phase just trained
-    a EpochRow                             written to metrics.jsonl by whoever runs the loop
+    an EpochRow                       written to metrics.jsonl by whoever runs the loop
     checkpoint                        where a phase ends
 """
 
@@ -36,9 +36,9 @@ from acdc.runs import checkpoint
 from acdc.runs.records import EpochRow
 from acdc.schedule import Duration
 from acdc.sparsity.prunable import find_prunable
-from acdc.train import optim
+from acdc.train import divergence, optim
 from acdc.train.distributed import restore_skipped, skipped_images
-from acdc.train.divergence import DivergedError, not_finite
+from acdc.train.divergence import DivergedError
 from acdc.train.evaluate import Score, evaluate
 from acdc.train.execution import Loaders, Progress, Setting
 from acdc.train.optim import Rates
@@ -109,7 +109,7 @@ class Stage:
         return self.epoch * self.loaders.train.steps + self.batch
 
     def run(self) -> Iterator[EpochRow]:
-        """Train to the end, and give a row after each epoch."""
+        """Train to the end, and yield a row after each epoch."""
         self._stop_if_asked()  # while the stage before was measured
         while self.epoch < self.epochs:
             start = time.perf_counter() - self.seconds
@@ -236,7 +236,7 @@ class Stage:
         )
 
     def _judge(self, model: nn.Module, images: Batches, fast: Any) -> Score:
-        """Left where a stop was asked for: until an epoch's row is whole, a checkpoint holds nothing of it."""
+        """Evaluate, or stop where asked to: until an epoch's row is whole, a checkpoint holds nothing of it."""
         self._stop_if_asked()
         try:
             return evaluate(model, images, self.recipe, self.setting, fast=fast)
@@ -245,7 +245,7 @@ class Stage:
             raise
 
     def _memorization(self, precision: str) -> dict[str, float] | None:
-        """How the training images with random labels are classified."""
+        """Measure how the training images with random labels are classified."""
         measure, device = self.loaders.memorization, self.setting.device
         if measure is None:
             return None
@@ -261,7 +261,7 @@ class Stage:
         self.setting.watch(Progress(self.name, self.epoch, share, mean, speed))
 
     def _counts(self, nonzero: Mapping[str, int]) -> bool:
-        """Whether this epoch's model is one that the run could end with: in the final phase, at its full sparsity."""
+        """Return True if the run could end with this epoch's model: in the final phase, at its full sparsity."""
         if self.sparsifier is None:
             return True
         phase, method = self.sparsifier.phase, self.sparsifier.method
@@ -280,7 +280,7 @@ class Stage:
 
     @property
     def best_twin(self) -> dict[str, Any] | None:
-        """As `best`, of the dense phases: where the method keeps their best model as the twin."""
+        """Return the best epoch of the dense phases, where the method keeps their best model as the twin."""
         sparsifier = self.sparsifier
         if sparsifier is None or sparsifier.twin is None or sparsifier.best_metric is None:
             return None
@@ -289,7 +289,7 @@ class Stage:
 
     @property
     def _chosen_on(self) -> str:
-        """The images that choose the best epoch."""
+        """Name the images that choose the best epoch."""
         return "validation" if self.loaders.validation else "test"
 
     def _rate_step(self) -> int:
@@ -300,7 +300,7 @@ class Stage:
         return step % self._every == 0
 
     def _share(self, samples: int) -> float:
-        """What this rank's mean gradient weighs, so that the mean over ranks is the mean over the batch."""
+        """Return what this rank's mean gradient weighs, so that the mean over ranks is the mean over the batch."""
         world, train = self.setting.world, self.loaders.train
         if world.size == 1:
             return 1.0
@@ -319,38 +319,37 @@ class Stage:
         return self._others_tell() and world.any(bool(self.setting.stop), self.setting.device)
 
     def _stop_together(self) -> None:
-        """Where a rank has met a loss that is not finite: one that stopped by itself would leave the others waiting."""
+        """Stop all ranks where one has met a loss that is not finite: alone, it would leave the others waiting."""
         world = self.setting.world
         if world.size > 1 and not self.scaler and world.any(not self.totals.values[3], self.setting.device):
             self._check_finite()
 
     def _others_tell(self) -> bool:
-        """Whether ranks tell each other after this batch what each has met: a request to stop, files it skipped, a loss
-        that is not finite."""
+        """Return True if ranks tell each other after this batch what each has met.
+
+        That is a request to stop, files it skipped, a loss that is not finite.
+        """
         return self.batch % _ASK_OTHERS == 0 or self.batch == self.loaders.train.steps
 
     def _check_finite(self) -> None:
-        """Every rank must call it: where one has something that is not finite, all stop with the words of the first."""
-        found = [wrong for wrong in self.setting.world.gather(self._not_finite()) if wrong]
-        if found:
-            raise DivergedError(f"{min(found)[1]}; {self._last()}")
+        """Raise a DivergedError on all ranks, with the words of the first, where one has something that is not finite.
 
-    def _not_finite(self) -> tuple[int, str] | None:
-        """What is not, in words, on this rank; and after how many steps, by which the first is found."""
-        if self.scaler:  # which has skipped the steps whose loss was not
-            scale = self.scaler.get_scale()
-            if scale < 1e-6:
-                return self.step, f"{self.name}: fp16's loss scale fell to {scale:g}"
-        else:
-            alive, steps = self.totals.values[3:].tolist()
-            if not alive:
-                bad = self.epoch * self.loaders.train.steps + round(steps)
-                lr = f"with learning rate {self.rates.at(bad):g}"
-                return bad, f"{self.name}: the loss of step {bad} (epoch {self.epoch + 1}) is not finite, {lr}"
-        if (wrong := not_finite(self.model, self.optimizer, self.sparsifier)) is None:
-            return None
-        kind, name = wrong
-        return self.step, f"{self.name}: {kind} of epoch {self.epoch + 1} are not finite ({name})"
+        Every rank must call it.
+        """
+        own = divergence.describe(
+            self.name,
+            step=self.step,
+            epoch=self.epoch,
+            first_step=self.epoch * self.loaders.train.steps,
+            totals=self.totals,
+            rates=self.rates,
+            scaler=self.scaler,
+            model=self.model,
+            optimizer=self.optimizer,
+            sparsifier=self.sparsifier,
+        )
+        if wrong := [one for one in self.setting.world.gather(own) if one]:
+            raise DivergedError(f"{min(wrong)[1]}; {self._last()}")
 
     def _last(self) -> str:
         return f"the last good checkpoint is {self.saved}" if self.saved else "there is no checkpoint yet"
@@ -358,7 +357,7 @@ class Stage:
     # Checkpoints
 
     def save(self) -> None:
-        """Refuses what is not finite, or of too many files: the last checkpoint is always a good one."""
+        """Write a checkpoint, unless something is not finite or too many files were skipped: the last is a good one."""
         self._check_finite()
         unreadable = skipped_images(self.loaders.train, self.setting.world)
         rng = self.setting.world.gather(checkpoint.rng_state())

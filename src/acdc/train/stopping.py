@@ -1,4 +1,4 @@
-"""Being asked to stop: by SIGTERM (schedulers), SIGINT (Ctrl-C) or SIGHUP (a lost terminal), after a checkpoint.
+"""Requests to stop: by SIGTERM (schedulers), SIGINT (Ctrl-C) or SIGHUP (a lost terminal), after a checkpoint.
 
 So is a run whose output nobody reads any more, as in `acdc train | head`: other programs end by SIGPIPE then, and what
 is shown is why one is watched. Python turns that signal into an error of the write, which `showing` turns into a
@@ -29,7 +29,7 @@ class Stopped(Exception):  # noqa: N818  # nothing went wrong
 
     @property
     def exit_code(self) -> int:
-        """As a shell reports a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM, 141 for SIGPIPE."""
+        """Return a shell's code for a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM, 141 for SIGPIPE."""
         return 128 + self.signum
 
 
@@ -49,13 +49,14 @@ class StopRequest:
 
 
 def tell(text: str, stop: StopRequest) -> None:
+    """Print a line, or ask to stop where nobody reads it."""
     with showing(stop):
         print(text, flush=True)
 
 
 @contextmanager
 def showing(stop: StopRequest) -> Iterator[None]:
-    """Around what writes to stdout: where whoever read it has gone, ask to stop, and write to nowhere from then on."""
+    """Write to stdout inside; where whoever read it has gone, ask to stop, and write to nowhere from then on."""
     try:
         yield
     except OSError as error:
@@ -66,7 +67,7 @@ def showing(stop: StopRequest) -> Iterator[None]:
 
 
 def complain(text: str) -> None:
-    """On stderr, to whoever is still there."""
+    """Print on stderr, to whoever is still there."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
@@ -74,7 +75,7 @@ def complain(text: str) -> None:
 
 
 def _to_nowhere(stream: TextIO) -> None:
-    """Or Python complains once more as it ends, and exits with a code of its own."""
+    """Redirect a stream: else Python complains once more as it ends, and exits with a code of its own."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -85,8 +86,8 @@ def _under_nohup(number: signal.Signals) -> bool:
 
 
 @contextmanager
-def listening(said: str = "stopping after this step, with a checkpoint") -> Iterator[StopRequest]:
-    """Signals become a request for as long as this lasts. A second Ctrl-C stops at once, without a checkpoint.
+def listening(notice: str = "stopping after this step, with a checkpoint") -> Iterator[StopRequest]:
+    """Turn signals into a request for as long as this lasts. A second Ctrl-C stops at once, without a checkpoint.
 
     SIGHUP that whoever started this process has it ignore, as nohup does, stays ignored. Not so SIGINT, which shells
     without job control have everything they start with & ignore: there a stop asked for would be lost.
@@ -101,7 +102,7 @@ def listening(said: str = "stopping after this step, with a checkpoint") -> Iter
             raise KeyboardInterrupt
         request.signum = signum
         with contextlib.suppress(RuntimeError):  # this may come in the middle of a write there, which takes no other
-            complain(f"\nacdc: {said} (Ctrl-C again: at once, without)")
+            complain(f"\nacdc: {notice} (Ctrl-C again: at once, without)")
 
     before = {number: signal.signal(number, asked) for number in _SIGNALS if not _under_nohup(number)}
     try:

@@ -32,12 +32,3 @@ def recipe(*settings: str) -> dict[str, Any]:
 )
 def test_the_first_difference_in_words(saved: list[str], now: list[str], said: str | None) -> None:
     assert differences.first(recipe(*saved), recipe(*now)) == said
-
-
-def test_a_setting_that_came_later_has_its_default() -> None:
-    older = recipe()
-    del older["rate"]["rewarm"], older["run"]["recalibrate"], older["train"]["ema"]
-    assert differences.first(older, recipe()) is None
-    assert differences.first(older, recipe("rate.rewarm=2")) == "rate.rewarm was 0.0 there and is 2.0 here"
-    older["method"]["options"]["unheard_of"] = 3
-    assert differences.first(older, recipe()) is not None, "what cannot be read is compared as it is"
