@@ -9,6 +9,7 @@ import typing
 from acdc._version import __version__
 
 if typing.TYPE_CHECKING:
+    from acdc.core.context import SparsityWarning
     from acdc.core.result import Result, finetune_dense
     from acdc.core.sparsifier import Sparsifier, attach
     from acdc.methods.acdc import ACDC
@@ -26,6 +27,7 @@ __all__ = [
     "Result",
     "Schedule",
     "Sparsifier",
+    "SparsityWarning",
     "Unstructured",
     "__version__",
     "attach",
@@ -40,6 +42,7 @@ _PLACES = {
     "Phase": "schedule",
     "Schedule": "schedule",
     "Sparsifier": "core.sparsifier",
+    "SparsityWarning": "core.context",
     "attach": "core.sparsifier",
     "find_prunable": "sparsity.layers",
     "NM": "sparsity.patterns",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from acdc.cli import common
+from acdc.core.method import Method
 from acdc.measure import predict
-from acdc.methods.base import Base
 from acdc.recipes import load
 from acdc.recipes.paper import accuracies, row_for
 from acdc.recipes.schema import Recipe
@@ -127,7 +127,7 @@ def _paper(recipe: Recipe, name: str) -> None:
         print(f"the paper, with these settings: {'; '.join(said)}")
 
 
-def _layer_table(method: Base, layers: Layers, found: predict.Compressed) -> None:
+def _layer_table(method: Method, layers: Layers, found: predict.Compressed) -> None:
     rows = []
     for weight in layers.weights:
         size, shape = weight.param.numel(), " x ".join(map(str, weight.param.shape))

@@ -16,7 +16,7 @@ from acdc.train import tabulate
 if TYPE_CHECKING:
     import torch
 
-    from acdc.methods.base import Base
+    from acdc.core.method import Method
     from acdc.recipes.schema import Recipe
     from acdc.sparsity.layers import Layers
 
@@ -181,13 +181,13 @@ def judged(images: int, unreadable: int, noun: str = "images") -> str:
     return f"{images - unreadable:,} of {images:,} {noun} ({unreadable:,} cannot be read)"
 
 
-def compressed(method: "Base", layers: "Layers") -> list[str]:
+def compressed(method: "Method", layers: "Layers") -> list[str]:
     """Which weights a method prunes, or rounds, and which it leaves."""
     left = [f"left dense: {name} ({reason})" for name, reason in layers.left_dense.items()]
     return [f"{method.compression()}: {layers.size:,} weights in {len(layers.weights)} layers", *left]
 
 
-def sparsity_of(method: "Base") -> str:
+def sparsity_of(method: "Method") -> str:
     """As a run's introduction says it."""
     if method.sparsity is not None:
         return f"{method.sparsity:.4g}"

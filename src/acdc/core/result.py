@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from acdc.core.host import plain_model, plain_optimizer
+from acdc.core.hooks import plain_model, plain_optimizer
 from acdc.io import write_safetensors
 
 StateDict = dict[str, Any]

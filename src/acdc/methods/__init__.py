@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from acdc.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from acdc.methods.base import Base
+    from acdc.core.method import Method
 
 # Where each method is.
 _METHODS = {
@@ -41,7 +41,7 @@ def names() -> tuple[str, ...]:
     return tuple(_METHODS)
 
 
-def find(name: str) -> "type[Base]":
+def find(name: str) -> "type[Method]":
     """The method's class."""
     if name not in _METHODS:
         expected = f"expected one of {', '.join(_METHODS)}{did_you_mean(name, _METHODS)}"
@@ -50,7 +50,7 @@ def find(name: str) -> "type[Base]":
     return getattr(import_module(f"{__name__}.{module}"), kind)
 
 
-def build(name: str, **knobs: Any) -> "Base":
+def build(name: str, **knobs: Any) -> "Method":
     """The method of that name. Knobs it does not have are refused."""
     kind = find(name)
     known = [f.name for f in fields(kind)]

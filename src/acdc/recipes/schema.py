@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from acdc import methods
+from acdc.core.method import Method as BuiltMethod
 from acdc.errors import did_you_mean
-from acdc.methods.base import Base
 from acdc.recipes.mistakes import SettingError, of_knob
 from acdc.schedule import Schedule
 from acdc.sparsity.patterns import NM, Block, Channel, Pattern, Unstructured
@@ -185,7 +185,7 @@ class Recipe:
             )
         return schedule
 
-    def build_method(self) -> Base | None:
+    def build_method(self) -> BuiltMethod | None:
         """None for dense training."""
         if self.method.name == "dense":
             return None
@@ -206,7 +206,7 @@ class Recipe:
             return ""
         return f", or method.schedule, for the paper's proportions over {self.train.epochs} epochs"
 
-    def _built(self, schedule: Schedule | None) -> Base:
+    def _built(self, schedule: Schedule | None) -> BuiltMethod:
         said = self.method
         knobs = {
             "sparsity": said.sparsity,

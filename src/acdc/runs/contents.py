@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 from torch import Tensor
 
-from acdc.core.state import SparsifierState
+from acdc.core.state_dict import SparsifierState
 from acdc.runs.checkpoint import MismatchError
 from acdc.runs.records import ModelResult
 from acdc.structure import Plain, check

@@ -1,5 +1,7 @@
 """Whether a recipe fits its data and its model: acdc check, train and compare-methods ask before all else."""
 
+import logging
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,14 +11,17 @@ from torch import nn
 from torch.optim import Optimizer
 
 from acdc import models
-from acdc.core.sparsifier import Sparsifier, attach, log
+from acdc.core.context import SparsityWarning
+from acdc.core.method import Method
+from acdc.core.sparsifier import Sparsifier, attach
 from acdc.criteria import SynFlow
 from acdc.flops.uses import forward_uses
 from acdc.methods.acdc import ACDC
-from acdc.methods.base import Base
 from acdc.recipes.mistakes import SettingError
 from acdc.recipes.schema import Recipe, in_method, read_pattern
 from acdc.sparsity.patterns import Unstructured
+
+log = logging.getLogger("acdc")
 
 
 @dataclass
@@ -70,9 +75,9 @@ def fit(
         attempt(lambda: _criterion(method, shape))
         total = recipe.epochs * steps
         if idle := method.idle(total, steps):
-            found.idle.append(idle.told("method.every", f"{typed}.every"))
-        cautions = [text for text in method.cautions(total, steps) if not idle or text != idle.told()]
-        found.warnings += [f"method.{text}" for text in cautions]
+            found.idle.append(idle.message("method.every", f"{typed}.every"))
+        warned = [text for text in method.warnings(total, steps) if not idle or text != idle.message()]
+        found.warnings += [f"method.{text}" for text in warned]
     found.warnings += _odd_rates(recipe)
     return found
 
@@ -85,7 +90,7 @@ def _takes_images(model: nn.Module, shape: tuple[int, int, int]) -> None:
         raise ValueError(f"model.name: it cannot take images of {size} ({reason}); choose another model") from None
 
 
-def _layers_only(recipe: Recipe) -> Base:
+def _layers_only(recipe: Recipe) -> Method:
     """A method of which nothing but the choice of layers is the recipe's: there also where the rest is wrong."""
     said = recipe.method
     kind = partial(ACDC, epochs=4, include=said.include, exclude=said.exclude)
@@ -97,7 +102,7 @@ def _layers_only(recipe: Recipe) -> Base:
     return kind(pattern=pattern, sparsity=0.5 if pattern.sparsity is None else None)
 
 
-def _whole_epochs(recipe: Recipe, method: Base) -> None:
+def _whole_epochs(recipe: Recipe, method: Method) -> None:
     """A run is planned and told by epochs, each of one phase."""
     try:
         method.schedule.boundaries(1)
@@ -108,16 +113,19 @@ def _whole_epochs(recipe: Recipe, method: Base) -> None:
         ) from None
 
 
-def attach_quietly(model: nn.Module, optimizer: Optimizer, method: Base, steps: int) -> Sparsifier:
-    """Without the method's cautions: `fit` asks for them, and the command says them once, by the recipe's names."""
-    log.disabled = True
-    try:
-        return attach(model, optimizer, method, steps_per_epoch=steps)
-    finally:
-        log.disabled = False
+def attach_quietly(model: nn.Module, optimizer: Optimizer, method: Method, steps: int) -> Sparsifier:
+    """Attach without the method's warnings, which `fit` gathers and the command prints once, by the recipe's names.
+
+    Warnings of the run itself are lines of the log.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SparsityWarning)
+        sparsifier = attach(model, optimizer, method, steps_per_epoch=steps)
+    sparsifier.context.show_warning = log.warning
+    return sparsifier
 
 
-def _criterion(method: Base, shape: tuple[int, int, int]) -> None:
+def _criterion(method: Method, shape: tuple[int, int, int]) -> None:
     criterion = getattr(method, "criterion", None)
     if criterion is not None and criterion.window and method.schedule.phases[0].kind == "sparse":
         raise ValueError(

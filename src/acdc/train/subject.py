@@ -8,9 +8,9 @@ from torch import nn
 
 from acdc import models
 from acdc.cli import common
+from acdc.core.method import Method
 from acdc.errors import Problems, UsageError
 from acdc.flops.uses import forward_uses
-from acdc.methods.base import Base
 from acdc.recipes.schema import Recipe
 from acdc.sparsity.layers import Layers
 from acdc.train.facts import Facts, facts_of
@@ -23,7 +23,7 @@ class Subject:
     recipe: Recipe
     facts: Facts
     model: nn.Module
-    method: Base | None
+    method: Method | None
     layers: Layers | None  # that the method prunes
     uses: dict[str, float]
     device: torch.device

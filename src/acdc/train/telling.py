@@ -5,7 +5,6 @@ from pathlib import Path
 from acdc.cli import common
 from acdc.data.images import BadImagesError
 from acdc.io import IntegrityError
-from acdc.methods.learned import Learned
 from acdc.recipes.paper import beside, row_for
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
@@ -76,7 +75,7 @@ def show(console: Console, recipe: Recipe, outcomes: list[ModelResult], problem:
                 f"{outcome.model}: its masks prune {outcome.mask_sparsity:.2%}; some of the weights they keep are 0 as "
                 f"well, as those grown anew start there, which makes {outcome.sparsity:.2%}"
             )
-        if outcome.mask_sparsity == 0 and isinstance(method := recipe.build_method(), Learned):
+        if outcome.mask_sparsity == 0 and (method := recipe.build_method()) and not method.needs_sparsity:
             console.say(
                 f"{outcome.model}: no weight is 0 yet; {method.title()} finds its sparsity by {method.decided_by}: "
                 f"train longer, or change these (acdc ls methods {method.name})"
