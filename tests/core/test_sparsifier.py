@@ -2,7 +2,6 @@
 
 import copy
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -77,24 +76,6 @@ def test_summary_counts_layers_phases_and_flops():
     assert "conv1.weight: excluded" in text
     assert "step        4: compressed" in text
     assert run.sparsifier.summary().flops is None
-
-
-def test_a_result_says_what_it_holds_and_what_to_do_next():
-    run = train(Run.make(SGD))
-    result = run.sparsifier.finish()
-    said = str(result)
-    assert said.splitlines()[0] == f"result of {TOTAL} steps: 80.03% of 1,232 weights pruned, in 3 layers"
-    for line in (
-        "model.load_state_dict(result.sparse)",
-        "acdc.finetune_dense(result, model, optimizer)",
-        "result.save",
-    ):
-        assert line in said
-    assert f"before step {result.dense_step}\n" in said
-    assert repr(result).startswith(f"<Result after {TOTAL} steps: 80.03% of 1,232 weights pruned, in 3 layers; dense t")
-    alone = replace(result, dense=None, dense_step=None, twin=None)
-    assert "twin" not in str(alone)
-    assert repr(alone).endswith("; no dense twin>")
 
 
 def test_summary_names_what_flops_leave_out():
@@ -506,18 +487,6 @@ def test_finetune_dense_refuses_a_scheduler_it_did_not_keep():
         acdc.finetune_dense(result, run.model, run.optimizer, scheduler)
 
 
-def test_result_saves_and_refuses_to_overwrite(tmp_path):
-    from safetensors.torch import load_file
-
-    result = train(Run.make(SGD)).sparsifier.finish()
-    result.save(tmp_path / "out")
-    assert_same_bits(load_file(tmp_path / "out" / "sparse.safetensors"), result.sparse)
-    assert_same_bits(load_file(tmp_path / "out" / "dense.safetensors"), result.dense)
-    assert_same_bits(load_file(tmp_path / "out" / "masks.safetensors"), result.masks)
-    with pytest.raises(FileExistsError, match=r"already holds sparse\.safetensors"):
-        result.save(tmp_path / "out")
-
-
 # Refusals
 
 
@@ -695,10 +664,6 @@ def test_reporting_to_a_method_that_does_not_listen():
     with pytest.warns(acdc.SparsityWarning, match='set twin="best"'):
         run.sparsifier.report_metric(0.5)
     assert run.sparsifier.context.twin is None
-
-
-def test_a_result_prints_short():
-    assert len(repr(train(Run.make(SGD)).sparsifier.finish())) < 200
 
 
 def test_errors_do_not_print_the_data():
