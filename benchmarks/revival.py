@@ -52,8 +52,9 @@ def measure(settings: list[str]) -> Table:
 
 def _gradients(sparsifier: acdc.Sparsifier, masks: dict[str, torch.Tensor]) -> list[str]:
     whole, others = list[float](), list[float]()
+    params = {weight.name: weight.param for weight in sparsifier.layers.weights}
     for name, mask in masks.items():
-        grad = sparsifier.weight(name).param.grad
+        grad = params[name].grad
         assert grad is not None, "backward has just run"
         norms, pruned = grad.flatten(1).norm(dim=1), ~mask.flatten(1).any(1)
         whole += norms[pruned].tolist()

@@ -29,7 +29,7 @@ class SparsityWarning(UserWarning):
 
 
 class MethodContext:
-    """The run, as a method and its criterion see it.
+    """Shows a method and its criterion the run, and carries out what they decide.
 
     model, optimizer   plain: without the wrappers of DistributedDataParallel, torch.compile or Accelerate
     layers, budgets    the prunable weights, and how many of them the method keeps in the end

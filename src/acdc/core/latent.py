@@ -138,7 +138,7 @@ AfterStep = Callable[[Bundle, Tensor, Tensor], None]
 
 
 class LatentWeights:
-    """The latent weights behind a model's parameters. They change in place, and are worked on in bundles."""
+    """Holds the latent weights behind a model's parameters. They change in place, and are worked on in bundles."""
 
     @torch.no_grad()
     def __init__(

@@ -292,7 +292,7 @@ class Method(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """A run whose masks would stay as they begin: its first update comes after the last step that may have one."""
+    """Describes a run whose first update would come after the last step that may have one: its masks never change."""
 
     method: str
     every: str

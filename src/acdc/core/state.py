@@ -27,7 +27,7 @@ Due = Literal["phase", "update"]
 
 
 class Weights(Enum):
-    """What the prunable parameters of the model hold."""
+    """Names what the prunable parameters of the model hold."""
 
     DENSE = auto()  # weights that nothing prunes
     MASKED = auto()  # weights that are 0 where masks prune

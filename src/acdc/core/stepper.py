@@ -25,7 +25,7 @@ from acdc.sparsity import masks as working
 
 
 class Stepper:
-    """One run of a method. `called` is the model as the loop calls it: `model` itself, or a wrapper of it."""
+    """Runs one method on one model. `called` is the model as the loop calls it: `model` itself, or a wrapper of it."""
 
     def __init__(
         self,

@@ -106,9 +106,9 @@ class WoodFisher(Criterion):
         changes = {}
         for name, weight in context.weights.items():
             if name in inverses:
-                gone = self._cut(torch.where(masks[name], 0, weight))
+                pruned = self._cut(torch.where(masks[name], 0, weight))
                 diagonal = self._positive(inverses[name].diagonal(dim1=1, dim2=2))
-                change = -torch.bmm(inverses[name], (gone / diagonal).unsqueeze(2)).squeeze(2)
+                change = -torch.bmm(inverses[name], (pruned / diagonal).unsqueeze(2)).squeeze(2)
                 changes[name] = self._join(change, weight).mul_(masks[name])
         return changes
 

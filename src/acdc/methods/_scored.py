@@ -76,5 +76,5 @@ class Scored(Method):
         context.memory.pop("criterion", None)
 
     def config(self) -> dict[str, Any]:
-        said = None if self.criterion.name == "magnitude" else repr(self.criterion)  # None: as before there was one
-        return {**super().config(), "criterion": said}
+        criterion = None if self.criterion.name == "magnitude" else repr(self.criterion)
+        return {**super().config(), "criterion": criterion}

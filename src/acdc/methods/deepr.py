@@ -92,10 +92,10 @@ class DeepR(RandomStart):
         crossed = active * sign < 0
         weight[mask] = active.masked_fill_(crossed, 0)
         count = min(int(crossed.sum()), mask.numel() - active.numel())
-        gone = mask.flatten().nonzero().flatten()[crossed][:count]
+        dropped = mask.flatten().nonzero().flatten()[crossed][:count]
         grown = choose(~mask.flatten(), count, generator)
         new = mask.flatten().clone()
-        new[gone] = False
+        new[dropped] = False
         new[grown] = True
         return new.view(mask.shape)
 

@@ -29,7 +29,7 @@ from acdc.sparsity.distributions import Distribution
 
 
 class EndsDense(Schedule):
-    """A schedule whose last phase is dense, which Schedule itself refuses."""
+    """Allows a schedule to end with a dense phase, which Schedule itself refuses."""
 
     def __post_init__(self) -> None:
         phases = tuple(self.phases)
