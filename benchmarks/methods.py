@@ -18,7 +18,7 @@ import torch
 
 import acdc
 from acdc import methods
-from acdc.methods.base import Base
+from acdc.core.method import Method
 from acdc.methods.dsd import EndsDense
 from benchmarks.console import print_table, progress, run, say
 from benchmarks.overhead import NETS, SPARSITY, Net, Trainer
@@ -87,7 +87,7 @@ def measure_updates(rounds: int, *, quick: bool = False) -> list[Row]:
         trainer.step()
     plain.step()
     work: dict[str, Callable[[], Any]] = {"plain": plain.step}
-    work |= {name: _update(sparsifier) for name, (_, sparsifier) in updated.items()}
+    work |= {name: _update(sparsifier.context) for name, (_, sparsifier) in updated.items()}
 
     def prepare() -> None:
         for trainer, _ in updated.values():
@@ -113,7 +113,7 @@ def measure_between(net_name: str, name: str, rounds: int, *, quick: bool = Fals
     return _row("between", net_name, name, sparsifier.layers.size, net, quick, times)
 
 
-def _build(name: str) -> Base:
+def _build(name: str) -> Method:
     knobs = KNOBS.get(name, {"schedule": _SPARSE})
     return methods.build(name, **{"sparsity": SPARSITY, **knobs})
 
@@ -122,8 +122,8 @@ def _update(sparsifier: acdc.Sparsifier) -> Callable[[], None]:
     @torch.no_grad()
     def update() -> None:
         if sparsifier.method.name == "rigl":
-            sparsifier.method.observe(sparsifier)
-        sparsifier.method.update(sparsifier)
+            sparsifier.method.observe(sparsifier.context)
+        sparsifier.method.update(sparsifier.context)
 
     return update
 

@@ -200,9 +200,9 @@ def _compress(trainers: dict[str, Trainer], repeats: int) -> tuple[list[float], 
     times = []
     for _ in range(repeats):
         compressed.model.load_state_dict(before)  # dense weights again, as a compression finds them
-        times.append(_seconds(sparsifier.compress, device))
-    twin = [_seconds(sparsifier.keep_twin, device) for _ in range(min(repeats, 3))]
-    sparsifier.twin = None
+        times.append(_seconds(sparsifier.context.compress, device))
+    twin = [_seconds(sparsifier.context.keep_twin, device) for _ in range(min(repeats, 3))]
+    sparsifier.context.twin = None
     modules = dict(pruned.model.named_modules())
     for name, mask in sparsifier.masks.items():
         path, _, local = name.rpartition(".")

@@ -30,7 +30,7 @@ def measure(settings: list[str]) -> Table:
     assert method is not None, "the recipe's is AC/DC"
     optimizer = optim.build(recipe.optimizer, model, device, recipe.train.precision)
     sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=train.steps)
-    starts = tuple(start for start, _ in sparsifier.phase_starts)
+    starts = tuple(start for start, _ in method.schedule.starts(train.steps))
     rates = Rates(recipe.rate, recipe.optimizer.lr, recipe.epochs, train.steps, starts)
     cells = []
     for epoch in range(recipe.epochs):
@@ -52,8 +52,9 @@ def measure(settings: list[str]) -> Table:
 
 def _gradients(sparsifier: acdc.Sparsifier, masks: dict[str, torch.Tensor]) -> list[str]:
     whole, others = list[float](), list[float]()
+    params = {weight.name: weight.param for weight in sparsifier.layers.weights}
     for name, mask in masks.items():
-        grad = sparsifier.weight(name).param.grad
+        grad = params[name].grad
         assert grad is not None, "backward has just run"
         norms, pruned = grad.flatten(1).norm(dim=1), ~mask.flatten(1).any(1)
         whole += norms[pruned].tolist()

@@ -9,6 +9,7 @@ from acdc._version import __version__
 
 if typing.TYPE_CHECKING:
     from acdc import criteria, data, flops, measure, methods, models, sparsity
+    from acdc.core.context import SparsityWarning
     from acdc.core.method import Method
     from acdc.core.result import Result, finetune_dense
     from acdc.core.sparsifier import Sparsifier, attach
@@ -30,6 +31,7 @@ __all__ = [
     "Result",
     "Schedule",
     "Sparsifier",
+    "SparsityWarning",
     "Unstructured",
     "__version__",
     "attach",
@@ -50,6 +52,7 @@ _MODULES = {
     "Phase": "schedule",
     "Schedule": "schedule",
     "Sparsifier": "core.sparsifier",
+    "SparsityWarning": "core.context",
     "attach": "core.sparsifier",
     "find_prunable": "sparsity.prunable",
     "NM": "sparsity.patterns",

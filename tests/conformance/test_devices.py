@@ -101,7 +101,7 @@ def test_what_a_method_remembers_on_the_host_stays_there(resumed):
         model(torch.ones(2, 8, device=DEVICE)).sum().backward()
         optimizer.step()
         if step > 0:
-            kept = list(tensors(sparsifier.memory["start"]))
+            kept = list(tensors(sparsifier.context.memory["start"]))
             assert kept
             assert {tensor.device.type for tensor in kept} == {"cpu"}
     assert sparsifier.finish().sparsity == 0.75

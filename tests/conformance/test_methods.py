@@ -259,7 +259,7 @@ def test_what_a_cuda_graph_reads_stays_where_it_is(name):
     for step in range(TOTAL):
         run.train(step, step + 1)
         assert {p.data_ptr() for p in run.model.parameters()} == weights
-        now = {layer: mask.data_ptr() for layer, mask in run.sparsifier._pruning.gradients._masks.items()}
+        now = {layer: mask.data_ptr() for layer, mask in run.sparsifier._stepper.masking.gradients._masks.items()}
         if run.sparsifier.phase.index == phase:
             assert now == masks
         masks, phase = now, run.sparsifier.phase.index

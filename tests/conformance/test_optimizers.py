@@ -21,11 +21,12 @@ from tests.conformance.harness import (
     assert_same_bits,
     batch,
 )
+from tests.warned import ENFORCED, SMALL_NETS
 
 STOPS = (2, 4, 6, 8, 12, 14, 20, 22)  # inside dense and sparse phases and exactly between them
 FIRST_MOMENTS = ("momentum_buffer", "exp_avg")
 
-pytestmark = pytest.mark.parametrize("optimizer", OPTIMIZERS)
+pytestmark = [pytest.mark.parametrize("optimizer", OPTIMIZERS), SMALL_NETS, ENFORCED]
 
 
 def density(model: nn.Module) -> float:

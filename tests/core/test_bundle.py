@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 
 import acdc
-from acdc.core.bundle import Bundle, bundles
+from acdc.core.latent import Bundle, make_bundles
 from acdc.sparsity.layers import Weight
+from tests.warned import SMALL_NETS
 
 
 def layers(*shapes: tuple[int, ...]) -> list[Weight]:
@@ -95,11 +96,12 @@ def test_layers_of_one_kind_and_group_come_together_until_the_cache_is_full():
     weights = [*layers((400, 400), (300, 300), (10, 10), (1000, 1000)), *layers((5, 5))]
     weights[2].param.data = weights[2].param.data.double()
     optimizer = torch.optim.SGD([{"params": [w.param for w in weights[:4]]}, {"params": [weights[4].param]}])
-    found = [([w.name for w in bundle.weights], bundle.group) for bundle in bundles(weights, optimizer)]
+    found = [([w.name for w in bundle.weights], bundle.group) for bundle in make_bundles(weights, optimizer)]
     assert found == [(["0", "1"], 0), (["3"], 0), (["2"], 0), (["0"], 1)]
 
 
 @pytest.mark.parametrize("name", ["top_kast", "str", "sr_ste", "sparse_vd"])
+@SMALL_NETS
 def test_layers_without_a_gradient_are_left_out(name):
     """The first layer is not part of the loss: neither it nor what a method remembers of it moves."""
     torch.manual_seed(0)
@@ -108,15 +110,15 @@ def test_layers_without_a_gradient_are_left_out(name):
     knobs = {"top_kast": {"sparsity": 0.5}, "str": {"start": -4.0, "decay": 0.1}}.get(name, {})
     schedule = acdc.Schedule.from_phases([("sparse", "10st")])
     sparsifier = acdc.attach(model, optimizer, acdc.methods.build(name, schedule=schedule, **knobs))
-    before = {layer: weight.clone() for layer, weight in sparsifier.weights.items()}
+    before = {layer: weight.clone() for layer, weight in sparsifier.context.weights.items()}
     for _ in range(3):
         optimizer.zero_grad()
         model[2](model[1](torch.randn(4, 8))).square().sum().backward()
         optimizer.step()
-    moved = {layer: not torch.equal(weight, before[layer]) for layer, weight in sparsifier.weights.items()}
+    moved = {layer: not torch.equal(weight, before[layer]) for layer, weight in sparsifier.context.weights.items()}
     assert moved == {"0.weight": False, "1.weight": True, "2.weight": True}
     for key in ("s", "log_variance"):
-        values = sparsifier.memory.get(key)
+        values = sparsifier.context.memory.get(key)
         if values:
             assert (values["0.weight"] == {"s": -4.0, "log_variance": -10.0}[key]).all()
             assert not (values["1.weight"] == {"s": -4.0, "log_variance": -10.0}[key]).all()

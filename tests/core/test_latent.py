@@ -10,9 +10,10 @@ from torch.nn import functional as F  # noqa: N812
 
 import acdc
 from acdc import methods
-from acdc.core import bundle
-from acdc.core.bundle import Bundle
+from acdc.core import latent as latent_weights
+from acdc.core.latent import Bundle
 from tests.conformance.harness import OPTIMIZERS, STEPS_PER_EPOCH, TOTAL, Net, assert_same_bits, batch
+from tests.warned import LATE_STARTS
 
 KNOBS = {
     "top_kast": {"sparsity": 0.8, "backward": 0.6, "every": "3st"},
@@ -68,10 +69,10 @@ def collect(path: str, value: object, found: dict[str, Tensor]) -> None:
 
 def view_of(sparsifier: acdc.Sparsifier, layer: str, dense: Tensor) -> Tensor:
     """One layer's, as if it were alone."""
-    alone = Bundle([sparsifier.weight(layer)], group=0)
+    alone = Bundle([w for w in sparsifier.layers.weights if w.name == layer], group=0)
     flat = alone.join({layer: dense})
     out = torch.empty_like(flat)
-    sparsifier.method.view(sparsifier, alone, flat, out)
+    sparsifier.method.effective_weights(sparsifier.context, alone, flat, out)
     return alone.split(out)[0]
 
 
@@ -84,7 +85,7 @@ def test_between_steps_the_model_holds_the_view(name):
         if sparsifier.phase.kind == "dense":
             assert sparsifier.masks == {}
             continue
-        for layer, dense in sparsifier.weights.items():
+        for layer, dense in sparsifier.context.weights.items():
             shown = run.model.get_parameter(layer)
             assert torch.equal(shown, view_of(sparsifier, layer, dense))
             assert torch.equal(sparsifier.masks[layer] & (shown != 0), shown != 0)
@@ -100,12 +101,12 @@ def test_layers_by_themselves_train_as_in_a_bundle(name, monkeypatch):
     """A layer alone is worked on in its own memory, several in a copy. Noise is a bundle's: there is next to none."""
     knobs = {"start": -40.0, "rate": 1e-3, "samples": 10**9} if name == "sparse_vd" else {}
     together = Run(name, **knobs).train()
-    monkeypatch.setattr(bundle, "_CPU_SIZE", 1)
+    monkeypatch.setattr(latent_weights, "_CPU_SIZE", 1)
     alone = Run(name, **knobs).train()
     for key, value in together.model.state_dict().items():
         torch.testing.assert_close(alone.model.state_dict()[key], value)
-    for layer, weight in together.sparsifier.weights.items():
-        torch.testing.assert_close(alone.sparsifier.weights[layer], weight)
+    for layer, weight in together.sparsifier.context.weights.items():
+        torch.testing.assert_close(alone.sparsifier.context.weights[layer], weight)
 
 
 @every_method
@@ -179,7 +180,7 @@ def test_a_gradient_scaler_changes_nothing_and_its_skipped_steps_neither(name, f
     for step in range(TOTAL):
         plain.step(step)
         if step in (6, 13):
-            dense = {layer: weight.clone() for layer, weight in scaled.sparsifier.weights.items()}
+            dense = {layer: weight.clone() for layer, weight in scaled.sparsifier.context.weights.items()}
             statistics = {key: value.clone() for key, value in scaled.model.named_buffers()}
             scaled.optimizer.zero_grad()
             scaler.scale(scaled.loss(step) * float("inf")).backward()
@@ -187,7 +188,7 @@ def test_a_gradient_scaler_changes_nothing_and_its_skipped_steps_neither(name, f
             scaler.update()
             assert scaled.sparsifier.step == step
             if scaled.sparsifier.phase.kind == "sparse" and name != "quantised":
-                assert_same_bits(dense, scaled.sparsifier.weights)
+                assert_same_bits(dense, scaled.sparsifier.context.weights)
             scaler.update(1024.0)
             for key, value in scaled.model.named_buffers():
                 value.copy_(statistics[key])
@@ -210,11 +211,11 @@ def test_weight_decay_acts_on_the_dense_weights(name):
     knobs = {"sr_ste": {"decay": 0.0}}.get(name, {})
     run = Run(name, lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.5), **knobs)
     run.train(last=5)
-    before = {layer: weight.clone() for layer, weight in run.sparsifier.weights.items()}
+    before = {layer: weight.clone() for layer, weight in run.sparsifier.context.weights.items()}
     run.optimizer.zero_grad()
     (run.loss(5) * 0).backward()
     run.optimizer.step()
-    for layer, dense in run.sparsifier.weights.items():
+    for layer, dense in run.sparsifier.context.weights.items():
         torch.testing.assert_close(dense, before[layer] * (1 - 0.1 * 0.5))
 
 
@@ -228,6 +229,7 @@ class Functional(nn.Module):
 
 
 @every_method
+@LATE_STARTS
 def test_loops_that_call_no_module(name):
     model = Functional()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -246,6 +248,7 @@ def test_loops_that_call_no_module(name):
 
 
 @every_method
+@LATE_STARTS
 def test_what_a_backward_pass_in_evaluation_began_is_shown_as_training_goes_on(name):
     schedule = acdc.Schedule.from_phases([("dense", "2st"), ("sparse", "4st")])
     run = Run(name, epochs=None, schedule=schedule).train(last=2)
@@ -253,12 +256,14 @@ def test_what_a_backward_pass_in_evaluation_began_is_shown_as_training_goes_on(n
     run.loss(2).backward()
     run.model.train()
     sparsifier = run.sparsifier
-    assert sparsifier.late
-    assert_same_bits(sparsifier.weights, {layer: run.model.get_parameter(layer) for layer in sparsifier.weights})
+    assert sparsifier.context.forward_already_ran
+    assert_same_bits(
+        sparsifier.context.weights, {layer: run.model.get_parameter(layer) for layer in sparsifier.context.weights}
+    )
     sparsifier.begin_step()
-    for layer, dense in sparsifier.weights.items():
+    for layer, dense in sparsifier.context.weights.items():
         assert torch.equal(run.model.get_parameter(layer), view_of(sparsifier, layer, dense))
-    assert not sparsifier.late
+    assert not sparsifier.context.forward_already_ran
 
 
 @every_method
@@ -281,7 +286,7 @@ def test_a_dense_phase_takes_the_weights_back(name, monkeypatch):
     method = methods.build(name, schedule=schedule, **KNOBS[name])
     sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=STEPS_PER_EPOCH)
     for step in range(24):
-        dense = {layer: weight.clone() for layer, weight in sparsifier.weights.items()}
+        dense = {layer: weight.clone() for layer, weight in sparsifier.context.weights.items()}
         sparsifier.begin_step()
         if step == 12:
             assert sparsifier.phase.kind == "dense"

@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from acdc.core.leaks import LeakCheck, leaks
+from acdc.core.guards import LeakCheck, leaks
 from acdc.sparsity.masks import from_bool
 from acdc.sparsity.prunable import find_prunable
 from tests.conformance.harness import OPTIMIZERS, STEPS_PER_EPOCH, TOTAL, Run, batch
+from tests.warned import SMALL_NETS
 
 SGD = OPTIMIZERS["SGD momentum, Nesterov, weight decay"]
+
+pytestmark = SMALL_NETS
 FIRST = STEPS_PER_EPOCH  # the first step of the first compressed phase
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 import acdc
 from tests.conformance.harness import OPTIMIZERS, STEPS_PER_EPOCH, TOTAL, Run, batch
+from tests.warned import LATE_STARTS
 
 SGD = OPTIMIZERS["SGD momentum, Nesterov, weight decay"]
 
@@ -107,6 +108,7 @@ def test_a_block_of_layers_that_was_replaced_is_noticed() -> None:
         sparsifier.state_dict()
 
 
+@LATE_STARTS
 def test_what_keeps_the_parameters_is_no_replacement() -> None:
     """Loading in place, a layer around the same parameters, another group, the optimizer's own loading."""
     run = trained(STEPS_PER_EPOCH)

@@ -1,7 +1,5 @@
 """Layers that one threshold for all leaves nearly empty are named; legitimate high sparsities are not."""
 
-import logging
-
 import pytest
 import torch
 from torch import nn
@@ -11,6 +9,7 @@ from acdc.core.checks import thin_layers
 from acdc.core.method import Method
 from acdc.sparsity.distributions import budgets
 from acdc.sparsity.prunable import find_prunable
+from tests.warned import warned
 
 
 def two_layers() -> nn.Sequential:
@@ -23,37 +22,36 @@ def two_layers() -> nn.Sequential:
     return model
 
 
-def warnings(caplog: pytest.LogCaptureFixture, method: Method) -> list[str]:
+def train(method: Method) -> list[str]:
     """Train over all of a method's steps, and return what it warned of."""
-    caplog.clear()
     model = two_layers()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with caplog.at_level(logging.WARNING, logger="acdc"):
+    with warned() as messages:
         sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=1)
         for _ in range(sparsifier.total_steps):
             optimizer.zero_grad()
             model(torch.ones(1, 200)).sum().backward()
             optimizer.step()
         sparsifier.finish()
-    return [record.message for record in caplog.records]
+    return messages
 
 
-def test_a_nearly_empty_layer_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_nearly_empty_layer_is_named_once() -> None:
     """AC/DC compresses twice here, to 80 % and to 90 % zeros; 100 of 40,000 weights of the first layer survive."""
-    (message,) = warnings(caplog, acdc.ACDC(sparsity=0.9, epochs=4, gradual=True))
+    (message,) = train(acdc.ACDC(sparsity=0.9, epochs=4, gradual=True))
     assert message.startswith("1 of 2 layers are nearly empty: 0.weight (99.75% zeros).")
     assert 'distribution="erk"' in message
     assert "exclude=['0.weight']" in message
 
 
-def test_a_sparsity_that_rises_within_a_phase_is_looked_at_in_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    (message,) = warnings(caplog, acdc.methods.GMP(sparsity=0.9, epochs=8))
+def test_a_sparsity_that_rises_within_a_phase_is_looked_at_in_the_end() -> None:
+    (message,) = train(acdc.methods.GMP(sparsity=0.9, epochs=8))
     assert "0.weight (99.75% zeros)" in message
 
 
 @pytest.mark.parametrize("knobs", [{"distribution": "uniform"}, {"distribution": {"0": 0.999, "2": 0.9}}])
-def test_what_a_distribution_asks_for_is_no_surprise(knobs: dict, caplog: pytest.LogCaptureFixture) -> None:
-    assert warnings(caplog, acdc.ACDC(sparsity=0.9, epochs=4, **knobs)) == []
+def test_what_a_distribution_asks_for_is_no_surprise(knobs: dict) -> None:
+    assert train(acdc.ACDC(sparsity=0.9, epochs=4, **knobs)) == []
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def attach(model: nn.Module, optimizer: torch.optim.Optimizer) -> acdc.Sparsifie
 @pytest.mark.parametrize("optimizer", WITH_EPS)
 def test_eps_of_zero_is_refused(optimizer: Callable[..., Any], eps: float) -> None:
     model = Net()
-    with pytest.raises(ValueError, match=rf"^eps={eps} in param_groups\[0\] of this .*eps=1e-8\)$") as error:
+    with pytest.raises(ValueError, match=rf"^optimizer\.param_groups\[0\]\.eps={eps}: .*eps=1e-8\)$") as error:
         attach(model, optimizer(model.parameters(), eps=eps))
     assert "conv1.weight" in str(error.value)
     attach(model, optimizer(model.parameters())).detach()
@@ -43,11 +43,11 @@ def test_eps_of_zero_where_nothing_is_pruned_is_no_matter() -> None:
 
 def test_sparse_adam_is_refused_by_name() -> None:
     model = Net()
-    with pytest.raises(ValueError, match=r"^optimizer=SparseAdam: .* write torch\.optim\.Adam\("):
+    with pytest.raises(ValueError, match=r"^optimizer: SparseAdam .* write torch\.optim\.Adam\("):
         attach(model, torch.optim.SparseAdam(list(model.parameters())))
 
 
 def test_lbfgs_is_refused() -> None:
     model = Net()
-    with pytest.raises(ValueError, match=r"^optimizer=LBFGS: .*; write torch.optim.SGD or Adam"):
+    with pytest.raises(ValueError, match=r"^optimizer: LBFGS .*; write torch.optim.SGD or Adam"):
         attach(model, torch.optim.LBFGS(model.parameters()))

@@ -31,7 +31,7 @@ def train(model: torch.nn.Module, attach_to: torch.nn.Module, rows: slice) -> ac
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         for name, mask in s.masks.items():
-            assert not s.model.get_parameter(name)[~mask].any()
+            assert not s.context.model.get_parameter(name)[~mask].any()
     return s
 
 

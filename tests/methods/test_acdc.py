@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import acdc
+from tests.warned import LATE_STARTS, SMALL_NETS
 
 
 def sparsities(**knobs: object) -> list[float]:
@@ -82,6 +83,7 @@ def test_without_revive_they_start_at_zero_as_in_the_paper() -> None:
     assert decompressed(ROWS, 4)[[1, 4]].count_nonzero() == 0
 
 
+@SMALL_NETS
 def test_a_layer_without_a_weight_begins_as_torch_would_draw_it() -> None:
     """One layer of two keeps all: the first is made of weights too small beside the other's."""
     torch.manual_seed(0)
@@ -99,6 +101,7 @@ def test_a_layer_without_a_weight_begins_as_torch_would_draw_it() -> None:
 
 
 @pytest.mark.parametrize("call", ["the model", "no module", "the compiled model"])
+@LATE_STARTS
 def test_filters_come_back_in_a_loop_that_is_told_nothing(call: str) -> None:
     """Weights must not change between a forward pass and its backward pass, whenever the phase is noticed."""
     torch._dynamo.reset()

@@ -133,8 +133,8 @@ def test_a_loop_that_calls_no_module_is_told():
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"l1": -1}, r"l1=-1: it is a number, 0 or more; write l1=1e-5"),
-        ({"temperature": float("inf")}, r"temperature=inf: it is a number, 0 or more"),
+        ({"l1": -1}, r"l1=-1: expected a number, 0 or more; write l1=1e-5"),
+        ({"temperature": float("inf")}, r"temperature=inf: expected a number, 0 or more"),
         ({"every": "0st"}, "every='0st': updates lie"),
         ({"distribution": "global"}, "DeepR starts from random masks"),
     ],

@@ -5,7 +5,7 @@ from tests.methods.tiny import Tiny, sparse_for
 
 
 def dense(t: Tiny) -> list[float]:
-    return t.sparsifier.weights["0.weight"].flatten().tolist()
+    return t.sparsifier.context.weights["0.weight"].flatten().tolist()
 
 
 def test_what_was_pruned_comes_back_by_hand():
@@ -51,7 +51,7 @@ def test_masks_freeze():
     t.step([0, 0, -9, 0])
     t.step()
     assert t.weights == [4, 3, 0, 0]
-    assert [step for step in range(8) if method.updates_at(t.sparsifier, step)] == [1, 2, 3, 4]
+    assert [step for step in range(8) if method.updates_at(t.sparsifier.context, step)] == [1, 2, 3, 4]
 
 
 def test_bad_knobs():

@@ -31,7 +31,7 @@ def test_by_hand():
     assert t.masks == []
     t.step()
     assert t.masks == "11111111"
-    assert t.sparsifier.twin.step == 2
+    assert t.sparsifier.context.twin.step == 2
     t.step()
     t.step()
     assert t.weights == [8, -7, 6, 0, 0, 0, 0, 0]
@@ -66,7 +66,7 @@ def test_each_layer_rises_to_its_own():
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"begin": 0.8}, r"begin=0\.8, end=0\.75: the rise ends after it begins; write end="),
+        ({"begin": 0.8}, r"end=0\.75: the rise ends after it begins, at begin=0\.8; write end="),
         ({"end": 1.5}, r"end=1\.5: expected a fraction .* write end=0\.75"),
         ({"initial": 0.95}, r"initial=0\.95: the sparsity rises to 0\.9; start lower"),
         ({"every": "0st"}, r"every='0st': updates lie some steps or epochs apart; write every=\"1st\""),
@@ -81,5 +81,5 @@ def test_refusals(knobs, message):
 
 
 def test_epochs_between_updates_need_their_length():
-    with pytest.raises(ValueError, match=r'every="1ep": epochs need steps_per_epoch'):
+    with pytest.raises(ValueError, match="every='1ep': epochs need steps_per_epoch"):
         Tiny(GMP(sparsity=0.5, schedule=schedule(1, 3)), [1, 2])

@@ -37,7 +37,7 @@ def test_the_support_is_taken_anew_each_time():
     assert t.weights == [4, 1, 5, 0]
     t.step()
     assert t.masks == "1010"
-    assert t.sparsifier.kept_sparse is None, "only the last sparse model is kept"
+    assert t.sparsifier.context.sparse_model is None, "only the last sparse model is kept"
     t.step()
     assert t.sparsifier.finish().sparse["0.weight"].tolist() == [[4, 0, 5, 0]]
 

@@ -71,9 +71,9 @@ def test_a_kept_weight_that_is_zero_comes_before_the_pruned():
 def test_the_learning_rate_starts_over():
     """Each round of 2 steps walks the curve of 6; round 2 and 3 from half of it on, as they go back to step 1 of 2."""
     t = Tiny(method(), [1, 2, 3, 4])
-    assert [t.sparsifier.method.rate_step(t.sparsifier, step) for step in range(6)] == [0, 3, 3, 4, 3, 4]
+    assert [t.sparsifier.method.rate_step(t.sparsifier.context, step) for step in range(6)] == [0, 3, 3, 4, 3, 4]
     start = Tiny(method(rewind="0st"), [1, 2, 3, 4])
-    assert [start.sparsifier.method.rate_step(start.sparsifier, step) for step in range(6)] == [0, 3] * 3
+    assert [start.sparsifier.method.rate_step(start.sparsifier.context, step) for step in range(6)] == [0, 3] * 3
 
 
 def test_equal_shares_and_the_target_exactly():
@@ -88,7 +88,7 @@ def test_rounds_that_do_not_divide_the_epochs():
     t = nn.Linear(8, 8)
     lottery = LotteryTicket(sparsity=0.9, epochs=10, rounds=3)
     s = acdc.attach(t, torch.optim.SGD(t.parameters(), lr=0.1), lottery, steps_per_epoch=10)
-    assert lottery.starts(s) == [0, 33, 67, 100]
+    assert lottery.starts(s.context) == [0, 33, 67, 100]
     assert s.total_steps == 100
 
 
@@ -148,6 +148,6 @@ def test_the_point_to_go_back_to_stays_on_the_host():
     model = nn.Sequential(nn.Linear(4, 1, bias=False, device="meta"))
     sparsifier = acdc.attach(model, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5), method())
     sparsifier.load_state_dict(t.sparsifier.state_dict())
-    start = sparsifier.memory["start"]
+    start = sparsifier.context.memory["start"]
     assert start["model"]["0.weight"].tolist() == [[2, 3, 4, 5]]
     assert start["optimizer"][0]["momentum_buffer"].tolist() == [[-1, -1, -1, -1]]

@@ -4,6 +4,7 @@ import torch
 import acdc
 from acdc.methods.rigl import RigL
 from tests.methods.tiny import Tiny, sparse_for
+from tests.warned import warned
 
 
 def method(**knobs) -> RigL:
@@ -43,7 +44,7 @@ def test_clipping_sees_masked_gradients_also_where_whole_ones_are_looked_at():
     t.mask("11110000")
     t.set([4, -1, 3, 2, 0, 0, 0, 0])
     t.sparsifier.begin_step()
-    assert t.sparsifier.observing
+    assert t.sparsifier.context.observing
     t.params[0].grad = torch.tensor([[3.0, 0, 4, 0, 1, -90, 50, 3]])
     t.sparsifier.mask_gradients()
     assert float(torch.nn.utils.clip_grad_norm_(t.params, 2.5)) == 5
@@ -75,31 +76,31 @@ def test_an_update_whose_gradients_were_skipped_is_made_up_for():
     t.set([4, -1, 3, 2, 0, 0, 0, 0])
     s = t.sparsifier
     s.set_step(9)
-    assert s.observing
+    assert s.context.observing
     s.set_step(10)
     t.step([0, 0, 0, 0, 9, 9, 0, 0])
-    assert (s.step, s.observing) == (11, True)
+    assert (s.step, s.context.observing) == (11, True)
     s.set_step(12)  # and again
     t.step([0, 0, 0, 0, 0, 1, 2, 0])
     assert t.masks == "11110000"
     t.begin()
     assert t.masks == "10100110"
-    assert not s.memory
+    assert not s.context.memory
     t.step([0, 0, 0, 0, 9, 9, 9, 9])
-    assert not s.observing, "the next is due at step 20"
+    assert not s.context.observing, "the next is due at step 20"
 
 
-def test_a_run_too_short_to_update_says_so(caplog):
+def test_a_run_too_short_to_update_says_so():
     """T_end = ⌊.75 · 80⌋ = 60 comes before step 100."""
-    Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(80)), [1, 2])
-    (said,) = caplog.messages
-    assert said == (
+    with warned() as messages:
+        Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(80)), [1, 2])
+    assert messages == [
         'every="100st": the first update of RigL is due at step 100, and its last may be at step 60 of 80, so that '
         'masks would stay as they begin; for about ten updates write every="6st", or train longer'
-    )
-    caplog.clear()
-    Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(134)), [1, 2])
-    assert not caplog.messages
+    ]
+    with warned() as messages:
+        Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(134)), [1, 2])
+    assert not messages
 
 
 @pytest.mark.parametrize(
@@ -117,11 +118,12 @@ def test_a_run_too_short_to_update_says_so(caplog):
         ("rigl", "1st", 1, True),
     ],
 )
-def test_the_same_of_methods_alike(caplog, name, every, total, says):
+def test_the_same_of_methods_alike(name, every, total, says):
     knobs = {"every": every} if every else {}
-    t = Tiny(acdc.methods.build(name, sparsity=0.5, schedule=sparse_for(total), **knobs), [1, 2, 3, 4])
-    assert bool(caplog.messages) == says
-    updates = any(t.sparsifier.method.updates_at(t.sparsifier, step) for step in range(1, total))
+    with warned() as messages:
+        t = Tiny(acdc.methods.build(name, sparsity=0.5, schedule=sparse_for(total), **knobs), [1, 2, 3, 4])
+    assert bool(messages) == says
+    updates = any(t.sparsifier.method.updates_at(t.sparsifier.context, step) for step in range(1, total))
     assert updates != says or name == "static"
 
 
@@ -134,15 +136,15 @@ def test_no_update_after_the_end():
     """.5 · 8 steps: step 4 is the last, and there ζ is 0; steps 6 and later see no dense gradient either."""
     t = Tiny(method(end=0.5, drop=1.0), [0] * 8)
     s = t.sparsifier
-    assert [step for step in range(9) if s.method.updates_at(s, step)] == [2, 4]
-    assert [step for step in range(9) if s.method.observes_at(s, step)] == [1, 3]
+    assert [step for step in range(9) if s.method.updates_at(s.context, step)] == [2, 4]
+    assert [step for step in range(9) if s.method.observes_at(s.context, step)] == [1, 3]
     for _ in range(4):
         t.step([1, 2, 3, 4, 5, 6, 7, 8])
     masks = t.masks
     for _ in range(4):
         t.step([8, 7, 6, 5, 4, 3, 2, 1])
         assert t.masks == masks
-        assert "gradients" not in s.memory
+        assert "gradients" not in s.context.memory
 
 
 def test_where_few_can_grow_few_are_dropped():
@@ -151,7 +153,7 @@ def test_where_few_can_grow_few_are_dropped():
     t.step()
     t.mask("1110")
     t.set([3, 1, 2, 0])
-    t.sparsifier.memory["gradients"] = {"0.weight": t.params[0].detach() * 0 + 1}
+    t.sparsifier.context.memory["gradients"] = {"0.weight": t.params[0].detach() * 0 + 1}
     t.begin()
     assert t.masks == "1011"
 
@@ -191,7 +193,7 @@ def test_a_closure_is_refused_in_steps_whose_gradients_it_looks_at():
     t = Tiny(method(), [0] * 8)
     t.step()
     t.sparsifier.begin_step()
-    assert t.sparsifier.observing
+    assert t.sparsifier.context.observing
     with pytest.raises(RuntimeError, match=r"rigl looks at gradients before the optimizer's step.*call the closure"):
         t.optimizer.step(lambda: None)
 

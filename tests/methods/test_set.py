@@ -45,7 +45,7 @@ def test_growth_is_uniform_and_the_seed_decides():
 
 def test_until_the_last_epoch():
     t = Tiny(method(), [0] * 5)
-    assert [step for step in range(5) if t.sparsifier.method.updates_at(t.sparsifier, step)] == [2, 4]
+    assert [step for step in range(5) if t.sparsifier.method.updates_at(t.sparsifier.context, step)] == [2, 4]
     assert SET(sparsity=0.5, epochs=3).every == "1ep"
 
 

@@ -34,7 +34,7 @@ def test_momentum_is_of_gradients_as_they_are_before_clipping():
     t.sparsifier.mask_gradients()
     assert float(torch.nn.utils.clip_grad_norm_(t.params, 1.0)) == 5
     t.optimizer.step()
-    assert t.sparsifier.memory["momentum"]["0.weight"].tolist() == [[3, 4, 7, 8]]
+    assert t.sparsifier.context.memory["momentum"]["0.weight"].tolist() == [[3, 4, 7, 8]]
 
 
 def test_a_weight_just_dropped_may_come_back_as_it_was():
@@ -65,9 +65,9 @@ def test_momentum_is_of_all_gradients():
     t.begin()
     t.mask("1100")
     t.step([0, 0, 8, 0])
-    assert t.sparsifier.memory["momentum"]["0.weight"].tolist() == [[0, 0, 4, 0]]
+    assert t.sparsifier.context.memory["momentum"]["0.weight"].tolist() == [[0, 0, 4, 0]]
     t.step()
-    assert t.sparsifier.memory["momentum"]["0.weight"].tolist() == [[0, 0, 2, 0]]
+    assert t.sparsifier.context.memory["momentum"]["0.weight"].tolist() == [[0, 0, 2, 0]]
     assert t.weights == [0, 0, 0, 0]
 
 

@@ -11,7 +11,7 @@ S = -math.log(3)  # σ(S) = 1/4, σ'(S) = 3/16
 
 
 def dense(t: Tiny) -> list[float]:
-    return [round(value, 6) for value in t.sparsifier.weights["0.weight"].flatten().tolist()]
+    return [round(value, 6) for value in t.sparsifier.context.weights["0.weight"].flatten().tolist()]
 
 
 def test_one_step_by_hand():
@@ -21,7 +21,7 @@ def test_one_step_by_hand():
     assert t.weights == [0.75, -0.25, 0, 0]
     t.step([1, 2, 4, 8])
     assert dense(t) == [0.9, -0.7, 0.2, -0.1]
-    s = float(t.sparsifier.memory["s"]["0.weight"])
+    s = float(t.sparsifier.context.memory["s"]["0.weight"])
     assert s == pytest.approx(S - 0.1 * (3 / 16 + 0.5 * S), rel=1e-6)
     threshold = 1 / (1 + math.exp(-s))
     assert t.weights == pytest.approx([0.9 - threshold, -0.7 + threshold, 0, 0], abs=1e-6)
@@ -34,9 +34,9 @@ def test_the_gradient_is_autograd_s():
     (torch.sign(weight) * torch.relu(weight.abs() - torch.sigmoid(s)) * c).sum().backward()
     t = Tiny(STR(start=-0.3, decay=0.0, schedule=sparse_for(4)), weight.tolist())
     t.step(c.tolist())
-    moved = weight.detach() - t.sparsifier.weights["0.weight"].flatten()
+    moved = weight.detach() - t.sparsifier.context.weights["0.weight"].flatten()
     torch.testing.assert_close(moved, weight.grad)
-    assert float(t.sparsifier.memory["s"]["0.weight"]) == pytest.approx(-0.3 - float(s.grad), rel=1e-5)
+    assert float(t.sparsifier.context.memory["s"]["0.weight"]) == pytest.approx(-0.3 - float(s.grad), rel=1e-5)
 
 
 def test_momentum_and_weight_decay_are_the_optimizer_s():
@@ -44,10 +44,10 @@ def test_momentum_and_weight_decay_are_the_optimizer_s():
     t = Tiny(STR(start=-100, schedule=sparse_for(4)), [1, 2], lr=0.1)
     t.optimizer.param_groups[0].update(momentum=0.9, weight_decay=0.1)
     t.step()
-    assert float(t.sparsifier.memory["s"]["0.weight"]) == pytest.approx(-99)
+    assert float(t.sparsifier.context.memory["s"]["0.weight"]) == pytest.approx(-99)
     assert t.weights == [0.99, 1.98]
     t.step()
-    assert float(t.sparsifier.memory["s"]["0.weight"]) == pytest.approx(-97.11)
+    assert float(t.sparsifier.context.memory["s"]["0.weight"]) == pytest.approx(-97.11)
 
 
 def test_a_threshold_of_0_leaves_weights_as_they_are():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import acdc
-from acdc.core.bundle import Bundle
+from acdc.core.latent import Bundle
 from acdc.methods.sparse_vd import K1, SparseVD, kl, kl_slope, log_alpha
 from tests.methods.tiny import Tiny, sparse_for
 
@@ -29,14 +29,14 @@ def test_one_step_by_hand():
     """
     t = Tiny(SparseVD(samples=1, rise=0, rate=0.25, schedule=sparse_for(4)), [1.0], lr=0.1)
     t.step([0.0])
-    assert float(t.sparsifier.memory["log_variance"]["0.weight"]) == pytest.approx(-9.75, abs=1e-4)
+    assert float(t.sparsifier.context.memory["log_variance"]["0.weight"]) == pytest.approx(-9.75, abs=1e-4)
     assert t.weights[0] == pytest.approx(0.9, abs=1e-4)
 
 
 def draw(t: Tiny, layer: int, size: int) -> torch.Tensor:
     """The noise of a layer's bundle, were the layer its first."""
     bundle = Bundle([t.sparsifier.layers.weights[layer]], group=0)
-    return torch.randn(size, generator=t.sparsifier.method.generator(t.sparsifier, bundle, torch.device("cpu")))
+    return torch.randn(size, generator=t.sparsifier.method.generator(t.sparsifier.context, bundle, torch.device("cpu")))
 
 
 def test_the_gradient_of_the_loss_by_hand():
@@ -47,7 +47,8 @@ def test_the_gradient_of_the_loss_by_hand():
     assert t.weights == pytest.approx([1 + math.exp(-1) * e for e in noise.flatten().tolist()], abs=1e-5)
     t.step([3.0, -3.0])
     expected = [-2 - 0.25 * float(e.sign()) * sign for e, sign in zip(noise.flatten(), (1, -1), strict=True)]
-    assert t.sparsifier.memory["log_variance"]["0.weight"].flatten().tolist() == pytest.approx(expected, abs=1e-4)
+    log_variance = t.sparsifier.context.memory["log_variance"]["0.weight"]
+    assert log_variance.flatten().tolist() == pytest.approx(expected, abs=1e-4)
     assert t.weights == pytest.approx([-2, 4], abs=1e-5)
 
 
@@ -79,7 +80,7 @@ def test_kappa_rises():
     t = Tiny(SparseVD(samples=10, rise=0.5, schedule=sparse_for(8)), [1.0])
     weights = []
     for _ in range(8):
-        weights.append(t.sparsifier.method.weight_of_kl(t.sparsifier))
+        weights.append(t.sparsifier.method.weight_of_kl(t.sparsifier.context))
         t.step()
     assert weights == pytest.approx([0, 0.025, 0.05, 0.075, 0.1, 0.1, 0.1, 0.1])
 
@@ -97,7 +98,7 @@ def test_it_learns_which_inputs_are_noise():
         optimizer.step()
     mask = s.finish().masks["weight"][0]
     assert mask.tolist() == [True] * 3 + [False] * 17
-    assert (log_alpha(s.memory["log_variance"]["weight"], s.weights["weight"])[0, :3] < 0).all()
+    assert (log_alpha(s.context.memory["log_variance"]["weight"], s.context.weights["weight"])[0, :3] < 0).all()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from tests.methods.tiny import Tiny, sparse_for
 
 
 def dense(t: Tiny) -> list[float]:
-    return [round(value, 6) for value in t.sparsifier.weights["0.weight"].flatten().tolist()]
+    return [round(value, 6) for value in t.sparsifier.context.weights["0.weight"].flatten().tolist()]
 
 
 def test_one_step_by_hand():

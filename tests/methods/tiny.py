@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 import acdc
-from acdc.methods.base import Base
+from acdc.core.method import Method
 
 
 class Tiny:
     """Layers "0.weight", "1.weight", … of one row each. A step is θ ← θ − lr · gradient, with momentum if asked for."""
 
-    def __init__(self, method: Base, *layers: list[float], lr: float = 1.0, momentum: float = 0.0) -> None:
+    def __init__(self, method: Method, *layers: list[float], lr: float = 1.0, momentum: float = 0.0) -> None:
         self.model = nn.Sequential(*(nn.Linear(len(row), 1, bias=False) for row in layers))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr, momentum=momentum)
         self.set(*layers)
@@ -30,7 +30,7 @@ class Tiny:
     def mask(self, *layers: str) -> None:
         """Masks by hand, in place of random ones: "1100" keeps the first two."""
         masks = {f"{i}.weight": torch.tensor([[c == "1" for c in row]]) for i, row in enumerate(layers)}
-        self.sparsifier.set_masks(masks)
+        self.sparsifier.context.set_masks(masks)
 
     def step(self, *gradients: list[float]) -> None:
         """One training step; a layer without a gradient gets zeros."""

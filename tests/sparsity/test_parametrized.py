@@ -1,7 +1,6 @@
 """Layers that compute their weight at each forward pass stay dense, and that is said."""
 
 import copy
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 import acdc
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.prunable import find_prunable
+from tests.warned import warned
 
 # weight_norm as a hook is deprecated, and models still have it.
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
@@ -131,29 +131,29 @@ def test_so_is_one_that_names_a_parameter_it_is_computed_from(compute: Callable,
             find_prunable(net, include=[f"a.{source}"])
 
 
-def attach(net: nn.Module, caplog: pytest.LogCaptureFixture, **knobs: Any) -> list[str]:
+def attach(net: nn.Module, **knobs: Any) -> list[str]:
     """What is said as a sparsifier is attached and goes through its first steps."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     schedule = acdc.Schedule.from_phases([("dense", "1st"), ("sparse", "2st")])
-    with caplog.at_level(logging.WARNING, "acdc"):
+    with warned() as messages:
         sparsifier = acdc.attach(net, optimizer, acdc.ACDC(sparsity=0.5, schedule=schedule, **knobs))
         for _ in range(2):
             sparsifier.begin_step()
             optimizer.step()
     sparsifier.detach()
-    return [record.getMessage() for record in caplog.records]
+    return messages
 
 
 @WAYS
-def test_attaching_says_so_once(compute: Callable, by: str, undo: str, caplog: pytest.LogCaptureFixture) -> None:
-    (said,) = attach(model(compute), caplog)
+def test_attaching_says_so_once(compute: Callable, by: str, undo: str) -> None:
+    (said,) = attach(model(compute))
     assert said.startswith("some weights stay dense: a.weight, which are 256 of 640 weights (40%). ")
     assert f"computed by {by}, so that" in said
     assert f"call {undo}(layer, 'weight') before attaching" in said
     assert said.endswith("write exclude=['a.weight']")
 
 
-def test_many_layers_are_counted_and_each_way_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_many_layers_are_counted_and_each_way_is_named() -> None:
     ways = [
         pruned,
         parametrizations.spectral_norm,
@@ -161,7 +161,7 @@ def test_many_layers_are_counted_and_each_way_is_named(caplog: pytest.LogCapture
         pruned,
         parametrizations.spectral_norm,
     ]
-    (said,) = attach(nn.Sequential(*(way(nn.Linear(8, 8)) for way in ways), nn.Linear(8, 8)), caplog)
+    (said,) = attach(nn.Sequential(*(way(nn.Linear(8, 8)) for way in ways), nn.Linear(8, 8)))
     assert "stay dense: 0.weight, 1.weight, 2.weight and 2 more, which are 320 of 384 weights (83%)" in said
     assert "computed by torch.nn.utils.prune or spectral_norm, so" in said
     assert f"call torch.nn.utils.prune.remove(layer, 'weight') or {PARAMETRIZE}(layer, 'weight') before" in said
@@ -179,25 +179,23 @@ def test_many_layers_are_counted_and_each_way_is_named(caplog: pytest.LogCapture
     ],
     ids=["module", "weight", "function", "not included"],
 )
-def test_a_rule_that_leaves_it_out_silences_that(
-    compute: Callable, by: str, undo: str, knobs: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    assert attach(model(compute), caplog, **knobs) == []
+def test_a_rule_that_leaves_it_out_silences_that(compute: Callable, by: str, undo: str, knobs: dict[str, Any]) -> None:
+    assert attach(model(compute), **knobs) == []
     reason = "excluded" if "exclude" in knobs else "not included"
     assert find_prunable(model(compute), **knobs).left_dense == {"a.weight": reason}
 
 
-def test_a_glob_over_other_layers_too_leaves_it_dense_with_the_warning(caplog: pytest.LogCaptureFixture) -> None:
-    (said,) = attach(model(parametrizations.spectral_norm), caplog, include=["[ab]"])
+def test_a_glob_over_other_layers_too_leaves_it_dense_with_the_warning() -> None:
+    (said,) = attach(model(parametrizations.spectral_norm), include=["[ab]"])
     assert "a.weight, which are 256 of 512 weights" in said
 
 
-def test_layers_that_stay_dense_for_another_reason_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_layers_that_stay_dense_for_another_reason_are_not_warned_of() -> None:
     net = nn.ModuleDict({"frozen": parametrizations.spectral_norm(nn.Linear(4, 4)).requires_grad_(False)})
     net["embedding"], net["fc"] = parametrizations.weight_norm(nn.Embedding(9, 4)), nn.Linear(4, 4)
     net["rnn"] = parametrizations.weight_norm(nn.LSTM(4, 4), "weight_hh_l0")
     parametrize.register_parametrization(net["fc"], "bias", nn.ReLU())
-    assert attach(net, caplog) == []
+    assert attach(net) == []
     assert names(find_prunable(net)) == ["fc.weight"]
     left = find_prunable(net).left_dense
     assert "fc.bias" not in left

@@ -16,7 +16,7 @@ from torch.sparse import _semi_structured_conversions as semi_structured
 
 import acdc
 from acdc import NM, Block, Channel, Unstructured
-from acdc.methods.base import Base
+from acdc.core.method import Method
 from acdc.methods.quantised import QuantisedACDC
 from acdc.sparsity import patterns
 from acdc.sparsity.distributions import Budget, budgets
@@ -533,7 +533,7 @@ def test_the_unstructured_pattern_needs_no_axes() -> None:
     ],
     ids=["revive", "grids of channels"],
 )
-def test_so_do_other_knobs_that_work_by_output_channels(method: Base, message: str) -> None:
+def test_so_do_other_knobs_that_work_by_output_channels(method: Method, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(method, include=["rnn.weight_hh_l0"]).layers(with_recurrence())
     assert method.layers(with_recurrence()).size == 16

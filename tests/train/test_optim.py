@@ -165,7 +165,7 @@ def test_bad_settings_are_refused(name: str, value: object) -> None:
         Lamb([param([1.0])], **{name: value})  # pyright: ignore[reportArgumentType]
 
 
-def test_pruned_weights_stay_zero_without_a_pass_after_each_step(caplog: pytest.LogCaptureFixture) -> None:
+def test_pruned_weights_stay_zero_without_a_pass_after_each_step() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
     optimizer = Lamb(model.parameters(), lr=0.01, weight_decay=0.1)
@@ -181,7 +181,6 @@ def test_pruned_weights_stay_zero_without_a_pass_after_each_step(caplog: pytest.
         state = optimizer.state[weight]
         for values in (weight, state["exp_avg"], state["exp_avg_sq"]):
             assert not values[~mask].any()
-    assert "not known to keep zero" not in caplog.text
 
 
 # Under fp16

@@ -237,7 +237,7 @@ def test_nor_are_weights_behind_the_model_s_that_are_not_finite(tmp_path: Path) 
 
     def poison(*_: object) -> None:
         if run.step >= 6:
-            run.sparsifier.weights["fc.weight"][run.model.fc.weight == 0] = math.nan
+            run.sparsifier.context.weights["fc.weight"][run.model.fc.weight == 0] = math.nan
 
     run.optimizer.register_step_post_hook(poison)
     said = r"weights behind the model's of epoch 2 are not finite \(fc.weight\)"
@@ -333,7 +333,7 @@ def test_the_twin_teaches_the_final_phase(tmp_path: Path) -> None:
     assert one[-1].loss != two[-1].loss
     teacher = taught._step.teacher
     assert teacher is not None
-    twin = taught.sparsifier.twin.model  # on the CPU, wherever the run is
+    twin = taught.sparsifier.context.twin.model  # on the CPU, wherever the run is
     assert all(torch.equal(value.cpu(), twin[name]) for name, value in teacher.state_dict().items())
     assert not teacher.training
 

@@ -29,7 +29,7 @@ def train(method: acdc.Method, folder: Path, epochs: int = 4) -> acdc.Result:
             optimizer.step()
             hits += int((logits.argmax(1) == labels).sum())
         if sparsifier.phase.kind == "dense":
-            sparsifier.report(hits / (8 * len(loader)))
+            sparsifier.report_metric(hits / (8 * len(loader)))
         torch.save(sparsifier.state_dict(), folder / "sparsifier.pt")
     result = sparsifier.finish()
     print(sparsifier.summary(loader[0][0]))

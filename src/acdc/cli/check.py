@@ -10,12 +10,12 @@ from torch import nn
 
 from acdc.cli import options
 from acdc.cli.output import show_table
+from acdc.core.method import Method
 from acdc.data import own_name
 from acdc.errors import Problems, UsageError
 from acdc.flops.uses import forward_uses
 from acdc.formatting import duration, si
 from acdc.measure import predict
-from acdc.methods.base import Base
 from acdc.recipes import load
 from acdc.recipes.paper import accuracies, row_for
 from acdc.recipes.schema import Recipe
@@ -150,7 +150,7 @@ def _paper(recipe: Recipe, name: str) -> None:
         print(f"the paper, with these settings: {'; '.join(parts)}")
 
 
-def _layer_table(method: Base, layers: Layers, prediction: predict.Compressed) -> None:
+def _layer_table(method: Method, layers: Layers, prediction: predict.Compressed) -> None:
     rows = []
     for weight in layers.weights:
         size, shape = weight.param.numel(), " x ".join(map(str, weight.param.shape))

@@ -1,61 +1,61 @@
-"""What a sparsifier refuses, and what it says then."""
+"""Validates what a sparsifier is attached to and how a run ends, and words its warnings about layers."""
 
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from acdc.core.state import check_structure
+from acdc.core.method import Method
+from acdc.errors import ArgumentError, ArgumentTypeError
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers
 
-if TYPE_CHECKING:
-    from acdc.core.method import Method
-
-_KEYS = {"version", "method", "config", "layers", "steps_per_epoch"}
-_KEYS |= {"step", "phase", "late", "masks", "history", "best_metric", "twin"}
-
 
 def check_types(model: Any, optimizer: Any, method: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model={type(model).__name__}: expected a torch.nn.Module; write attach(model, optimizer, method)"
-        )
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"optimizer={type(optimizer).__name__}: expected a torch.optim.Optimizer; "
-            "write attach(model, optimizer, method)"
-        )
-    if isinstance(method, type) or not callable(getattr(method, "enter", None)):
-        name = method.__name__ if isinstance(method, type) else type(method).__name__
-        raise TypeError(f"method={name}: expected a method such as acdc.ACDC(sparsity=0.9, epochs=100)")
+    """Refuse arguments of attach that are not what they are named."""
+    for argument, value, kind, expected in (
+        ("model", model, nn.Module, "a torch.nn.Module"),
+        ("optimizer", optimizer, Optimizer, "a torch.optim.Optimizer"),
+        ("method", method, Method, "a method such as acdc.ACDC(sparsity=0.9, epochs=100)"),
+    ):
+        if not isinstance(value, kind):
+            received = value.__name__ if isinstance(value, type) else type(value).__name__
+            raise ArgumentTypeError(
+                argument,
+                allowed=f"expected {expected}, received {received}",
+                instead="write attach(model, optimizer, method)",
+            )
 
 
 def check_not_sharded(layers: Layers) -> None:
     sharded = [weight.name for weight in layers.weights if hasattr(weight.param, "to_local")]
     if sharded:
-        raise ValueError(
-            f"{sharded[0]} and {len(sharded) - 1} more weights are sharded (FSDP2, tensor parallel), which this "
-            "release cannot prune; train with DistributedDataParallel, which keeps whole parameters"
+        raise ArgumentError(
+            "model",
+            allowed=f"{few(sharded)} are sharded (FSDP2, tensor parallel), which this release cannot prune",
+            instead="train with DistributedDataParallel, which keeps whole parameters",
         )
 
 
 def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
+    """Refuse an optimizer that does not train all of the weights to be pruned."""
     held = {id(param) for group in optimizer.param_groups for param in group["params"]}
     missing = [weight.name for weight in layers.weights if id(weight.param) not in held]
     if not missing:
         return
     if len(missing) == len(layers.weights):
-        raise ValueError(
-            f"this {type(optimizer).__name__} holds none of the model's {len(missing)} prunable weights; build it from "
-            "the same model, after moving that to its device: torch.optim.SGD(model.parameters(), ...)"
+        raise ArgumentError(
+            "optimizer",
+            allowed=f"this {type(optimizer).__name__} holds none of the model's {len(missing)} prunable weights",
+            instead="build it from the same model, after moving that to its device: "
+            "torch.optim.SGD(model.parameters(), ...)",
         )
-    raise ValueError(
-        f"the optimizer does not hold {few(missing)}: a pruned weight must be trained. Add them to the optimizer, or "
-        f"leave them dense with exclude=[{missing[0]!r}, …]"
+    raise ArgumentError(
+        "optimizer",
+        allowed=f"it does not hold {few(missing)}, and a pruned weight must be trained",
+        instead=f"add them to the optimizer, or leave them dense with exclude=[{missing[0]!r}, …]",
     )
 
 
@@ -63,69 +63,44 @@ def check_optimizer_keeps_pruned(optimizer: Optimizer, layers: Layers) -> None:
     """Refuse an optimizer that cannot train weights whose gradient and state are exactly 0."""
     name = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.SparseAdam):
-        raise ValueError(
-            f"optimizer={name}: it takes gradients of sparse layout only, and the masked gradients of prunable weights "
-            "are dense tensors; write torch.optim.Adam(model.parameters(), ...), and nn.Embedding(..., sparse=False)"
+        raise ArgumentError(
+            "optimizer",
+            allowed=f"{name} takes gradients of sparse layout only, and the masked gradients of prunable weights are "
+            "dense tensors",
+            instead="write torch.optim.Adam(model.parameters(), ...), and nn.Embedding(..., sparse=False)",
         )
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError(
-            f"optimizer={name}: it steps by past gradients of all weights together, which no longer fit once masks "
-            "change; write torch.optim.SGD or Adam(model.parameters(), ...)"
+        raise ArgumentError(
+            "optimizer",
+            allowed=f"{name} steps by past gradients of all weights together, which no longer fit once masks change",
+            instead="write torch.optim.SGD or Adam(model.parameters(), ...)",
         )
     prunable = {id(weight.param): weight.name for weight in layers.weights}
     for index, group in enumerate(optimizer.param_groups):
         names = [prunable[id(param)] for param in group["params"] if id(param) in prunable]
         if names and isinstance(eps := group.get("eps"), int | float) and eps == 0:
-            raise ValueError(
-                f"eps={eps} in param_groups[{index}] of this {name}, which holds {few(names)}: a pruned weight has "
-                "gradient 0 and state 0, and 0 / (√0 + eps) is NaN; expected eps above 0: write "
-                f"{name}(..., eps=1e-8)"
+            raise ArgumentError(
+                f"optimizer.param_groups[{index}].eps",
+                received=eps,
+                allowed=f"it holds {few(names)}, and a pruned weight has gradient 0 and state 0, where 0 / (√0 + eps) "
+                "is NaN",
+                instead=f"write {name}(..., eps=1e-8)",
             )
 
 
-def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any], method: "Method") -> None:
-    """A knob that came after the state was saved had its default there."""
-    if not isinstance(state, Mapping) or not state.keys() >= _KEYS:
-        raise ValueError("this is not a sparsifier's state dict: pass what sparsifier.state_dict() returned")
-    check_structure(state)
-    if state["version"] != 1:
-        raise ValueError(f"this state dict has version {state['version']}; this release of acdc reads version 1")
-    if state["method"] != expected["method"]:
-        raise ValueError(
-            f"this state dict is of method {state['method']!r}, and the one attached is {expected['method']!r}; "
-            "attach the method the checkpoint was trained with"
-        )
-    ours, theirs = expected["layers"], state["layers"]
-    if ours != theirs:
-        differing = [n for n in [*ours, *theirs] if ours.get(n) != theirs.get(n)]
-        name = differing[0]
-        raise ValueError(
-            f"this state dict is of another model: {len(set(differing))} prunable layers differ, first {name!r}: "
-            f"shape {theirs.get(name, 'absent')} there, {ours.get(name, 'absent')} here. "
-            "Build the model and the method's include/exclude as in the run that saved it"
-        )
-    knobs = {**state["config"], "steps_per_epoch": state["steps_per_epoch"]}
-    for knob, value in {**expected["config"], "steps_per_epoch": expected["steps_per_epoch"]}.items():
-        saved = knobs[knob] if knob in knobs else method.unset(knob)
-        if saved != value:
-            raise ValueError(
-                f"this state dict was saved with {knob}={_short(saved)}, and {knob}={_short(value)} is attached; "
-                f"a run resumes with the settings it began with: set {knob} back"
-            )
-
-
-def check_finished(step: int, total: int) -> None:
-    """Refuse a run that is short of steps; forgive 1 %, since a gradient scaler skips a step at every overflow."""
+def check_finished(step: int, total: int) -> str | None:
+    """Refuse a run that is short of steps. Forgive 1 %, since a gradient scaler skips a step at every overflow, and
+    return a warning then."""
     missing = total - step
     if missing <= 0:
-        return
+        return None
     shortfall = f"finish() at step {step} of {total}: {missing} steps are missing from the final phase"
     if missing > total // 100:
         raise RuntimeError(
             f"{shortfall}. Train on; if the run is really over, call finish(early=True), or set_step({total}) if some "
             "steps were taken without this optimizer"
         )
-    warnings.warn(f"{shortfall}; a GradScaler that skipped as many explains it", RuntimeWarning, stacklevel=3)
+    return f"{shortfall}; a GradScaler that skipped as many explains it"
 
 
 def empty_layers(kept: Mapping[str, int]) -> str | None:
@@ -170,10 +145,3 @@ def nearly_empty(thin: Mapping[str, float], layers: int) -> str:
 def few(names: Sequence[str]) -> str:
     """Return the first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _short(value: Any) -> str:
-    """A schedule by its total and number of phases, anything else as it is."""
-    if isinstance(value, Mapping) and {"phases", "total"} == set(value) and isinstance(value["phases"], Sequence):
-        return f"<{len(value['phases'])} phases, {value['total']}>"
-    return repr(value)

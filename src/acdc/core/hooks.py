@@ -1,4 +1,4 @@
-"""Noticing that the next training step begins, in anyone's loop.
+"""Notices that the next training step begins, in anyone's loop, and knows the optimizers and wrappers found there.
 
 A phase must change between two steps: after whatever the user does once a step has ended (evaluate, save, copy), and
 before the next training forward pass reads the weights. No call of the loop marks that moment, so while a change is
@@ -12,7 +12,7 @@ due, and only then, three things watch for it; the first to see a training step 
 3. the optimizer's step pre-hook, for loops that write gradients by hand. With a closure it runs before the forward
    pass.
 
-2 and 3 are there for other reasons too (gradients.py, sparsifier.py); this module is 1.
+2 and 3 are there for other reasons too (masking.py, sparsifier.py); this module is 1.
 """
 
 import weakref
@@ -22,11 +22,29 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+
+# Elementwise, and zero weight + zero gradient + zero state give zero weight and zero state.
+_KEEPS_ZEROS = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+)
+FIRST_MOMENTS = ("momentum_buffer", "exp_avg", "momentum", "m", "mu")
+
+_WITHOUT_MOMENTUM = (torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta)  # or off
+
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.swa_utils.AveragedModel)
 
 
 class _EagerForward:
-    """Compiled models run eagerly while anyone holds this. The stance is the process's, so holders are counted."""
+    """Makes compiled models run eagerly while anyone holds it. The stance is the process's: holders are counted."""
 
     def __init__(self) -> None:
         self._holders: set[object] = set()
@@ -38,9 +56,10 @@ class _EagerForward:
         self._holders.add(token)
 
     def release(self, token: object) -> None:
-        self._holders.discard(token)
-        if not self._holders:
-            self._stance.close()
+        if token in self._holders:
+            self._holders.remove(token)
+            if not self._holders:
+                self._stance.close()
 
 
 _eager_forward = _EagerForward()
@@ -54,15 +73,14 @@ class NextForward:
         self._begin = begin
         self._handles: list[RemovableHandle] = []
         self._token = object()
-        self._eager = False
         weakref.finalize(self, _eager_forward.release, self._token)  # a run dropped here must not leave all eager
 
     def arm(self) -> None:
+        """Watch for it, and keep compiled code, which runs no hooks, off meanwhile."""
         if self._handles:
             return
         hook = _PreHook(self._begin)
         self._handles = [module.register_forward_pre_hook(hook) for module in self._modules]
-        self._eager = True
         _eager_forward.hold(self._token)
 
     def disarm(self) -> None:
@@ -73,13 +91,11 @@ class NextForward:
 
     def release(self) -> None:
         """Let torch.compile compile again."""
-        if self._eager:
-            self._eager = False
-            _eager_forward.release(self._token)
+        _eager_forward.release(self._token)
 
 
 class _PreHook:
-    """The hook as an object, so that a copy of the model, or a pickle of it, carries an inert one and not us."""
+    """Holds the hook as an object, so that a copy of the model, or a pickle of it, carries an inert one and not us."""
 
     def __init__(self, begin: Callable[[], None] | None) -> None:
         self._begin = begin
@@ -95,3 +111,63 @@ class _PreHook:
 
     def __reduce__(self) -> tuple:
         return _PreHook, (None,)
+
+
+def plain_model(model: nn.Module) -> nn.Module:
+    """Return the model inside DistributedDataParallel, DataParallel and torch.compile wrappers."""
+    while True:
+        if isinstance(model, _WRAPPERS):
+            model = model.module
+        elif (inner := getattr(model, "_orig_mod", None)) is not None:
+            model = inner
+        else:
+            return model
+
+
+def plain_optimizer(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer inside Accelerate's wrapper, which has no hooks of its own."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, Optimizer) else optimizer
+
+
+def keeps_zeros(optimizer: Optimizer) -> bool:
+    """Return whether the optimizer is known to leave zero weights with zero gradient and state at zero."""
+    return type(optimizer) in _KEEPS_ZEROS or getattr(optimizer, "keeps_zeros", False)
+
+
+def reset_state(optimizer: Optimizer, what: str) -> bool:
+    """Reset "all" of the optimizer's state, its "momentum" or "nothing". Return False if no name of it is known.
+
+    Zeroed in place: replayed CUDA graphs go on reading the same memory.
+    """
+    if what == "all":
+        optimizer.state.clear()
+    if what != "momentum" or not optimizer.state:
+        return True
+    moments = [state[key] for state in optimizer.state.values() for key in FIRST_MOMENTS if key in state]
+    for moment in moments:
+        if isinstance(moment, torch.Tensor):
+            moment.zero_()
+    return bool(moments) or isinstance(optimizer, _WITHOUT_MOMENTUM)
+
+
+def state_like(optimizer: Optimizer, param: torch.Tensor) -> list[torch.Tensor]:
+    """Return what the optimizer's state keeps of each weight of a parameter: its tensors of the parameter's shape."""
+    state = optimizer.state.get(param, {}).values()
+    return [v for v in state if isinstance(v, torch.Tensor) and v.shape == param.shape and v.is_floating_point()]
+
+
+def step_was_skipped(optimizer: Optimizer) -> bool:
+    """Return whether a fused optimizer under GradScaler skipped its update in step(), whose hooks run all the same."""
+    found_inf = getattr(optimizer, "found_inf", None)
+    return found_inf is not None and bool(found_inf.item())
+
+
+def loss_scale(optimizer: Optimizer) -> torch.Tensor | None:
+    """Return what a fused optimizer under GradScaler will divide the gradients by inside its step(), if anything."""
+    return getattr(optimizer, "grad_scale", None)
+
+
+def has_closure(args: tuple, kwargs: dict) -> bool:
+    """Return whether optimizer.step was called with a closure; torch passes hooks the optimizer among `args`."""
+    return any(callable(value) and not isinstance(value, Optimizer) for value in (*args, *kwargs.values()))

@@ -1,136 +1,136 @@
-"""What keeps weights sparse while an optimizer trains them. When is the sparsifier's to say; this module knows no time.
+"""Keeps weights sparse around an optimizer step. The sparsifier decides when.
 
-Prunable weights are in one of three states:
+What the model's weights hold is in state.py:
 
-    dense     nothing is done to them.
-    masked    pruned weights are 0. Gradients are masked in place during backward (gradients.py), so that clipping,
-              accumulation and the optimizer see zeros. The weights and the optimizer's state are zeroed once, as masks
-              are taken; an optimizer that maps zero weight, gradient and state to zero then keeps them at exactly 0
-              without another pass. Optimizers not known to do so get that pass after every step.
-    shadowed  the model holds a view of dense weights that are trained behind it (shadow.py). Masks, where a method
-              takes any, say what its view keeps: they mask no gradient.
+    dense    nothing is done to them.
+    masked   pruned weights are 0. Gradients are masked in place during backward. The weights and the optimizer's state
+             are zeroed once, as masks are taken; an optimizer that maps zero weight, gradient and state to zero then
+             keeps them at exactly 0 without another pass. Optimizers not known to do so get that pass after every step.
+    latent   the model holds what a method makes of latent weights, which are trained behind it (latent.py). Masks,
+             where a method takes any, say what that keeps: they mask no gradient.
 
 Masks are written in place, and outlive dense phases: a CUDA graph goes on reading the same memory.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
-from acdc.core.bundle import Bundle
-from acdc.core.gradients import Gradients
-from acdc.core.host import has_closure, keeps_zeros, loss_scale, state_like
-from acdc.core.latent import Shadow
+from acdc.core.hooks import has_closure, keeps_zeros, loss_scale, state_like
+from acdc.core.latent import Bundle, LatentWeights
+from acdc.core.state import State, Weights
 from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Weight
 
+_SMALL = 1 << 21  # elements; a larger tensor keeps the GPU busy for as long as a launch takes
 
-class Pruning:
-    """Prunable weights and their optimizer. `masks` are working ones (sparsity/masks.py), of the last compression."""
+
+class Masking:
+    """Holds the prunable weights to their masks: working ones (sparsity/masks.py), of the last compression."""
 
     def __init__(
         self,
         weights: Mapping[str, Weight],
         optimizer: Optimizer,
+        state: State,
         *,
-        on_gradient: Callable[[], None],
-        new_shadow: Callable[[], Shadow],
+        on_backward: Callable[[], None],
+        new_latent: Callable[[], LatentWeights],
     ) -> None:
-        self.sparse = False  # masked or shadowed
         self.masks: dict[str, Tensor] = {}
-        self.shadow: Shadow | None = None
-        self.late = False  # a forward pass has read the weights as they were: they stay until backward is done
+        self.latent: LatentWeights | None = None
         self.keeps_zeros = keeps_zeros(optimizer)
-        self.gradients = Gradients(weights, on_gradient)
-        self._weights, self._optimizer, self._new_shadow = weights, optimizer, new_shadow
+        self.gradients = Gradients(weights, state, on_backward)
+        self._weights, self._optimizer, self._state, self._new_latent = weights, optimizer, state, new_latent
         self._wide: dict[Bundle, Tensor] = {}  # the masks of bundles, until masks change
 
-    @property
-    def masked(self) -> bool:
-        return self.sparse and self.shadow is None
-
     def kept(self) -> dict[str, Tensor]:
-        """Boolean masks, True where a weight is kept; none while all is dense."""
-        if not self.sparse:
+        """Return boolean masks, True where a weight is kept; none while all is dense."""
+        if not self._state.sparse:
             return {}
-        if not self.masks:  # what a view leaves at 0 is pruned
+        if not self.masks:  # an effective weight of 0 is pruned
             return {name: weight.param.detach() != 0 for name, weight in self._weights.items()}
         return {name: working.as_bool(mask) for name, mask in self.masks.items()}
 
     def trained(self) -> dict[str, Tensor]:
-        """The weights that the optimizer trains: the model's, or the dense ones behind them."""
-        if self.shadow is not None:
-            return dict(self.shadow.dense)
+        """Return the weights that the optimizer trains: the model's, or the latent ones behind them."""
+        if self.latent is not None:
+            return dict(self.latent.tensors)
         return {name: weight.param.detach() for name, weight in self._weights.items()}
 
     # From one state to another
 
     def new_masks(self) -> dict[str, Tensor]:
-        """Unwritten ones, for every weight."""
+        """Return unwritten masks, for every weight."""
         return {name: working.new_mask(weight.param) for name, weight in self._weights.items()}
 
     def prune_by(self, masks: dict[str, Tensor]) -> None:
-        """By these masks, of every weight, from now on."""
-        self.masks, self.sparse = masks, True
+        """Prune by these masks, of every weight, from now on."""
+        self.masks = masks
         self._wide.clear()
-        if self.shadow is None:
+        if self.latent is None:
+            self._state.weights = Weights.MASKED
             self.gradients.mask(masks)
-        if not self.late:
-            self._put_into_model()
+        self._put_into_model()
 
-    def train_behind(self) -> None:
-        """Dense weights behind the model's from now on, of which it holds the view."""
-        if self.shadow is None:
+    def use_latent(self) -> None:
+        """Train latent weights from now on, and put their effective weights, as they are now, into the model."""
+        if self.latent is None:
             self.gradients.stop()
             self._wide.clear()
-            self.shadow = self._new_shadow()
-        self.sparse = True
-        if not self.late:
-            self._put_into_model()
+            self.latent = self._new_latent()
+        self._put_into_model()
 
-    def lift(self, *, to: Literal["dense", "view"] = "dense") -> None:
-        """Dense from now on. What was masked goes on from 0; what was shadowed from the dense weights, or the view."""
-        if self.shadow is not None and to == "dense":
-            self.shadow.put_dense()
-        self.shadow, self.sparse = None, False
+    def lift(self, *, keep: Literal["latent", "effective"] = "latent") -> None:
+        """Leave all dense from now on.
+
+        What was masked goes on from 0; what was latent from the latent weights, or from the effective ones.
+        """
+        if self.latent is not None and keep == "latent":
+            self.latent.show_latent()
+        self.latent, self._state.weights = None, Weights.DENSE
         self.gradients.stop()
 
     def _put_into_model(self) -> None:
-        """The weights it is to compute with."""
-        if self.shadow is not None:
-            self.shadow.show()
+        """Put the weights into the model that it is to compute with, unless a forward pass has read those it has."""
+        if self._state.forward_already_ran:
+            return
+        if self.latent is not None:
+            self.latent.show_effective()
         else:
             self.zero()
 
     # Around the optimizer's step
 
     def before_step(self) -> None:
-        """The optimizer gets the gradients, and the weights, that it is to train."""
-        if self.shadow is not None:
-            self.shadow.pull_back(loss_scale(self._optimizer))
-            self.shadow.put_dense()
-        elif self.sparse:
+        """Give the optimizer the gradients, and the weights, that it is to train."""
+        if self.latent is not None:
+            self.latent.convert_gradients(loss_scale(self._optimizer))
+            self.latent.show_latent()
+        elif self._state.masked:
             self.gradients.mask_now()
 
     def after_step(self, args: tuple, kwargs: dict) -> None:
-        """The model gets what it is to compute with. Arguments are those of the optimizer's step."""
-        if self.shadow is not None:
-            self.shadow.take_dense()
-        elif self.sparse:
-            if self.late or not self.keeps_zeros:
+        """Give the model what it is to compute with. Arguments are those of the optimizer's step."""
+        if self.latent is not None:
+            self.latent.take_step()
+        elif self._state.masked:
+            if self._state.forward_already_ran or not self.keeps_zeros:
                 self.zero()
             elif has_closure(args, kwargs):  # gradients changed inside it were not seen before the step
                 self.zero(self.gradients.unmasked())
-        self.late = False
+        self._state.end_step()
 
     def catch_up(self) -> None:
-        """A step begins after a backward pass that no step followed: what was late is due."""
-        if self.sparse:
+        """Change the weights that a forward pass had read: a step begins, and none followed that pass."""
+        self._state.end_step()
+        if self._state.sparse:
             self._put_into_model()
-        self.late = False
 
     @torch.no_grad()
     def zero(self, names: Iterable[str] | None = None) -> None:
@@ -141,8 +141,8 @@ class Pruning:
                 working.apply_(tensor, mask)
 
     def write_masked(self, bundle: Bundle, tensor: Tensor, out: Tensor) -> None:
-        """Into `out` the tensor with exact zeros where the masks of a bundle's layers prune; none does at first."""
-        if not self.masks:
+        """Write the tensor into `out`, with exact zeros where the masks of a bundle's layers prune."""
+        if not self.masks:  # at first
             out.copy_(tensor)
             return
         if bundle not in self._wide:
@@ -152,22 +152,152 @@ class Pruning:
     # Checkpoints
 
     def state_dict(self) -> dict[str, Any]:
+        sparse = self._state.sparse
         return {
-            "late": self.late,
-            "masks": {name: working.pack(mask).cpu() for name, mask in self.masks.items()} if self.sparse else {},
-            "shadow": self.shadow.state_dict() if self.shadow is not None else None,
+            "late": self._state.forward_already_ran,
+            "masks": {name: working.pack(mask).cpu() for name, mask in self.masks.items()} if sparse else {},
+            "shadow": self.latent.state_dict() if self.latent is not None else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         masks = {name: working.unpack(bits, self._weights[name].param) for name, bits in state["masks"].items()}
-        self.lift(to="view")  # the model loads its own weights, before or after this
-        self.late = state["late"]
-        if state.get("shadow") is not None:  # checkpoints of earlier versions have none
+        self.lift(keep="effective")  # the model loads its own weights, before or after this
+        self._state.forward_already_ran = state["late"]
+        if state["shadow"] is not None:
             self._wide.clear()
-            self.shadow = self._new_shadow()
-            self.shadow.load_state_dict(state["shadow"])
-            self.sparse = True
+            self.latent = self._new_latent()
+            self.latent.load_state_dict(state["shadow"])
         if masks:
-            self.masks, self.sparse = masks, True
-            if self.shadow is None:
+            self.masks = masks
+            if self.latent is None:
+                self._state.weights = Weights.MASKED
                 self.gradients.mask(masks)
+
+
+class Gradients:
+    """Masks gradients as backward writes them, so that clipping, accumulation and the optimizer see zeros.
+
+    On a CPU each gradient is masked at once, while it is in the cache. On a GPU launching a kernel for each would cost
+    more than the work itself, so all wait for the end of the backward pass, and the small ones are masked together.
+    Before the optimizer's step, gradients that were changed since (clipped, unscaled, noised) or written by hand are
+    masked again. In steps in which a method looks at the gradients of pruned weights, nothing is masked until it has.
+
+    `on_backward` is called at the first gradient of a step, before it is looked at.
+    """
+
+    def __init__(self, weights: Mapping[str, Weight], state: State, on_backward: Callable[[], None]) -> None:
+        self._whole: dict[str, Tensor] = {}  # copies, of those that had to be masked before they were seen
+        self._weights, self._state = weights, state
+        self._on_backward = on_backward
+        self._handles: list[RemovableHandle] = []
+        self._masks: Mapping[str, Tensor] = {}
+        self._factors: dict[str, Tensor] = {}
+        self._masked: dict[str, tuple[weakref.ref[Tensor], int]] = {}  # gradient and version, as masking left them
+        self._backward = -1  # the pass at whose end the GPU's gradients will be masked
+
+    def watch(self) -> None:
+        """Hook the gradients; until `mask` is called they are only noticed."""
+        if not self._handles:
+            self._handles = [
+                weight.param.register_post_accumulate_grad_hook(_hook(weakref.ref(self), name))
+                for name, weight in self._weights.items()
+                if weight.param.requires_grad
+            ]
+
+    def mask(self, masks: Mapping[str, Tensor]) -> None:
+        """Mask every gradient from now on. Small ones on a GPU get the mask as factors 0 and 1 of their own type."""
+        self.watch()
+        self._masks = masks
+        self._masked.clear()
+        for name, mask in masks.items():
+            if mask.is_cuda and mask.numel() <= _SMALL:
+                param = self._weights[name].param
+                factor = self._factors.setdefault(name, torch.empty_like(param, requires_grad=False))
+                factor.copy_(mask).neg_()  # in place: a CUDA graph goes on reading the same memory
+
+    def stop(self) -> None:
+        """Remove the hooks, and the masks with them."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._masks = [], {}
+
+    def forget_whole(self) -> None:
+        """Drop the copies that `keep_whole` made for the step that has ended."""
+        self._whole = {}
+
+    def whole(self) -> dict[str, Tensor]:
+        """Return the gradients there are, by name; in a step that is observed, as they were before masking."""
+        grads = {name: w.param.grad.detach() for name, w in self._weights.items() if w.param.grad is not None}
+        return grads | {name: whole for name, whole in self._whole.items() if name in grads}
+
+    def keep_whole(self) -> None:
+        """Keep copies of the gradients that masking would change, until the step ends."""
+        grads = {name: self._weights[name].param.grad for name in self.unmasked()}
+        self._whole |= {name: grad.detach().clone() for name, grad in grads.items() if grad is not None}
+
+    def unmasked(self) -> list[str]:
+        """Name the weights whose gradient is not as masking left it: written by hand, or changed since."""
+        return [
+            name
+            for name in self._masks
+            if (grad := self._weights[name].param.grad) is not None and not self._is_masked(name, grad)
+        ]
+
+    def mask_now(self) -> None:
+        """Mask every gradient there is that is not masked, whoever wrote it."""
+        small, factors, names = [], [], self.unmasked()
+        for name in names:
+            grad = self._weights[name].param.grad
+            if name in self._factors:
+                small.append(grad)
+                factors.append(self._factors[name])
+            elif grad is not None:
+                working.apply_(grad, self._masks[name])
+        if small:  # 0 · ∞ is NaN: an infinite gradient of a pruned weight shows here, where an AND would hide it
+            torch._foreach_mul_(small, factors)  # pyright: ignore[reportPrivateImportUsage]
+        for name in names:
+            self._remember(name)
+
+    def mask_again(self) -> None:
+        """Mask every gradient there is, also those that look masked: a change through .data leaves no trace."""
+        self._masked.clear()
+        self.mask_now()
+
+    def _remember(self, name: str) -> None:
+        if (grad := self._weights[name].param.grad) is not None:
+            self._masked[name] = (weakref.ref(grad), grad._version)
+
+    def _is_masked(self, name: str, grad: Tensor) -> bool:
+        """Compare the objects themselves: a freed gradient's id may be the next one's."""
+        seen, version = self._masked.get(name, (None, -1))
+        return seen is not None and seen() is grad and version == grad._version
+
+    def _written(self, name: str, param: Tensor) -> None:
+        if not self._state.backward_began:
+            self._on_backward()
+        if self._state.observing:
+            return
+        if param.is_cuda:
+            backward = torch._C._current_graph_task_id()
+            if backward != self._backward:
+                self._backward = backward
+                _when_backward_ends(self.mask_now)
+        elif name in self._masks and param.grad is not None:
+            working.apply_(param.grad, self._masks[name])
+            self._remember(name)
+
+
+def _hook(gradients: "weakref.ref[Gradients]", name: str) -> Callable[[Tensor], None]:
+    """Return a hook that holds a weak reference: Python's garbage collector does not look into a tensor's hooks."""
+
+    def gradient_written(param: Tensor) -> None:
+        if (owner := gradients()) is not None:
+            owner._written(name, param)
+
+    return gradient_written
+
+
+def _when_backward_ends(call: Callable[[], Any]) -> None:
+    """Run `call` when the backward pass now running ends, after what DistributedDataParallel has queued for then."""
+    engine = torch.autograd.Variable._execution_engine
+    engine.queue_callback(lambda: engine.queue_callback(call))

@@ -1,4 +1,4 @@
-"""The dense twin: what a run keeps beside its sparse model, and how to train it on."""
+"""The result of a run: its sparse model, the dense twin beside it, and how to train that on."""
 
 import copy
 from collections.abc import Mapping
@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from acdc.core.host import plain_model, plain_optimizer
-from acdc.io import write_safetensors
+from acdc.core.hooks import plain_model, plain_optimizer
+from acdc.errors import ArgumentError
+from acdc.io import safetensors_details, verify_safetensors, write_safetensors
 
 StateDict = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Twin:
-    """Model, optimizer and learning-rate scheduler as they were before step `step`, on the CPU."""
+    """Holds model, optimizer and learning-rate scheduler as they were before step `step`, on the CPU."""
 
     step: int
     model: StateDict
@@ -37,7 +39,7 @@ class Twin:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What one run gives: two plain state dicts, each loadable into the plain model. `print` it for what to do next.
+    """Holds what one run gives: two plain state dicts, each loadable into the plain model. `print` it for what to do.
 
     `dense` is the twin as it was before step `dense_step`, in the middle of the learning-rate schedule: fine-tuning it
     (`finetune_dense`) is what the paper does. It is None where the method has no dense phase. `masks` are boolean,
@@ -64,7 +66,7 @@ class Result:
             lines.append(f"  result.dense   its dense twin, as it was before step {self.dense_step:,}")
             lines.append("                 to train it on: acdc.finetune_dense(result, model, optimizer)")
         lines.append("  result.masks   True where a weight was kept")
-        lines.append('  result.save("FOLDER") writes them as safetensors')
+        lines.append('  result.save("FOLDER") writes them as safetensors; acdc.Result.load("FOLDER") reads them')
         return "\n".join(lines)
 
     def _zeros(self) -> str:
@@ -76,18 +78,51 @@ class Result:
 
     @property
     def sparsity(self) -> float:
+        """Pruned / prunable weights."""
         kept = sum(int(mask.sum()) for mask in self.masks.values())
         return 1 - kept / sum(mask.numel() for mask in self.masks.values())
 
     def save(self, folder: str | Path) -> None:
-        """Write sparse.safetensors, dense.safetensors (if there is a twin) and masks.safetensors."""
+        """Write sparse.safetensors, dense.safetensors (if there is a twin) and masks.safetensors.
+
+        They hold all but what finetune_dense needs beside the twin's weights: the optimizer's state.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        named = {"sparse": self.sparse, "dense": self.dense, "masks": self.masks}
-        existing = [f"{name}.safetensors" for name in named if (folder / f"{name}.safetensors").exists()]
+        parts = {"sparse": self.sparse, "dense": self.dense, "masks": self.masks}
+        existing = [f"{name}.safetensors" for name in parts if (folder / f"{name}.safetensors").exists()]
         if existing:
             raise FileExistsError(f"{folder} already holds {', '.join(existing)}; give Result.save a new folder")
-        write_safetensors({folder / f"{name}.safetensors": named[name] for name in named if named[name] is not None})
+        details = {"total_steps": self.total_steps, "dense_step": self.dense_step}
+        files = {folder / f"{name}.safetensors": part for name, part in parts.items() if part is not None}
+        write_safetensors(files, details)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Result":
+        """Read what `save` has written, onto the CPU. Files that changed since raise an IntegrityError."""
+        folder = Path(folder)
+        sparse, details = _read(folder / "sparse.safetensors")
+        masks, _ = _read(folder / "masks.safetensors")
+        dense, _ = _read(folder / "dense.safetensors") if details["dense_step"] is not None else (None, {})
+        return cls(
+            sparse=sparse,
+            dense=dense,
+            dense_step=details["dense_step"],
+            masks=masks,
+            total_steps=details["total_steps"],
+            twin=None,
+        )
+
+
+def _read(path: Path) -> tuple[StateDict, dict[str, Any]]:
+    """Return the tensors of a file that Result.save wrote, and the details beside them."""
+    verify_safetensors(path)
+    with safe_open(path, framework="pt") as file:
+        details = safetensors_details(file.metadata())
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a mapping
+    if not {"total_steps", "dense_step"} <= details.keys():
+        raise ValueError(f"{path}: Result.save did not write it; read it by safetensors.torch.load_file")
+    return tensors, details
 
 
 def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, scheduler: Any | None = None) -> range:
@@ -107,13 +142,19 @@ def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, sched
     from acdc.core.sparsifier import attached_to  # the sparsifier builds results; only this check looks back
 
     if result.twin is None:
-        raise ValueError("this result has no dense twin: the method that made it has no dense phase")
+        why = (
+            "it was read from files, which do not hold the optimizer's state"
+            if result.dense is not None
+            else ("the method that made it has no dense phase")
+        )
+        raise ArgumentError("result", allowed=f"it has no dense twin to train on: {why}")
     if attached_to(model) is not None:
         raise RuntimeError("the model still has a sparsifier that would prune the twin; call sparsifier.detach() first")
     if scheduler is not None and result.twin.scheduler is None:
-        raise ValueError(
-            "scheduler given, but its state at the twin's step was not kept; attach with "
-            "acdc.attach(..., scheduler=scheduler), or rewind it yourself to step result.dense_step"
+        raise ArgumentError(
+            "scheduler",
+            allowed="its state at the twin's step was not kept",
+            instead="attach with acdc.attach(..., scheduler=scheduler), or rewind it yourself to result.dense_step",
         )
     plain_model(model).load_state_dict(result.twin.model)
     plain_optimizer(optimizer).load_state_dict(copy.deepcopy(result.twin.optimizer))
@@ -127,7 +168,7 @@ def to_cpu(value: Any) -> Any:
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """A copy of nested dicts, lists and tensors that shares no memory with the original."""
+    """Copy nested dicts, lists and tensors to a device; the copy shares no memory with the original."""
     if isinstance(value, Tensor):
         return value.detach().to(device, copy=True)
     if isinstance(value, Mapping):

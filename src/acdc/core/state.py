@@ -1,79 +1,79 @@
-"""What a sparsifier's state dict holds, and whether one fits the model and method it is loaded for."""
+"""The state of a sparsifier: what the model's weights hold, what is due, and how far the current step has come.
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+The prunable parameters of a model hold one of four things:
 
-import torch
-from torch import Tensor
+                  prune                  use_latent_weights            before the optimizer's step
+    DENSE ─────────────────► MASKED ─────────────────────► EFFECTIVE ─────────────────► LATENT
+      ▲                        │                               │   ◄─────────────────
+      └──── lift ──────────────┴───────────────────────────────┘     after it
 
-from acdc.sparsity import masks as working
-from acdc.state_dicts import check_optimizer, check_tensors
-from acdc.typed_data import Plain, check
+A step begins with what is due (a new phase, or an update of the masks inside one), runs forward and backward, and ends
+after the optimizer's step:
 
-if TYPE_CHECKING:
-    from acdc.core.sparsifier import Sparsifier
+    expect_step     the step before has ended: what is due as the next one begins
+    take_up         the method has done what was due
+    enter_backward  the first gradient is there
+    end_step        the optimizer has moved the weights
 
+Whoever notices a step only when its forward pass has run sets `forward_already_ran`. Masks are then taken at once, but
+the weights that the forward pass has read stay as they are until the step ends.
+"""
 
-class TwinState(TypedDict):
-    step: int
-    model: dict[str, Any]
-    optimizer: dict[str, Any]
-    scheduler: dict[str, Any] | None
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Literal
 
-
-class Event(TypedDict):
-    step: int
-    phase: str
-    kind: str
-    sparsity: float
+Due = Literal["phase", "update"]
 
 
-class SparsifierState(TypedDict):
-    version: int
-    method: str
-    config: dict[str, Plain]
-    steps_per_epoch: int | None
-    layers: dict[str, list[int]]
-    step: int
-    phase: int  # -1 before the first
-    late: bool
-    masks: dict[str, Tensor]  # packed, by layer; none in dense phases
-    shadow: NotRequired[dict[str, Tensor] | None]
-    history: list[Event]
-    best_metric: float | None
-    twin: TwinState | None
-    memory: NotRequired[dict[str, Any] | None]
-    kept_sparse: NotRequired[list[dict[str, Any]] | None]  # weights and masks
+class Weights(Enum):
+    """Names what the prunable parameters of the model hold."""
+
+    DENSE = auto()  # weights that nothing prunes
+    MASKED = auto()  # weights that are 0 where masks prune
+    EFFECTIVE = auto()  # what a method makes of the latent weights behind them
+    LATENT = auto()  # the latent weights, while the optimizer moves them
 
 
-def check_structure(state: Mapping[str, Any]) -> None:
-    """Raise a ValueError that names the first part that is missing or of another type."""
-    check(dict(state), SparsifierState, "sparsifier")
+@dataclass
+class State:
+    """One for each sparsifier, shared by the objects it is made of. Only the methods below, and Masking, change it."""
 
+    attached: bool = True
+    weights: Weights = Weights.DENSE
+    due: Due | None = None  # as the next step begins
+    observing: bool = False  # the method looks at the step's gradients before they are masked
+    backward_began: bool = False
+    forward_already_ran: bool = False
 
-def check_fit(state: Mapping[str, Any], sparsifier: "Sparsifier") -> None:
-    """Raise a ValueError that names the first part that does not fit. Method and layers were compared before."""
-    weights = {weight.name: weight.param for weight in sparsifier.layers.weights}
-    phases = len(sparsifier.method.schedule.phases)
-    if state["step"] < 0:
-        raise ValueError(f"sparsifier.step: expected 0 or more, received {state['step']}")
-    if not -1 <= state["phase"] < phases:
-        raise ValueError(f"sparsifier.phase: expected -1 to {phases - 1}, received {state['phase']}")
-    packed = {name: working.packed_like(weight) for name, weight in weights.items()}
-    check_tensors(state["masks"], packed, "sparsifier.masks", some=not state["masks"])
-    if state.get("shadow") is not None:
-        check_tensors(state["shadow"], weights, "sparsifier.shadow")
-    memory = state.get("memory") or {}
-    computed = state.get("shadow") is not None  # the model's weights are computed from all of these
-    for key in sparsifier.method.by_layer:
-        check_tensors(memory.get(key, {}), weights, f"sparsifier.memory.{key}", some=not computed)
-    model = sparsifier.model.state_dict()
-    if (twin := state["twin"]) is not None:
-        check_tensors(twin["model"], model, "sparsifier.twin.model")
-        check_optimizer(twin["optimizer"], sparsifier.optimizer, "sparsifier.twin.optimizer")
-    if (kept := state.get("kept_sparse")) is not None:
-        if len(kept) != 2:
-            raise ValueError(f"sparsifier.kept_sparse: expected weights and masks, received {len(kept)} items")
-        check_tensors(kept[0], model, "sparsifier.kept_sparse[0]")
-        masks = {name: torch.empty_like(weight, dtype=torch.bool, device="meta") for name, weight in weights.items()}
-        check_tensors(kept[1], masks, "sparsifier.kept_sparse[1]")
+    @property
+    def sparse(self) -> bool:
+        """True in sparse phases, by masks or by latent weights."""
+        return self.weights is not Weights.DENSE
+
+    @property
+    def masked(self) -> bool:
+        """True while masks prune the weights that the optimizer trains."""
+        return self.weights is Weights.MASKED
+
+    @property
+    def latent(self) -> bool:
+        """True while latent weights are trained behind the model's."""
+        return self.weights in (Weights.EFFECTIVE, Weights.LATENT)
+
+    def expect_step(self, due: Due | None, *, observing: bool) -> None:
+        self.due, self.observing, self.backward_began = due, observing, False
+
+    def take_up(self) -> None:
+        self.due = None
+
+    def enter_backward(self) -> None:
+        self.backward_began = True
+
+    def end_step(self) -> None:
+        self.forward_already_ran = False
+
+    def detach(self) -> None:
+        self.attached = False
+        self.expect_step(None, observing=False)
+        self.end_step()

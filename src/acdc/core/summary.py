@@ -1,13 +1,14 @@
-"""What a sparsifier has done so far, as a small table."""
+"""A small table of what a sparsifier has done so far."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from acdc.flops.counting import Flops, count
 from acdc.formatting import si
-
-if TYPE_CHECKING:
-    from acdc.core.sparsifier import Sparsifier
+from acdc.sparsity.layers import Layers
 
 
 @dataclass(frozen=True)
@@ -30,25 +31,34 @@ class Summary:
     headline: str
     layers: tuple[LayerRow, ...]
     left_dense: dict[str, str]
-    phases: tuple[dict[str, Any], ...]
+    phases: tuple[Mapping[str, Any], ...]
     dense_flops: float | None
     flops: float | None
     uncounted: tuple[str, ...] = ()  # what no count knows: where there is any, FLOPs are a lower bound
 
     @classmethod
-    def of(cls, sparsifier: "Sparsifier", example: Any | None) -> "Summary":
-        flops, uses = count(sparsifier.model, example) if example is not None else (Flops(0, 0), {})
-        parameters = dict(sparsifier.model.named_parameters(remove_duplicate=False))
+    def of(
+        cls,
+        model: nn.Module,
+        layers: Layers,
+        phases: Sequence[Mapping[str, Any]],
+        *,
+        headline: str,
+        example: Any | None,
+    ) -> "Summary":
+        """Count the zeros of a model, and its FLOPs where there is an example input."""
+        flops, uses = count(model, example) if example is not None else (Flops(0, 0), {})
+        parameters = dict(model.named_parameters(remove_duplicate=False))
         zeros = {name: p.numel() - int(p.count_nonzero()) for name, p in parameters.items()}
         rows = tuple(
             LayerRow(w.name, tuple(w.param.shape), w.param.numel(), zeros[w.name], uses.get(w.name))
-            for w in sparsifier.layers.weights
+            for w in layers.weights
         )
         return cls(
-            headline=repr(sparsifier).strip("<>"),
+            headline=headline,
             layers=rows,
-            left_dense=dict(sparsifier.layers.left_dense),
-            phases=tuple(sparsifier.history),
+            left_dense=dict(layers.left_dense),
+            phases=tuple(dict(phase) for phase in phases),
             dense_flops=flops.dense or None,
             flops=flops.actual if flops.dense else None,
             uncounted=flops.uncounted,

@@ -13,13 +13,13 @@ from dataclasses import fields
 from inspect import cleandoc
 from typing import Any
 
-from acdc.criteria.base import Criterion
+from acdc.criteria.criterion import Criterion
 from acdc.criteria.first_order import Magnitude, Movement, Saliency, Snip
 from acdc.criteria.synflow import SynFlow
 from acdc.criteria.woodfisher import WoodFisher
-from acdc.errors import did_you_mean
+from acdc.errors import ArgumentError, did_you_mean
 
-__all__ = ["Criterion", "Magnitude", "Movement", "Saliency", "Snip", "SynFlow", "WoodFisher", "card", "find", "names"]
+__all__ = ["Criterion", "Magnitude", "Movement", "Saliency", "Snip", "SynFlow", "WoodFisher", "build", "card", "names"]
 
 _KINDS: tuple[type[Criterion], ...] = (Magnitude, Saliency, Movement, WoodFisher, Snip, SynFlow)
 _CRITERIA = {kind.name: kind for kind in _KINDS}
@@ -29,26 +29,26 @@ def names() -> tuple[str, ...]:
     return tuple(_CRITERIA)
 
 
-def find(said: str | Mapping[str, Any] | Criterion) -> Criterion:
-    """The criterion of a name, of a table with a name and knobs, or the one given."""
-    if isinstance(said, Criterion):
-        return said
-    knobs: dict[str, Any] = {"name": said} if isinstance(said, str) else dict(said) if isinstance(said, Mapping) else {}
-    name = knobs.pop("name", said)
+def build(criterion: str | Mapping[str, Any] | Criterion) -> Criterion:
+    """Return the criterion of a name, of a table with a name and knobs, or the one given."""
+    if isinstance(criterion, Criterion):
+        return criterion
+    knobs: dict[str, Any] = dict(criterion) if isinstance(criterion, Mapping) else {"name": criterion}
+    name = knobs.pop("name", criterion)
     kind = _kind(name)
     known = [f.name for f in fields(kind)]
     for knob, value in knobs.items():
         if knob not in known:
-            raise ValueError(f"criterion.{knob}={value!r}: {name} has the knobs {', '.join(known) or 'none'}")
+            allowed = f"{name} has the knobs {', '.join(known) or 'none'}{did_you_mean(knob, known)}"
+            raise ArgumentError(knob, received=value, allowed=allowed).under("criterion")
     try:
         return kind(**knobs)
-    except (ValueError, TypeError) as error:  # it names the knob, which lies in the criterion's table
-        of_a_knob = str(error).startswith(tuple(f"{knob}=" for knob in known))
-        raise type(error)(f"criterion.{error}" if of_a_knob else str(error)) from None
+    except ArgumentError as error:
+        raise error.under("criterion") from None
 
 
 def card(name: str) -> str:
-    """A criterion's formula, what it costs and its reference, and its knobs."""
+    """Return a criterion's formula, what it costs and its reference, and its knobs."""
     kind = _kind(name)
     knobs = [f"{f.name} = {getattr(f.default, '__name__', repr(f.default))}" for f in fields(kind)]
     return f"{cleandoc(kind.__doc__ or '')}\n\nKnobs: {', '.join(knobs) or 'none'}"
@@ -56,6 +56,6 @@ def card(name: str) -> str:
 
 def _kind(name: object) -> type[Criterion]:
     if not isinstance(name, str) or name not in _CRITERIA:
-        expected = f"expected one of {', '.join(map(repr, _CRITERIA))}{did_you_mean(name, _CRITERIA)}"
-        raise ValueError(f"criterion={name!r}: {expected}")
+        allowed = f"expected one of {', '.join(map(repr, _CRITERIA))}{did_you_mean(name, _CRITERIA)}"
+        raise ArgumentError("criterion", received=name, allowed=allowed)
     return _CRITERIA[name]

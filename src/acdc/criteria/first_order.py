@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.core.sparsifier import Sparsifier
-from acdc.criteria.base import Criterion, check_count, memory, refuse_unobserved
+from acdc.core.context import MethodContext
+from acdc.criteria.criterion import Criterion, check_count, memory, unobserved
 from acdc.sparsity.distributions import Budget
 
 
@@ -20,7 +20,7 @@ class Magnitude(Criterion):
 
     name: ClassVar[str] = "magnitude"
 
-    def scores(self, sparsifier: Sparsifier, budgets: Sequence[Budget]) -> None:
+    def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> None:
         return None
 
 
@@ -45,20 +45,20 @@ class Saliency(Criterion):
     def window(self) -> int:
         return self.steps
 
-    def observe(self, sparsifier: Sparsifier) -> None:
-        weights, sums = sparsifier.weights, memory(sparsifier)
-        for name, gradient in sparsifier.gradients.items():
+    def observe(self, context: MethodContext) -> None:
+        weights, sums = context.weights, memory(context)
+        for name, gradient in context.gradients.items():
             product = self.product(weights[name], gradient)
             sums[name] = sums[name].add_(product) if name in sums else product
 
     def product(self, weight: Tensor, gradient: Tensor) -> Tensor:
         return (weight * gradient).abs_()
 
-    def scores(self, sparsifier: Sparsifier, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
-        sums = memory(sparsifier)  # sums, not means: only their order counts
+    def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
+        sums = memory(context)  # sums, not means: only their order counts
         if not sums:
-            raise refuse_unobserved(self, sparsifier)
-        return {name: sums.get(name, torch.zeros_like(weight)) for name, weight in sparsifier.weights.items()}
+            raise unobserved(self, context)
+        return {name: sums.get(name, torch.zeros_like(weight)) for name, weight in context.weights.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +76,14 @@ class Movement(Saliency):
     def product(self, weight: Tensor, gradient: Tensor) -> Tensor:
         return -(weight * gradient)
 
-    def scores(self, sparsifier: Sparsifier, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
+    def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
         """S shifted by one number above 0, so that the largest S have the largest magnitude; in double, where the
         shift rounds nothing that matters."""
-        signed = {name: total.double() for name, total in super().scores(sparsifier, budgets).items()}
+        signed = {name: total.double() for name, total in super().scores(context, budgets).items()}
         lowest = min(float(total.min()) for total in signed.values())
         widest = max(float(total.abs().max()) for total in signed.values())
         shift = 1e-9 * widest + torch.finfo(torch.float64).tiny - lowest
-        weights = sparsifier.weights
+        weights = context.weights
         return {name: torch.where(weights[name] != 0, total + shift, 0) for name, total in signed.items()}
 
 
@@ -106,11 +106,11 @@ class Snip(Saliency):
     def window(self) -> int:
         return self.steps if self.example is None else 0
 
-    def scores(self, sparsifier: Sparsifier, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
+    def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
         if self.example is None:
-            return super().scores(sparsifier, budgets)
-        model = copy.deepcopy(sparsifier.model).train()  # a copy has no hooks of ours and keeps its batch statistics
-        weights = {name: model.get_parameter(name) for name in sparsifier.weights}
+            return super().scores(context, budgets)
+        model = copy.deepcopy(context.model).train()  # a copy has no hooks of ours and keeps its batch statistics
+        weights = {name: model.get_parameter(name) for name in context.weights}
         inputs, targets = self.example
         with torch.enable_grad():
             gradients = torch.autograd.grad(self.loss(model(inputs), targets), list(weights.values()))

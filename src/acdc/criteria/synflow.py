@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from acdc.core.sparsifier import Sparsifier
-from acdc.criteria.base import Criterion, check_count
+from acdc.core.context import MethodContext
+from acdc.criteria.criterion import Criterion, check_count
+from acdc.errors import ArgumentError
 from acdc.sparsity.distributions import Budget
 
 
@@ -34,17 +35,19 @@ class SynFlow(Criterion):
         check_count("rounds", self.rounds, 100)
         object.__setattr__(self, "shape", tuple(self.shape))
         if not self.shape or not all(isinstance(size, int) and size > 0 for size in self.shape):
-            raise ValueError(
-                f"shape={self.shape!r}: SynFlow runs the model on an input of ones; write its shape, batch first: "
-                "SynFlow(shape=(1, 3, 32, 32))"
+            raise ArgumentError(
+                "shape",
+                received=self.shape,
+                allowed="SynFlow runs the model on an input of ones",
+                instead="write its shape, batch first: SynFlow(shape=(1, 3, 32, 32))",
             )
 
-    def scores(self, sparsifier: Sparsifier, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
-        model = copy.deepcopy(sparsifier.model).eval().double()
+    def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
+        model = copy.deepcopy(context.model).eval().double()
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():
                 tensor.detach().abs_()
-        weights = {name: model.get_parameter(name).requires_grad_() for name in sparsifier.weights}
+        weights = {name: model.get_parameter(name).requires_grad_() for name in context.weights}
         ones = torch.ones(self.shape, dtype=torch.float64, device=next(iter(weights.values())).device)
         sizes = [sum(weights[name].numel() for name in budget.names) for budget in budgets]
         scores = _flow(model, ones, weights)
@@ -53,7 +56,7 @@ class SynFlow(Criterion):
                 Budget(budget.names, round(size * (budget.keep / size) ** (done / self.rounds)))
                 for budget, size in zip(budgets, sizes, strict=True)
             ]
-            for name, mask in sparsifier.write_masks(scores, shares).items():
+            for name, mask in context.choose_masks(scores, shares).items():
                 weights[name].detach().mul_(mask)
             scores = _flow(model, ones, weights)
         return scores

@@ -1,6 +1,5 @@
 """WoodFisher: second-order scores from the inverse of the empirical Fisher matrix, block by block."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,11 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from acdc.core.sparsifier import Sparsifier
-from acdc.criteria.base import Criterion, check_count, memory, refuse_unobserved
+from acdc.core.context import MethodContext
+from acdc.criteria.criterion import Criterion, check_count, memory, unobserved
+from acdc.errors import ArgumentError
 from acdc.sparsity.distributions import Budget
-
-log = logging.getLogger("acdc")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +40,18 @@ class WoodFisher(Criterion):
         check_count("steps", self.steps, 100)
         check_count("block", self.block, 50)
         if not isinstance(self.damping, int | float) or not self.damping > 0:
-            raise ValueError(
-                f"damping={self.damping!r}: fewer gradients than weights leave a block singular, and λ > 0 makes it "
-                "invertible; write damping=1e-5"
+            raise ArgumentError(
+                "damping",
+                received=self.damping,
+                allowed="fewer gradients than weights leave a block singular, and λ > 0 makes it invertible",
+                instead="write damping=1e-5",
             )
 
     @property
     def window(self) -> int:
         return self.steps
 
-    def cautions(self, gradients: Mapping[int, int]) -> list[str]:
+    def warnings(self, gradients: Mapping[int, int]) -> list[str]:
         few = {step: count for step, count in gradients.items() if 0 < count < self.steps}  # at 0 it refuses
         if not few:
             return []
@@ -63,11 +63,11 @@ class WoodFisher(Criterion):
             "more steps lie between compressions"
         ]
 
-    def observe(self, sparsifier: Sparsifier) -> None:
-        seen, weights = memory(sparsifier), sparsifier.weights
+    def observe(self, context: MethodContext) -> None:
+        seen, weights = memory(context), context.weights
         seen["count"] = seen.get("count", 0) + 1
         inverses = seen.setdefault("inverse", {})
-        for name, gradient in sparsifier.gradients.items():
+        for name, gradient in context.gradients.items():
             blocks = self._cut(gradient * (weights[name] != 0))  # what is pruned is no part of the problem
             if name not in inverses:
                 size = blocks.shape[1]
@@ -75,49 +75,49 @@ class WoodFisher(Criterion):
                 inverses[name] = eye.repeat(len(blocks), 1, 1)
             add_gradient_(inverses[name], blocks, self.steps)
 
-    def scores(self, sparsifier: Sparsifier, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
-        seen = memory(sparsifier)
+    def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
+        seen = memory(context)
         if not seen.get("count"):
-            raise refuse_unobserved(self, sparsifier)
+            raise unobserved(self, context)
         if seen["count"] < self.steps:
-            log.warning(
-                "WoodFisher saw %d gradients of %d before the compression at step %d: the damping of %g counts %.3g "
-                "times as much. Set criterion.steps lower, or let more steps lie between compressions",
-                seen["count"], self.steps, sparsifier.step, self.damping, self.steps / seen["count"],
-            )  # fmt: skip
+            context.warn(
+                f"WoodFisher saw {seen['count']} gradients of {self.steps} before the compression at step "
+                f"{context.step}: the damping of {self.damping:g} counts {self.steps / seen['count']:.3g} times as "
+                "much. Set criterion.steps lower, or let more steps lie between compressions"
+            )
         scores, singular = {}, 0
-        for name, weight in sparsifier.weights.items():
+        for name, weight in context.weights.items():
             if name not in seen["inverse"]:
                 scores[name] = torch.zeros_like(weight)
                 continue
             diagonal = seen["inverse"][name].diagonal(dim1=1, dim2=2)
-            _refuse_non_finite(name, diagonal, sparsifier.step)
+            _refuse_non_finite(name, diagonal, context.step)
             blocks = self._cut(weight)
             singular += int(((diagonal >= (1 - 1e-6) / self.damping).all(1) & blocks.any(1)).sum())
             scores[name] = self._join(blocks.square() / (2 * self._positive(diagonal)), weight)
         if singular:
-            log.warning("WoodFisher: in %d blocks no gradient was seen, and the damping alone scores them", singular)
+            context.warn(f"WoodFisher: in {singular} blocks no gradient was seen, and the damping alone scores them")
         return scores
 
-    def correction(self, sparsifier: Sparsifier, masks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def correction(self, context: MethodContext, masks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         if not self.update:
             return {}
-        inverses = memory(sparsifier)["inverse"]
+        inverses = memory(context)["inverse"]
         changes = {}
-        for name, weight in sparsifier.weights.items():
+        for name, weight in context.weights.items():
             if name in inverses:
-                gone = self._cut(torch.where(masks[name], 0, weight))
+                pruned = self._cut(torch.where(masks[name], 0, weight))
                 diagonal = self._positive(inverses[name].diagonal(dim1=1, dim2=2))
-                change = -torch.bmm(inverses[name], (gone / diagonal).unsqueeze(2)).squeeze(2)
+                change = -torch.bmm(inverses[name], (pruned / diagonal).unsqueeze(2)).squeeze(2)
                 changes[name] = self._join(change, weight).mul_(masks[name])
         return changes
 
     def _positive(self, diagonal: Tensor) -> Tensor:
-        """Where rounding left no positive entry: as if no gradient had been seen there."""
+        """Replace entries that rounding left not positive, as if no gradient had been seen there."""
         return torch.where(diagonal > 0, diagonal, 1 / self.damping)
 
     def _cut(self, tensor: Tensor) -> Tensor:
-        """A layer's weights as rows of one block each; the last is filled up with zeros, which change nothing."""
+        """Cut a layer's weights into rows of one block each; the last is filled up with zeros, which change nothing."""
         flat = tensor.detach().double().reshape(-1)
         size = min(self.block, flat.numel())
         return torch.nn.functional.pad(flat, (0, -flat.numel() % size)).view(-1, size)
@@ -127,7 +127,7 @@ class WoodFisher(Criterion):
 
 
 def add_gradient_(inverse: Tensor, gradient: Tensor, count: int) -> None:
-    """The Woodbury identity for one gradient of `count`, for many blocks at once."""
+    """Apply the Woodbury identity for one gradient of `count`, for many blocks at once."""
     moved = torch.bmm(inverse, gradient.unsqueeze(2))
     below = count + torch.bmm(gradient.unsqueeze(1), moved)
     inverse.baddbmm_(moved, moved.transpose(1, 2) / below, alpha=-1)

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
+from acdc.core.method import Method
 from acdc.flops.counting import weight_flops
 from acdc.flops.training import epoch_flops
-from acdc.methods.base import Base
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget, budgets
 from acdc.sparsity.layers import Layers
@@ -47,7 +47,7 @@ class Compressed:
         return self.how == "exact"
 
 
-def compressed(method: Base, layers: Layers) -> Compressed:
+def compressed(method: Method, layers: Layers) -> Compressed:
     """Estimate what the method keeps of `layers`, those it prunes, with initial weights."""
     if not method.needs_sparsity and method.sparsity is None:
         every = {weight.name: weight.param.numel() for weight in layers.weights}
@@ -93,14 +93,14 @@ def inference(model: nn.Module, uses: Mapping[str, float], sparse: Compressed | 
     return Inference(weight_flops(whole, uses), tuple(sorted(weight_flops({**whole, **kept}, uses) for kept in ways)))
 
 
-def training(kinds: Sequence[str], flops: Inference, samples: int, method: Base | None = None) -> tuple[int, ...]:
+def training(kinds: Sequence[str], flops: Inference, samples: int, method: Method | None = None) -> tuple[int, ...]:
     """Estimate the FLOPs of a stage whose epochs are of these kinds, "dense" or "sparse": from low to high.
 
     `method` says how sparse each sparse epoch is and what it costs; without it all are at the target, at 3 · F_C.
     """
 
     def epoch(at: int, kind: str, each: int) -> int:
-        share = 0.0 if kind == "dense" else method.risen(at) if method else 1.0
+        share = 0.0 if kind == "dense" else method.sparsity_fraction(at) if method else 1.0
         now = round(flops.dense - share * (flops.dense - each))
         return epoch_flops(kind, now, flops.dense, sparse=method.sparse_flops if method else None)
 
@@ -108,7 +108,7 @@ def training(kinds: Sequence[str], flops: Inference, samples: int, method: Base 
     return tuple(samples * sum(epoch(at, kind, each) for at, kind in enumerate(kinds)) for each in ways)
 
 
-def _from_weights(method: Base, layers: Layers, shares: list[Budget]) -> Kept:
+def _from_weights(method: Method, layers: Layers, shares: list[Budget]) -> Kept:
     scores = {weight.name: weight.param.detach() for weight in layers.weights}
     masks = {name: working.new_mask(score) for name, score in scores.items()}
     method.pattern.write_masks(layers.weights, scores, shares, out=masks)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from acdc.errors import ArgumentError, did_you_mean
 
 if TYPE_CHECKING:
+    from acdc.core.method import Method
     from acdc.methods.acdc import ACDC
-    from acdc.methods.base import Base
     from acdc.methods.deepr import DeepR
     from acdc.methods.dpf import DPF
     from acdc.methods.dsd import DSD
@@ -83,7 +83,7 @@ def names() -> tuple[str, ...]:
     return tuple(_METHODS)
 
 
-def find(name: str) -> "type[Base]":
+def find(name: str) -> "type[Method]":
     """Return the method's class."""
     if name not in _METHODS:
         allowed = f"expected one of {', '.join(_METHODS)}{did_you_mean(name, _METHODS)}"
@@ -92,7 +92,7 @@ def find(name: str) -> "type[Base]":
     return getattr(import_module(f"{__name__}.{module}"), kind)
 
 
-def build(name: str, **knobs: Any) -> "Base":
+def build(name: str, **knobs: Any) -> "Method":
     """Build the method of that name. Knobs it does not have are refused."""
     kind = find(name)
     known = [field.name for field in fields(kind)]

@@ -23,8 +23,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from acdc.core.sparsifier import Sparsifier
-from acdc.methods.scored import Scored
+from acdc.core.context import MethodContext
+from acdc.errors import ArgumentError
+from acdc.methods._scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, check_axes
@@ -52,7 +53,7 @@ class ACDC(Scored):
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all"
                   of its state, or "nothing".
     twin          which dense model is kept: the "last" (end of the last dense phase) or the "best" one reported
-                  through sparsifier.report(metric) in a dense phase.
+                  through sparsifier.report_metric(metric) in a dense phase.
     """
 
     gradual: bool = False
@@ -74,7 +75,8 @@ class ACDC(Scored):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.gradual and self.pattern.sparsity is not None:
-            raise ValueError(f"gradual=True: {self.pattern} has one sparsity only; leave gradual out")
+            allowed = f"{self.pattern} has one sparsity only"
+            raise ArgumentError("gradual", received=True, allowed=allowed, instead="leave gradual out")
 
     def default_schedule(self, epochs: int) -> Schedule:
         return Schedule.for_epochs(epochs)
@@ -85,29 +87,29 @@ class ACDC(Scored):
             check_axes(weight, "revive", True, "leave revive out")
         return layers
 
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+    def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "dense":
-            masks = sparsifier.masks if self.revive else {}
-            sparsifier.decompress(reset=self.reset)
+            masks = context.masks if self.revive else {}
+            context.decompress(reset=self.reset)
             if masks:
-                _revive(sparsifier, masks)
+                _revive(context, masks)
             return
-        budgets, keep_twin = self._budgets_of(sparsifier, phase), self.makes_twin(sparsifier, phase)
-        self.compress(sparsifier, budgets=budgets, keep_twin=keep_twin)
+        budgets, keep_twin = self._budgets_of(context, phase), self.makes_twin(context, phase)
+        self.compress(context, budgets=budgets, keep_twin=keep_twin)
 
     def writes_weights(self, phase: Phase) -> bool:
         return self.revive or super().writes_weights(phase)
 
-    def _budgets_of(self, sparsifier: Sparsifier, phase: Phase) -> list[Budget]:
-        """What survives the compression a phase begins with."""
+    def _budgets_of(self, context: MethodContext, phase: Phase) -> list[Budget]:
+        """Return what survives the compression that a phase begins with."""
         share = self._share_of(phase)
-        return sparsifier.budgets if share == 1 else self.budgets_along(sparsifier.layers, lambda s: share * s)
+        return context.budgets if share == 1 else self.budgets_along(context.layers, lambda s: share * s)
 
-    def risen(self, epoch: int) -> float:
+    def sparsity_fraction(self, epoch: int) -> float:
         return self._share_of(self.schedule.phase_at(epoch, 1))
 
     def _share_of(self, phase: Phase) -> float:
-        """Of the target sparsity, in a compressed phase."""
+        """Return the share of the target sparsity that a compressed phase has."""
         sparse = [p.index for p in self.schedule.phases if p.kind == "sparse"]
         if not self.gradual or phase.index == sparse[-1]:
             return 1.0
@@ -118,10 +120,10 @@ class ACDC(Scored):
 
 
 @torch.no_grad()
-def _revive(sparsifier: Sparsifier, masks: Mapping[str, Tensor]) -> None:
-    """Random weights for filters that `masks` left nothing of: a function of the step, so the same on all ranks."""
-    generator = torch.Generator().manual_seed(sparsifier.step)
-    for weight in sparsifier.layers.weights:
+def _revive(context: MethodContext, masks: Mapping[str, Tensor]) -> None:
+    """Give filters that `masks` left nothing of random weights: a function of the step, so the same on all ranks."""
+    generator = torch.Generator().manual_seed(context.step)
+    for weight in context.layers.weights:
         filters = weight.param.movedim(weight.out_dim, 0)
         kept = masks[weight.name].movedim(weight.out_dim, 0).flatten(1).any(1)
         if kept.all():

@@ -24,11 +24,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from acdc.core.sparsifier import Sparsifier
-from acdc.errors import wrong
-from acdc.methods.base import Idle, check_every, never_updates, refuse_late
-from acdc.methods.sparse import RandomStart
-from acdc.methods.timing import in_steps
+from acdc.core.context import MethodContext
+from acdc.core.method import Idle
+from acdc.methods._knobs import check_every, check_not_negative, in_steps, never_updates
+from acdc.methods._sparse import RandomStart
 from acdc.schedule import Phase
 
 
@@ -44,9 +43,7 @@ class DeepR(RandomStart):
 
     def __post_init__(self) -> None:
         for knob, instead in (("l1", "1e-5"), ("temperature", "2.5e-11")):
-            value = getattr(self, knob)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise wrong(knob, value, "it is a number, 0 or more", f"write {knob}={instead}")
+            check_not_negative(knob, getattr(self, knob), instead)
         check_every(self.every)
         super().__post_init__()
 
@@ -54,37 +51,40 @@ class DeepR(RandomStart):
     def title(cls) -> str:
         return "DEEP R"
 
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+    def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "sparse":
-            sparsifier.memory["positive"] = {name: weight >= 0 for name, weight in sparsifier.weights.items()}
-        super().enter(sparsifier, phase)
+            context.memory["positive"] = {name: weight >= 0 for name, weight in context.weights.items()}
+        super().enter(context, phase)
 
-    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        return step % in_steps(self.every, sparsifier.steps_per_epoch) == 0 and step > 0
+    def updates_at(self, context: MethodContext, step: int) -> bool:
+        return step % in_steps(self.every, context.steps_per_epoch) == 0 and step > 0
 
     def idle(self, total_steps: int, steps_per_epoch: int | None) -> Idle | None:
-        return never_updates(self, in_steps(self.every, steps_per_epoch), total_steps - 1, total_steps)
+        return never_updates(self, total_steps - 1, total_steps, steps_per_epoch)
 
     @torch.no_grad()
-    def update(self, sparsifier: Sparsifier) -> None:
-        refuse_late(sparsifier)
-        steps, positive = in_steps(self.every, sparsifier.steps_per_epoch), sparsifier.memory["positive"]
-        rates = {id(param): group["lr"] for group in sparsifier.optimizer.param_groups for param in group["params"]}
-        masks = sparsifier.masks
-        for layer, weight in enumerate(sparsifier.layers.weights):
+    def update(self, context: MethodContext) -> None:
+        context.refuse_after_forward()
+        steps, positive = in_steps(self.every, context.steps_per_epoch), context.memory["positive"]
+        rates = {id(param): group["lr"] for group in context.optimizer.param_groups for param in group["params"]}
+        masks = context.masks
+        for layer, weight in enumerate(context.layers.weights):
             if weight.name in masks:
                 elapsed = steps * float(rates[id(weight.param)])
-                generator = self.generator(sparsifier, layer)
+                generator = self.generator(context, layer)
                 mask, param = masks[weight.name], weight.param.detach()
                 masks[weight.name] = self.rewire(param, positive[weight.name], mask, elapsed, generator)
         if masks:
-            sparsifier.set_masks(masks)
+            context.set_masks(masks)
 
     def rewire(
         self, weight: Tensor, positive: Tensor, mask: Tensor, elapsed: float, generator: torch.Generator
     ) -> Tensor:
-        """Move the active weights by l1 and noise over `elapsed`, η times steps; the mask without those that crossed
-        zero and with as many others. Where too few are dormant, the rest of those that crossed go on from 0."""
+        """Move the active weights by l1 and noise over `elapsed`, η times steps, and return the new mask.
+
+        It is without those that crossed zero, and with as many others. Where too few are dormant, the rest of those
+        that crossed go on from 0.
+        """
         active = weight[mask]
         sign = positive[mask].to(weight.dtype).mul_(2).sub_(1)
         noise = torch.randn(active.numel(), generator=generator).to(active)
@@ -92,22 +92,22 @@ class DeepR(RandomStart):
         crossed = active * sign < 0
         weight[mask] = active.masked_fill_(crossed, 0)
         count = min(int(crossed.sum()), mask.numel() - active.numel())
-        gone = mask.flatten().nonzero().flatten()[crossed][:count]
+        dropped = mask.flatten().nonzero().flatten()[crossed][:count]
         grown = choose(~mask.flatten(), count, generator)
         new = mask.flatten().clone()
-        new[gone] = False
+        new[dropped] = False
         new[grown] = True
         return new.view(mask.shape)
 
 
 def choose(among: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """`count` different positions where `among` is true, drawn uniformly. Where few are wanted, few are looked at."""
+    """Draw `count` different positions where `among` is true, uniformly. Where few are wanted, few are looked at."""
     available = int(among.sum())
     if 4 * count >= available:
-        found = among.nonzero().flatten()
+        chosen = among.nonzero().flatten()
     else:
-        found = torch.empty(0, dtype=torch.int64, device=among.device)
-    while len(found) < count:
+        chosen = torch.empty(0, dtype=torch.int64, device=among.device)
+    while len(chosen) < count:
         drawn = torch.randint(among.numel(), (2 * count,), generator=generator).to(among.device)
-        found = torch.cat([found, drawn[among[drawn]]]).unique()
-    return found[torch.randperm(len(found), generator=generator)[:count].to(among.device)]
+        chosen = torch.cat([chosen, drawn[among[drawn]]]).unique()
+    return chosen[torch.randperm(len(chosen), generator=generator)[:count].to(among.device)]

@@ -18,10 +18,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from acdc.core.bundle import Bundle
-from acdc.core.sparsifier import Sparsifier
+from acdc.core.context import MethodContext
+from acdc.core.latent import Bundle
+from acdc.errors import ArgumentError
+from acdc.methods._knobs import check_fraction
 from acdc.methods.gmp import GMP
-from acdc.methods.timing import fraction
 from acdc.schedule import Phase, Schedule
 
 
@@ -37,11 +38,13 @@ class DPF(GMP):
     name: ClassVar[str] = "dpf"
 
     def __post_init__(self) -> None:
-        fraction("freeze", self.freeze, "1.0")
+        check_fraction("freeze", self.freeze, "1.0")
         if self.freeze < self.end:
-            raise ValueError(
-                f"freeze={self.freeze!r}: masks must still change when the rise ends, at end={self.end!r}; write "
-                f"freeze={self.end!r} or more"
+            raise ArgumentError(
+                "freeze",
+                received=self.freeze,
+                allowed=f"masks must still change when the rise ends, at end={self.end!r}",
+                instead=f"write freeze={self.end!r} or more",
             )
         super().__post_init__()
 
@@ -50,17 +53,17 @@ class DPF(GMP):
         first = [("dense", f"{dense}ep")] if dense else []
         return Schedule.from_phases([*first, ("sparse", f"{epochs - dense}ep")])
 
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+    def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "dense":
-            sparsifier.decompress(reset="momentum")
+            context.decompress(reset="momentum")
             return
         if phase.index:
-            sparsifier.keep_twin()  # the dense model it began from
-        sparsifier.shadow()
-        self._prune(sparsifier)
+            context.keep_twin()  # the dense model it began from
+        context.use_latent_weights()
+        self._prune(context)
 
-    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        each = sparsifier.steps_per_epoch
+    def updates_at(self, context: MethodContext, step: int) -> bool:
+        each = context.steps_per_epoch
         return self.next_compression(each, step) == step and step > self._times(each)[0]
 
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
@@ -74,5 +77,5 @@ class DPF(GMP):
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
         return 2 * flops + dense
 
-    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
-        sparsifier.write_masked(bundle, dense, out)
+    def effective_weights(self, context: MethodContext, bundle: Bundle, latent: Tensor, out: Tensor) -> None:
+        context.write_masked(bundle, latent, out)

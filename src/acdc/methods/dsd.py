@@ -21,15 +21,15 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import ClassVar
 
-from acdc.core.sparsifier import Sparsifier
-from acdc.errors import check_whole, wrong
-from acdc.methods.base import Base
+from acdc.core.context import MethodContext
+from acdc.core.method import Method
+from acdc.errors import check_whole
 from acdc.schedule import Duration, Phase, Schedule, round_half_up
 from acdc.sparsity.distributions import Distribution
 
 
 class EndsDense(Schedule):
-    """A schedule whose last phase is dense, which Schedule itself refuses."""
+    """Allows a schedule to end with a dense phase, which Schedule itself refuses."""
 
     def __post_init__(self) -> None:
         phases = tuple(self.phases)
@@ -42,27 +42,26 @@ class EndsDense(Schedule):
 
 
 def equal_phases(kinds: Sequence[str], epochs: int) -> Schedule:
-    """Phases of whole epochs, as equal as they can be."""
+    """Return phases of whole epochs, as equal as they can be."""
     check_whole("epochs", epochs, len(kinds), f"there are {len(kinds)} phases, so write epochs={len(kinds)} or more")
     edges = [round_half_up(Fraction(epochs * index, len(kinds))) for index in range(len(kinds) + 1)]
     return EndsDense.from_phases([(kind, f"{b - a}ep") for kind, (a, b) in zip(kinds, pairwise(edges), strict=True)])
 
 
-class Densified(Base):
+class Densified(Method):
     """Compresses as AC/DC does and ends with a dense phase, before which the sparse model is kept."""
 
     def _check_phases(self) -> None:
         if self.schedule.phases[-1].kind != "dense":
-            kinds = [phase.kind for phase in self.schedule.phases]
-            raise wrong("schedule", kinds, f"{self.title()} ends dense", "leave it out and write epochs=100")
+            raise self._wrong_phases(f"{self.title()} ends dense")
 
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+    def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "sparse":
-            sparsifier.compress()
+            context.compress()
             return
         if phase.final:
-            sparsifier.keep_sparse()
-        sparsifier.decompress(reset="nothing")
+            context.keep_sparse()
+        context.decompress(reset="nothing")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,10 @@ Reference  Zhu, Gupta: To prune, or not to prune. 2017. Gale, Elsen, Hooker: The
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acdc.core.sparsifier import Sparsifier
-from acdc.methods.base import check_every, check_free
-from acdc.methods.scored import Scored
-from acdc.methods.timing import fraction, in_steps
+from acdc.core.context import MethodContext
+from acdc.errors import ArgumentError
+from acdc.methods._knobs import check_every, check_fraction, in_steps
+from acdc.methods._scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import check_sparsity
 
@@ -33,61 +33,63 @@ class GMP(Scored):
     name: ClassVar[str] = "gmp"
 
     def __post_init__(self) -> None:
-        fraction("begin", self.begin, "0.25")
-        fraction("end", self.end, "0.75")
+        check_fraction("begin", self.begin, "0.25")
+        check_fraction("end", self.end, "0.75")
         check_sparsity("initial", self.initial)
         check_every(self.every)
         if not self.begin < self.end:
-            raise ValueError(f"begin={self.begin}, end={self.end}: the rise ends after it begins; write end=0.75")
+            allowed = f"the rise ends after it begins, at begin={self.begin}"
+            raise ArgumentError("end", received=self.end, allowed=allowed, instead="write end=0.75")
         super().__post_init__()
-        check_free(self, "leave pattern out, or use OneShot")
+        self._refuse_fixed_sparsity("leave pattern out, or use OneShot")
         if self.sparsity is not None and self.initial > self.sparsity:
-            raise ValueError(f"initial={self.initial}: the sparsity rises to {self.sparsity}; start lower")
+            allowed = f"the sparsity rises to {self.sparsity}"
+            raise ArgumentError("initial", received=self.initial, allowed=allowed, instead="start lower")
 
     def default_schedule(self, epochs: int) -> Schedule:
         dense = max(1, round(self.begin * epochs))
         return Schedule.from_phases([("dense", f"{dense}ep"), ("sparse", f"{epochs - dense}ep")])
 
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+    def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "dense":
-            sparsifier.decompress(reset="momentum")
+            context.decompress(reset="momentum")
             return
         if phase.index:
-            sparsifier.keep_twin()  # the dense model it began from
-        self._prune(sparsifier)
+            context.keep_twin()  # the dense model it began from
+        self._prune(context)
 
-    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        first, last, every = self._times(sparsifier.steps_per_epoch)
+    def updates_at(self, context: MethodContext, step: int) -> bool:
+        first, last, every = self._times(context.steps_per_epoch)
         return first < step <= last and ((step - first) % every == 0 or step == last)
 
-    def update(self, sparsifier: Sparsifier) -> None:
-        self._prune(sparsifier)
+    def update(self, context: MethodContext) -> None:
+        self._prune(context)
 
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
         first, last, every = self._times(steps_per_epoch)
         return None if step > last else min(first + max(0, -(-(step - first) // every)) * every, last)
 
     def sparsity_at(self, target: float, step: int, first: int, last: int) -> float:
-        """The cubic rise, at the target from `last` on."""
+        """Return the sparsity of the cubic rise, which is at the target from `last` on."""
         if step >= last:
             return target
         left = 1 - max(step - first, 0) / (last - first)
         return target + (min(self.initial, target) - target) * left**3
 
-    def risen(self, epoch: int) -> float:
+    def sparsity_fraction(self, epoch: int) -> float:
         (first, last), target = self._span(1), self.sparsity or 1.0
         return self.sparsity_at(target, epoch, first, last) / target
 
-    def _prune(self, sparsifier: Sparsifier) -> None:
-        first, last, _ = self._times(sparsifier.steps_per_epoch)
-        step = sparsifier.step
+    def _prune(self, context: MethodContext) -> None:
+        first, last, _ = self._times(context.steps_per_epoch)
+        step = context.step
         self.compress(
-            sparsifier,
-            budgets=self.budgets_along(sparsifier.layers, lambda target: self.sparsity_at(target, step, first, last)),
+            context,
+            budgets=self.budgets_along(context.layers, lambda target: self.sparsity_at(target, step, first, last)),
         )
 
     def _times(self, steps_per_epoch: int | None) -> tuple[int, int, int]:
-        """The first update, the last, which a step follows, and the steps between two."""
+        """Return the first update, the last, which a step follows, and the steps between two."""
         return *self._span(steps_per_epoch), in_steps(self.every, steps_per_epoch)
 
     def _span(self, steps_per_epoch: int | None) -> tuple[int, int]:

@@ -27,15 +27,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from acdc.core.context import MethodContext
+from acdc.core.method import Method
 from acdc.core.result import to_cpu
-from acdc.core.sparsifier import Sparsifier
-from acdc.errors import check_whole, wrong
-from acdc.methods.base import Base, check_free, refuse_late
+from acdc.errors import ArgumentError, check_whole
 from acdc.schedule import ABSOLUTE, Duration, Phase, Schedule, round_half_up
 
 
 @dataclass(frozen=True, kw_only=True)
-class LotteryTicket(Base):
+class LotteryTicket(Method):
     """See the module. The schedule is a dense phase, round 1, and a sparse one, which the other rounds share."""
 
     rounds: int = 12
@@ -48,12 +48,11 @@ class LotteryTicket(Base):
         check_whole("rounds", self.rounds, 2, "one is dense and the last sparse, so write rounds=12")
         Duration.parse(self.rewind, "rewind", ABSOLUTE)
         super().__post_init__()
-        check_free(self, "leave pattern out, or use OneShot")
+        self._refuse_fixed_sparsity("leave pattern out, or use OneShot")
 
     def _check_phases(self) -> None:
-        kinds = [phase.kind for phase in self.schedule.phases]
-        if kinds != ["dense", "sparse"]:
-            raise wrong("schedule", kinds, "it is a dense phase and a sparse one", "leave it out and write epochs=100")
+        if [phase.kind for phase in self.schedule.phases] != ["dense", "sparse"]:
+            raise self._wrong_phases("it is a dense phase and a sparse one")
 
     @classmethod
     def title(cls) -> str:
@@ -63,70 +62,76 @@ class LotteryTicket(Base):
         first = Fraction(epochs, self.rounds)
         return Schedule.from_phases([("dense", Duration(first, "ep")), ("sparse", Duration(epochs - first, "ep"))])
 
-    def starts(self, sparsifier: Sparsifier) -> list[int]:
-        """The first step of each round, and the end of the run."""
-        first, total = sparsifier.phase_starts[1][0], sparsifier.total_steps
+    def starts(self, context: MethodContext) -> list[int]:
+        """Return the first step of each round, and the end of the run."""
+        first, total = self._second_round(context), context.total_steps
         later = self.rounds - 1
         return [0, *(first + round_half_up(Fraction((total - first) * i, later)) for i in range(later)), total]
 
-    def rewinds_to(self, sparsifier: Sparsifier) -> int:
+    def rewinds_to(self, context: MethodContext) -> int:
+        """Return the step whose weights later rounds start from."""
         length = Duration.parse(self.rewind)
-        step = round_half_up(length.value * (sparsifier.steps_per_epoch or 0 if length.unit == "ep" else 1))
-        if step >= (first := sparsifier.phase_starts[1][0]):
+        step = round_half_up(length.value * (context.steps_per_epoch or 0 if length.unit == "ep" else 1))
+        if step >= (first := self._second_round(context)):
             allowed = f"the first round has {first} steps, and the point to go back to lies within"
-            raise wrong("rewind", self.rewind, allowed, "write an earlier point, use fewer rounds, or train longer")
+            instead = "write an earlier point, use fewer rounds, or train longer"
+            raise ArgumentError("rewind", received=self.rewind, allowed=allowed, instead=instead)
         return step
 
-    def rate_step(self, sparsifier: Sparsifier, step: int) -> int:
-        starts, total = self.starts(sparsifier), sparsifier.total_steps
+    def _second_round(self, context: MethodContext) -> int:
+        """Return the first step of the sparse phase."""
+        return self.schedule.starts(context.steps_per_epoch)[1][0]
+
+    def rate_step(self, context: MethodContext, step: int) -> int:
+        starts, total = self.starts(context), context.total_steps
         index, (start, end) = next((i, s) for i, s in enumerate(pairwise(starts)) if step < s[1] or s[1] == total)
-        back = Fraction(self.rewinds_to(sparsifier), starts[1]) if index else Fraction(0)  # share of the curve
+        back = Fraction(self.rewinds_to(context), starts[1]) if index else Fraction(0)  # share of the curve
         return min(int((back + (1 - back) * Fraction(step - start, end - start)) * total), total - 1)
 
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+    def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "sparse":
-            sparsifier.keep_twin()
-            self._next_round(sparsifier)
+            context.keep_twin()
+            self._next_round(context)
 
-    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        return step == self.rewinds_to(sparsifier) or step in self.starts(sparsifier)[2:-1]
+    def updates_at(self, context: MethodContext, step: int) -> bool:
+        return step == self.rewinds_to(context) or step in self.starts(context)[2:-1]
 
-    def update(self, sparsifier: Sparsifier) -> None:
-        if sparsifier.step == self.rewinds_to(sparsifier):
-            sparsifier.memory["start"] = {
-                "model": to_cpu(sparsifier.model.state_dict()),
-                "optimizer": to_cpu(sparsifier.optimizer.state_dict()["state"]),
+    def update(self, context: MethodContext) -> None:
+        if context.step == self.rewinds_to(context):
+            context.memory["start"] = {
+                "model": to_cpu(context.model.state_dict()),
+                "optimizer": to_cpu(context.optimizer.state_dict()["state"]),
             }
         else:
-            self._next_round(sparsifier)
+            self._next_round(context)
 
     def left_after(self, target: float, prunings: int) -> float:
-        """The sparsity after so many prunings: equal shares of what is left, the last to the target exactly."""
+        """Return the sparsity after so many prunings: equal shares of what is left, the last to the target exactly."""
         return target if prunings == self.rounds - 1 else 1 - (1 - target) ** (prunings / (self.rounds - 1))
 
-    def risen(self, epoch: int) -> float:
+    def sparsity_fraction(self, epoch: int) -> float:
         (first, total), target = self.schedule.boundaries(1), self.sparsity or 1.0
         prunings = math.ceil(Fraction((epoch + 1 - first) * (self.rounds - 1), total - first))
         return self.left_after(target, min(max(prunings, 1), self.rounds - 1)) / target
 
     @torch.no_grad()
-    def _next_round(self, sparsifier: Sparsifier) -> None:
-        refuse_late(sparsifier)
-        if "start" not in sparsifier.memory:
+    def _next_round(self, context: MethodContext) -> None:
+        context.refuse_after_forward()
+        if "start" not in context.memory:
             raise RuntimeError(
-                f"step {sparsifier.step}: no weights to go back to were kept, as the run did not pass "
+                f"step {context.step}: no weights to go back to were kept, as the run did not pass "
                 f'rewind="{self.rewind}"; start it from step 0, or load the state of one that did'
             )
-        prunings = self.starts(sparsifier).index(sparsifier.step)
-        budgets = self.budgets_along(sparsifier.layers, lambda target: self.left_after(target, prunings))
-        masks, scores = sparsifier.masks, sparsifier.weights
+        prunings = self.starts(context).index(context.step)
+        budgets = self.budgets_along(context.layers, lambda target: self.left_after(target, prunings))
+        masks, scores = context.masks, context.weights
         if masks:  # a kept weight that is 0 still comes before the pruned ones
             tiny = {name: torch.finfo(weight.dtype).tiny for name, weight in scores.items()}
             scores = {name: torch.where(masks[name], w.abs().clamp(min=tiny[name]), 0) for name, w in scores.items()}
-        masks = sparsifier.write_masks(scores, budgets)
-        sparsifier.model.load_state_dict(sparsifier.memory["start"]["model"])
-        _restore(sparsifier.optimizer, sparsifier.memory["start"]["optimizer"])
-        sparsifier.set_masks(masks)
+        masks = context.choose_masks(scores, budgets)
+        context.model.load_state_dict(context.memory["start"]["model"])
+        _restore(context.optimizer, context.memory["start"]["optimizer"])
+        context.set_masks(masks)
 
 
 def _restore(optimizer: Optimizer, saved: Mapping[int, Mapping[str, Any]]) -> None:

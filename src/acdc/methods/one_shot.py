@@ -12,10 +12,10 @@ Reference  Han, Pool, Tran, Dally: Learning both Weights and Connections for Eff
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acdc.core.sparsifier import Sparsifier
-from acdc.errors import wrong
-from acdc.methods.scored import Scored
-from acdc.methods.timing import fraction
+from acdc.core.context import MethodContext
+from acdc.errors import ArgumentError
+from acdc.methods._knobs import check_fraction
+from acdc.methods._scored import Scored
 from acdc.schedule import Phase, Schedule
 
 
@@ -28,9 +28,10 @@ class OneShot(Scored):
     name: ClassVar[str] = "one_shot"
 
     def __post_init__(self) -> None:
-        fraction("at", self.at, "0.5")
+        check_fraction("at", self.at, "0.5")
         if self.at == 1:
-            raise wrong("at", self.at, "fine-tuning follows the pruning", "write at=0.5")
+            allowed = "fine-tuning follows the pruning"
+            raise ArgumentError("at", received=self.at, allowed=allowed, instead="write at=0.5")
         super().__post_init__()
 
     @classmethod
@@ -42,8 +43,8 @@ class OneShot(Scored):
         phases = [("dense", f"{dense}ep")] if dense else []
         return Schedule.from_phases([*phases, ("sparse", f"{epochs - dense}ep")])
 
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+    def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "dense":
-            sparsifier.decompress(reset="momentum")
+            context.decompress(reset="momentum")
         else:
-            self.compress(sparsifier, keep_twin=phase.index > 0)
+            self.compress(context, keep_twin=phase.index > 0)

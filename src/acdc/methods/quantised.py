@@ -23,10 +23,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from acdc.core.bundle import Bundle
-from acdc.core.sparsifier import Sparsifier
+from acdc.core.context import MethodContext
+from acdc.core.latent import Bundle
 from acdc.errors import ArgumentError
-from acdc.methods.learned import Learned
+from acdc.methods._learned import Learned
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.layers import Layers, check_axes
 
@@ -70,17 +70,17 @@ class QuantisedACDC(Learned):
             check_axes(weight, "per", self.per, "write per='layer'")
         return layers
 
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+    def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "dense":
-            sparsifier.unshadow(to="view")
-            sparsifier.decompress(reset=self.reset)
+            context.drop_latent_weights(keep="effective")
+            context.decompress(reset=self.reset)
             return
-        if self.makes_twin(sparsifier, phase):
-            sparsifier.keep_twin()
-        sparsifier.shadow()
+        if self.makes_twin(context, phase):
+            context.keep_twin()
+        context.use_latent_weights()
 
-    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
-        layers = zip(bundle.weights, bundle.split(dense), bundle.split(out), strict=True)
+    def effective_weights(self, context: MethodContext, bundle: Bundle, latent: Tensor, out: Tensor) -> None:
+        layers = zip(bundle.weights, bundle.split(latent), bundle.split(out), strict=True)
         for weight, whole, rounded in layers:
             rounded.copy_(quantise(whole, self.bits, weight.out_dim if self.per == "channel" else None))
 

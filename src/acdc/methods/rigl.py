@@ -18,9 +18,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acdc.core.sparsifier import Sparsifier
-from acdc.methods.sparse import SparseThroughout
-from acdc.methods.timing import in_steps
+from acdc.core.context import MethodContext
+from acdc.methods._knobs import in_steps
+from acdc.methods._sparse import SparseThroughout
 from acdc.sparsity.distributions import Distribution
 
 
@@ -37,32 +37,32 @@ class RigL(SparseThroughout):
     by_layer: ClassVar[tuple[str, ...]] = ("gradients",)
 
     def fraction_at(self, step: int, last: int) -> float:
-        """ζ: the share of kept weights replaced at an update."""
+        """Return ζ, the share of kept weights replaced at an update."""
         return self.drop / 2 * (1 + math.cos(math.pi * step / max(1, last)))
 
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
-        """On average over the run; no step is added, as the gradient is that of a step taken as usual."""
+        """Return the average over the run; no step is added, as the gradient is that of a step taken as usual."""
         if steps_per_epoch is None and self.every.endswith("ep"):
             return 3 * flops
         return 3 * flops + self.end * (dense - flops) / in_steps(self.every, steps_per_epoch)
 
-    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        made_up_for = "postponed" in sparsifier.memory and "gradients" in sparsifier.memory
-        return made_up_for or super().updates_at(sparsifier, step)
+    def updates_at(self, context: MethodContext, step: int) -> bool:
+        made_up_for = "postponed" in context.memory and "gradients" in context.memory
+        return made_up_for or super().updates_at(context, step)
 
-    def observes_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        postponed = "postponed" in sparsifier.memory and step < self.last_update(sparsifier)
-        return postponed or super().updates_at(sparsifier, step + 1)
+    def observes_at(self, context: MethodContext, step: int) -> bool:
+        postponed = "postponed" in context.memory and step < self.last_update(context)
+        return postponed or super().updates_at(context, step + 1)
 
-    def observe(self, sparsifier: Sparsifier) -> None:
+    def observe(self, context: MethodContext) -> None:
         """Keep the gradients until the next step begins."""
-        sparsifier.memory["gradients"] = {name: gradient.abs() for name, gradient in sparsifier.gradients.items()}
+        context.memory["gradients"] = {name: gradient.abs() for name, gradient in context.gradients.items()}
 
-    def update(self, sparsifier: Sparsifier) -> None:
-        memory = sparsifier.memory
+    def update(self, context: MethodContext) -> None:
+        memory = context.memory
         if "gradients" not in memory:  # a gradient scaler skipped their step, and the host counted it
             memory["postponed"] = True
             return
         gradients = memory.pop("gradients")
         memory.pop("postponed", None)
-        self.replace_weights(sparsifier, lambda name, mask: gradients.get(name))
+        self.replace_weights(context, lambda name, mask: gradients.get(name))

@@ -17,8 +17,8 @@ signs share one threshold, and new weights start at 0, as in RigL.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acdc.core.sparsifier import Sparsifier
-from acdc.methods.sparse import SparseThroughout
+from acdc.core.context import MethodContext
+from acdc.methods._sparse import SparseThroughout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,6 @@ class SET(SparseThroughout):
 
     name: ClassVar[str] = "set"
 
-    def update(self, sparsifier: Sparsifier) -> None:
-        index = {name: layer for layer, name in enumerate(sparsifier.weights)}
-        self.replace_weights(sparsifier, lambda name, mask: self.random(sparsifier, index[name], mask))
+    def update(self, context: MethodContext) -> None:
+        index = {name: layer for layer, name in enumerate(context.weights)}
+        self.replace_weights(context, lambda name, mask: self.random(context, index[name], mask))

@@ -24,9 +24,9 @@ from typing import ClassVar
 
 import torch
 
-from acdc.core.sparsifier import Sparsifier
-from acdc.methods.sparse import SparseThroughout, largest
-from acdc.methods.timing import fraction
+from acdc.core.context import MethodContext
+from acdc.methods._knobs import check_fraction
+from acdc.methods._sparse import SparseThroughout, largest
 from acdc.sparsity.distributions import Distribution, round_to_total
 
 
@@ -44,7 +44,7 @@ class SNFS(SparseThroughout):
     by_layer: ClassVar[tuple[str, ...]] = ("momentum",)
 
     def __post_init__(self) -> None:
-        fraction("beta", self.beta, "0.9", "the gradients' running mean")
+        check_fraction("beta", self.beta, "0.9", "the gradients' running mean")
         super().__post_init__()
 
     def fraction_at(self, step: int, last: int) -> float:
@@ -53,11 +53,11 @@ class SNFS(SparseThroughout):
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
         return 2 * flops + dense
 
-    def observes_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        return step < self.last_update(sparsifier)
+    def observes_at(self, context: MethodContext, step: int) -> bool:
+        return step < self.last_update(context)
 
-    def observe(self, sparsifier: Sparsifier) -> None:
-        gradients, momentum = sparsifier.gradients, sparsifier.memory.setdefault("momentum", {})
+    def observe(self, context: MethodContext) -> None:
+        gradients, momentum = context.gradients, context.memory.setdefault("momentum", {})
         for name, gradient in gradients.items():
             if name not in momentum:
                 momentum[name] = torch.zeros_like(gradient)
@@ -65,10 +65,10 @@ class SNFS(SparseThroughout):
         torch._foreach_lerp_(averages, list(gradients.values()), 1 - self.beta)  # pyright: ignore[reportPrivateImportUsage]
 
     @torch.no_grad()
-    def update(self, sparsifier: Sparsifier) -> None:
-        share = self.fraction_at(sparsifier.step, self.last_update(sparsifier))
-        masks, weights = sparsifier.masks, sparsifier.weights
-        momentum = {name: m.abs() for name, m in sparsifier.memory.get("momentum", {}).items() if name in masks}
+    def update(self, context: MethodContext) -> None:
+        share = self.fraction_at(context.step, self.last_update(context))
+        masks, weights = context.masks, context.weights
+        momentum = {name: m.abs() for name, m in context.memory.get("momentum", {}).items() if name in masks}
         if not share or not momentum:
             return
         kept = {name: int(masks[name].sum()) for name in momentum}
@@ -79,7 +79,7 @@ class SNFS(SparseThroughout):
             [float(momentum[name][masks[name]].double().mean()) for name in momentum],
             [masks[name].numel() - kept[name] + drop[name] for name in momentum],
         )
-        sparsifier.set_masks(
+        context.set_masks(
             {
                 name: stay[name] | largest(momentum[name], ~stay[name], count)
                 for name, count in zip(momentum, grow, strict=True)
@@ -88,7 +88,7 @@ class SNFS(SparseThroughout):
 
 
 def share_out(total: int, weights: Sequence[float], room: Sequence[int]) -> list[int]:
-    """Whole numbers that sum to `total`, in proportion to the weights, none above its room.
+    """Return whole numbers that sum to `total`, in proportion to the weights, none above its room.
 
     What is full stays full, and the others share what is left; entries of weight 0 come last. Rounded by largest
     remainders, earlier entries first.

@@ -21,14 +21,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from acdc.core.bundle import Bundle
-from acdc.core.sparsifier import Sparsifier
-from acdc.methods.learned import Learned
+from acdc.core.context import MethodContext
+from acdc.core.latent import Bundle
+from acdc.errors import ArgumentError
+from acdc.methods._knobs import check_not_negative
+from acdc.methods._learned import Learned
 
 
 @dataclass(frozen=True, kw_only=True)
 class STR(Learned):
-    """See the module. What s is in each layer: sparsifier.memory["s"]."""
+    """See the module. The s of each layer is in sparsifier.context.memory["s"]."""
 
     start: float = -3200.0
     decay: float | None = None
@@ -39,41 +41,42 @@ class STR(Learned):
 
     def __post_init__(self) -> None:
         if isinstance(self.start, bool) or not isinstance(self.start, int | float) or not self.start < 0:
-            raise ValueError(f"start={self.start!r}: the threshold σ(start) begins near 0; write start=-3200 or -10")
-        if self.decay is not None and (not isinstance(self.decay, int | float) or not self.decay >= 0):
-            raise ValueError(f"decay={self.decay!r}: expected a weight decay, 0 or more; write decay=5e-4")
+            allowed = "the threshold σ(start) begins near 0"
+            raise ArgumentError("start", received=self.start, allowed=allowed, instead="write start=-3200 or -10")
+        if self.decay is not None:
+            check_not_negative("decay", self.decay, "5e-4", "a weight decay")
         super().__post_init__()
 
-    def begin(self, sparsifier: Sparsifier) -> None:
-        weights = sparsifier.weights
-        sparsifier.memory["s"] = {name: weight.new_full((), self.start) for name, weight in weights.items()}
-        sparsifier.memory["v"] = {name: weight.new_zeros(()) for name, weight in weights.items()}
-        sparsifier.shadow()
+    def begin(self, context: MethodContext) -> None:
+        weights = context.weights
+        context.memory["s"] = {name: weight.new_full((), self.start) for name, weight in weights.items()}
+        context.memory["v"] = {name: weight.new_zeros(()) for name, weight in weights.items()}
+        context.use_latent_weights()
 
-    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
-        thresholds = torch.sigmoid(_stack(sparsifier.memory["s"], bundle))
-        soft_threshold(dense, bundle.spread(thresholds), out=out)
+    def effective_weights(self, context: MethodContext, bundle: Bundle, latent: Tensor, out: Tensor) -> None:
+        thresholds = torch.sigmoid(_stack(context.memory["s"], bundle))
+        soft_threshold(latent, bundle.spread(thresholds), out=out)
 
-    def pull_back(self, sparsifier: Sparsifier, bundle: Bundle, grad: Tensor, dense: Tensor) -> None:
-        s, v = (_stack(sparsifier.memory[key], bundle) for key in ("s", "v"))
-        settings = sparsifier.settings(bundle)
+    def latent_gradient(self, context: MethodContext, bundle: Bundle, grad: Tensor, latent: Tensor) -> None:
+        s, v = (_stack(context.memory[key], bundle) for key in ("s", "v"))
+        group = context.param_group(bundle)
         thresholds = torch.sigmoid(s)
-        sign = sparsifier.held(bundle).sign()  # the view's: 0 where the threshold prunes
+        sign = context.model_weights(bundle).sign()  # 0 where the threshold prunes
         slopes = -thresholds * (1 - thresholds) * bundle.sums(grad.mul_(sign))
         grad.mul_(sign)
-        decay = settings.get("weight_decay", 0.0) if self.decay is None else self.decay
-        v.mul_(settings.get("momentum", 0.0)).add_(slopes + decay * s)
-        s.sub_(settings["lr"] * v)
+        decay = group.get("weight_decay", 0.0) if self.decay is None else self.decay
+        v.mul_(group.get("momentum", 0.0)).add_(slopes + decay * s)
+        s.sub_(group["lr"] * v)
         for key, values in (("s", s), ("v", v)):
             for name, value in zip(bundle.names, values, strict=True):
-                sparsifier.memory[key][name] = value
+                context.memory[key][name] = value
 
 
 def _stack(values: dict[str, Tensor], bundle: Bundle) -> Tensor:
-    """The layers' numbers in one tensor: a copy."""
+    """Copy the layers' numbers into one tensor."""
     return torch.stack([values[name] for name in bundle.names])
 
 
 def soft_threshold(weight: Tensor, threshold: Tensor, out: Tensor | None = None) -> Tensor:
-    """sign(θ)·max(|θ| − τ, 0); exactly θ where τ is 0."""
+    """Return sign(θ)·max(|θ| − τ, 0); exactly θ where τ is 0."""
     return torch.abs(weight, out=out).sub_(threshold).clamp_(min=0).copysign_(weight)

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from acdc.core.bundle import Bundle
-from acdc.core.sparsifier import Sparsifier
-from acdc.methods.learned import Learned, positive
-from acdc.methods.timing import fraction
+from acdc.core.context import MethodContext
+from acdc.core.latent import Bundle
+from acdc.methods._knobs import check_fraction, check_positive
+from acdc.methods._learned import Learned
 
 K1, K2, K3 = 0.63576, 1.87320, 1.48695
 _TINY = 1e-8  # added to θ²: a weight at exactly 0 is as good as one of 1e-4
@@ -55,69 +55,72 @@ class SparseVD(Learned):
     decided_by: ClassVar[str] = "samples, rate, rise and threshold"
 
     def __post_init__(self) -> None:
-        positive("samples", self.samples, "50_000")
-        positive("threshold", self.threshold, "3.0")
-        positive("rate", self.rate, "1e-3")
-        fraction("rise", self.rise, "0.5")
+        check_positive("samples", self.samples, "50_000")
+        check_positive("threshold", self.threshold, "3.0")
+        check_positive("rate", self.rate, "1e-3")
+        check_fraction("rise", self.rise, "0.5")
         super().__post_init__()
 
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
         return 3 * dense
 
-    def begin(self, sparsifier: Sparsifier) -> None:
-        weights = sparsifier.weights
-        sparsifier.memory.update(
+    def begin(self, context: MethodContext) -> None:
+        weights = context.weights
+        context.memory.update(
             log_variance={name: torch.full_like(weight, self.start) for name, weight in weights.items()},
             first={name: torch.zeros_like(weight) for name, weight in weights.items()},
             second={name: torch.zeros_like(weight) for name, weight in weights.items()},
-            began=sparsifier.step,
+            began=context.step,
         )
-        sparsifier.memory.pop("log_alpha", None)
-        self.update(sparsifier)
+        context.memory.pop("log_alpha", None)
+        self.update(context)
 
-    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        return self.schedule.phase_at(step, sparsifier.steps_per_epoch).kind == "sparse"
+    def updates_at(self, context: MethodContext, step: int) -> bool:
+        return self.schedule.phase_at(step, context.steps_per_epoch).kind == "sparse"
 
-    def update(self, sparsifier: Sparsifier) -> None:
-        """A training step begins: show it noisy weights. Whatever is shown after it is not."""
-        memory = sparsifier.memory
-        if "log_alpha" not in memory:  # at first, and in checkpoints of earlier versions
-            variances, weights = memory["log_variance"], sparsifier.weights
+    def update(self, context: MethodContext) -> None:
+        """Show noisy weights to the training step that begins. Whatever is shown after it is not."""
+        memory = context.memory
+        if "log_alpha" not in memory:  # at first
+            variances, weights = memory["log_variance"], context.weights
             memory["log_alpha"] = {name: log_alpha(variances[name], weight) for name, weight in weights.items()}
         memory["noisy"] = True
         try:
-            sparsifier.shadow()
+            context.use_latent_weights()
         finally:
             memory["noisy"] = False
 
-    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
-        log_variances, log_alphas = (bundle.join(sparsifier.memory[key]) for key in ("log_variance", "log_alpha"))
-        if sparsifier.memory["noisy"]:
-            generator = self.generator(sparsifier, bundle, dense.device)
-            for mean, log_variance, shown in bundle.pieces(dense, log_variances, out):
+    def effective_weights(self, context: MethodContext, bundle: Bundle, latent: Tensor, out: Tensor) -> None:
+        log_variances, log_alphas = (bundle.join(context.memory[key]) for key in ("log_variance", "log_alpha"))
+        if context.memory["noisy"]:
+            generator = self.generator(context, bundle, latent.device)
+            for mean, log_variance, shown in bundle.pieces(latent, log_variances, out):
                 noise = shown.normal_(generator=generator)
                 torch.addcmul(mean, torch.mul(log_variance, _HALF).exp2_(), noise, out=shown)
         else:
-            for mean, log_variance, ratio, shown in bundle.pieces(dense, log_variances, log_alphas, out):
+            for mean, log_variance, ratio, shown in bundle.pieces(latent, log_variances, log_alphas, out):
                 log_alpha(log_variance, mean, out=ratio)
                 torch.mul(mean, torch.le(ratio, self.threshold, out=shown), out=shown)
 
-    def generator(self, sparsifier: Sparsifier, bundle: Bundle, device: torch.device) -> torch.Generator:
-        """Of ε, a function of seed, step and layers on one kind of device: the same on every rank."""
-        layer = sparsifier.index(bundle.names[0])
-        return torch.Generator(device).manual_seed((self.seed * 1_000_003 + sparsifier.step) * 10_007 + layer)
+    def generator(self, context: MethodContext, bundle: Bundle, device: torch.device) -> torch.Generator:
+        """Return the generator of ε, seeded by seed, step and layers: on one kind of device the same on every rank."""
+        layer = context.position(bundle.names[0])
+        return torch.Generator(device).manual_seed((self.seed * 1_000_003 + context.step) * 10_007 + layer)
 
-    def weight_of_kl(self, sparsifier: Sparsifier) -> float:
-        """κ(t) / n."""
-        length = self.rise * sparsifier.total_steps
-        return min(1.0, sparsifier.step / length if length else 1.0) / self.samples
+    def weight_of_kl(self, context: MethodContext) -> float:
+        """Return κ(t) / n."""
+        length = self.rise * context.total_steps
+        return min(1.0, context.step / length if length else 1.0) / self.samples
 
-    def pull_back(self, sparsifier: Sparsifier, bundle: Bundle, grad: Tensor, dense: Tensor) -> None:
-        """∂/∂log σ² = ∇f · σε/2 + κ/n · KL', and σε is what the model's weights differ by from θ."""
+    def latent_gradient(self, context: MethodContext, bundle: Bundle, grad: Tensor, latent: Tensor) -> None:
+        """Add the gradient of the KL term, and take a step of log σ².
+
+        ∂/∂log σ² = ∇f · σε/2 + κ/n · KL', and σε is what the model's weights differ by from θ.
+        """
         keys = ("log_alpha", "log_variance", "first", "second")
-        tensors = [grad, dense, sparsifier.held(bundle), *(bundle.join(sparsifier.memory[key]) for key in keys)]
-        share = self.weight_of_kl(sparsifier)
-        steps = torch.full((), sparsifier.step - sparsifier.memory["began"], dtype=torch.float32, device=grad.device)
+        tensors = [grad, latent, context.model_weights(bundle), *(bundle.join(context.memory[key]) for key in keys)]
+        share = self.weight_of_kl(context)
+        steps = torch.full((), context.step - context.memory["began"], dtype=torch.float32, device=grad.device)
         for slope, mean, held, ratio, log_variance, first, second in bundle.pieces(*tensors):
             kl = kl_slope(ratio, share)
             gradient = torch.addcmul(kl, held - mean, slope, value=0.5)
@@ -125,7 +128,7 @@ class SparseVD(Learned):
             self._adam_(log_variance, gradient, first, second, steps.clone())
 
     def _adam_(self, tensor: Tensor, gradient: Tensor, first: Tensor, second: Tensor, steps: Tensor) -> None:
-        """One step in place, after so many, in a single pass."""
+        """Take one step in place, after so many, in a single pass."""
         adam(
             *([tensor], [gradient], [first], [second], [], [steps]),
             lr=self.rate,
@@ -145,12 +148,12 @@ def log_alpha(log_variance: Tensor, mean: Tensor, out: Tensor | None = None) -> 
 
 
 def kl(x: Tensor) -> Tensor:
-    """KL of one weight's distribution from the prior, as a function of log α; it falls to 0."""
+    """Return the KL of one weight's distribution from the prior, as a function of log α; it falls to 0."""
     return -(K1 * torch.sigmoid(K2 + K3 * x) - torch.nn.functional.softplus(-x) / 2 - K1)
 
 
 def kl_slope(x: Tensor, scale: float = 1.0) -> Tensor:
-    """d KL / d log α: −k₁k₃ σ(1 − σ) − ½ σ(−x), the first σ at k₂ + k₃x; times a scale."""
+    """Return d KL / d log α = −k₁k₃ σ(1 − σ) − ½ σ(−x), the first σ at k₂ + k₃x; times a scale."""
     inner = torch.mul(x, K3).add_(K2).sigmoid_()
     slope = torch.addcmul(inner, inner, inner, value=-1).mul_(-K1 * K3 * scale)
     return slope.add_(torch.neg(x).sigmoid_(), alpha=-scale / 2)

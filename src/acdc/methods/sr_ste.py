@@ -17,15 +17,17 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from acdc.core.bundle import Bundle
-from acdc.core.sparsifier import Sparsifier
-from acdc.methods.base import Base
+from acdc.core.context import MethodContext
+from acdc.core.latent import Bundle
+from acdc.core.method import Method
+from acdc.errors import ArgumentTypeError
+from acdc.methods._knobs import check_not_negative
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.patterns import NM
 
 
 @dataclass(frozen=True, kw_only=True)
-class SRSTE(Base):
+class SRSTE(Method):
     """See the module."""
 
     pattern: NM = field(default_factory=lambda: NM(2, 4))
@@ -37,9 +39,9 @@ class SRSTE(Base):
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, NM):
-            raise ValueError(f"pattern={self.pattern!r}: SR-STE keeps N of every M weights; write pattern=NM(2, 4)")
-        if not isinstance(self.decay, int | float) or not self.decay >= 0:
-            raise ValueError(f"decay={self.decay!r}: expected a penalty, 0 or more; write decay=2e-4")
+            allowed = "SR-STE keeps N of every M weights"
+            raise ArgumentTypeError("pattern", received=self.pattern, allowed=allowed, instead="write pattern=NM(2, 4)")
+        check_not_negative("decay", self.decay, "2e-4", "a penalty")
         super().__post_init__()
 
     @classmethod
@@ -49,18 +51,18 @@ class SRSTE(Base):
     def default_schedule(self, epochs: int) -> Schedule:
         return Schedule.from_phases([("sparse", f"{epochs}ep")])
 
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+    def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "dense":
-            sparsifier.decompress(reset="momentum")
+            context.decompress(reset="momentum")
         else:
-            sparsifier.shadow()
+            context.use_latent_weights()
 
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
         return 2 * flops + dense
 
-    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
-        self.pattern.keep_(bundle.weights, bundle.split_once(out.copy_(dense)))
+    def effective_weights(self, context: MethodContext, bundle: Bundle, latent: Tensor, out: Tensor) -> None:
+        self.pattern.keep_(bundle.weights, bundle.split_once(out.copy_(latent)))
 
-    def pull_back(self, sparsifier: Sparsifier, bundle: Bundle, grad: Tensor, dense: Tensor) -> None:
-        """The model still holds m·θ, so that (1 − m)·θ is what it lacks."""
-        grad.add_(sparsifier.held(bundle) - dense, alpha=-self.decay)
+    def latent_gradient(self, context: MethodContext, bundle: Bundle, grad: Tensor, latent: Tensor) -> None:
+        """Add the decay of pruned weights: the model still holds m·θ, so that (1 − m)·θ is what it lacks."""
+        grad.add_(context.model_weights(bundle) - latent, alpha=-self.decay)

@@ -12,7 +12,7 @@ Reference  Mocanu et al. 2016 for the Erdős–Rényi layers; Evci et al. 2020, 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acdc.methods.sparse import RandomStart
+from acdc.methods._sparse import RandomStart
 
 
 @dataclass(frozen=True, kw_only=True)

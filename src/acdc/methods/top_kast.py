@@ -27,17 +27,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from acdc.core.bundle import Bundle
-from acdc.core.sparsifier import Sparsifier
-from acdc.methods.base import Base, Idle, check_every, never_updates
-from acdc.methods.timing import fraction, in_steps
+from acdc.core.context import MethodContext
+from acdc.core.latent import Bundle
+from acdc.core.method import Idle, Method
+from acdc.errors import ArgumentError
+from acdc.methods._knobs import check_every, check_fraction, check_not_negative, in_steps, never_updates
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Distribution, check_sparsity
 from acdc.sparsity.masks import bits_of, from_bool, widen, write_masked
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopKAST(Base):
+class TopKAST(Method):
     """See the module."""
 
     backward: float | None = None
@@ -52,18 +53,20 @@ class TopKAST(Base):
 
     def __post_init__(self) -> None:
         check_every(self.every)
-        fraction("explore", self.explore, "1.0")
-        if self.decay is not None and (not isinstance(self.decay, int | float) or not self.decay >= 0):
-            raise ValueError(f"decay={self.decay!r}: expected a penalty, 0 or more; write decay=1e-4, or leave it out")
+        check_fraction("explore", self.explore, "1.0")
+        if self.decay is not None:
+            check_not_negative("decay", self.decay, "1e-4, or leave it out", "a penalty")
         super().__post_init__()
         if self.backward is None:
             return
         check_sparsity("backward", self.backward)
         if self.sparsity is not None and self.backward > self.sparsity:
-            raise ValueError(
-                f"backward={self.backward!r}: Top-KAST backward sparsity above forward (sparsity={self.sparsity!r}); "
-                "the weights that get gradients include those the model computes with. Write backward="
-                f"{self.backward_of(self.sparsity):g}, or leave it out"
+            raise ArgumentError(
+                "backward",
+                received=self.backward,
+                allowed=f"expected at most the forward sparsity, {self.sparsity!r}: the weights that get gradients "
+                "include those the model computes with",
+                instead=f"write backward={self.backward_of(self.sparsity):g}, or leave it out",
             )
 
     @classmethod
@@ -74,73 +77,75 @@ class TopKAST(Base):
         return Schedule.from_phases([("sparse", f"{epochs}ep")])
 
     def backward_of(self, forward: float) -> float:
-        """The backward set's sparsity where it is not set: twice as many weights."""
+        """Return the backward set's sparsity where it is not set: twice as many weights."""
         return round(max(0.0, 2 * forward - 1), 12)
 
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
-        """As if, of what A leaves out, B did the same share in each layer: so it is where all are equally sparse, or
-        left dense."""
+        """Return F_A + F_A + F_B as if, of what A leaves out, B left the same share in each layer.
+
+        So it is where all layers are equally sparse, or left dense.
+        """
         forward = self.sparsity if self.sparsity is not None else 1 - flops / dense
         backward = self.backward_of(forward) if self.backward is None else self.backward
         share = min(1.0, backward / forward) if forward else 0.0
         return 2 * flops + dense - share * (dense - flops)
 
-    def enter(self, sparsifier: Sparsifier, phase: Phase) -> None:
+    def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "dense":
-            sparsifier.decompress(reset="momentum")
+            context.decompress(reset="momentum")
         else:
-            self._choose(sparsifier)
+            self._choose(context)
 
-    def updates_at(self, sparsifier: Sparsifier, step: int) -> bool:
-        each = sparsifier.steps_per_epoch
+    def updates_at(self, context: MethodContext, step: int) -> bool:
+        each = context.steps_per_epoch
         return step % in_steps(self.every, each) == 0 and self.schedule.phase_at(step, each).kind == "sparse"
 
     def idle(self, total_steps: int, steps_per_epoch: int | None) -> Idle | None:
-        return never_updates(self, in_steps(self.every, steps_per_epoch), total_steps - 1, total_steps)
+        return never_updates(self, total_steps - 1, total_steps, steps_per_epoch)
 
-    def update(self, sparsifier: Sparsifier) -> None:
-        self._choose(sparsifier)
+    def update(self, context: MethodContext) -> None:
+        self._choose(context)
 
     @torch.no_grad()
-    def _choose(self, sparsifier: Sparsifier) -> None:
-        """A into the masks; the penalty's share of each weight into memory: 1 on A, 1/D on B∖A, 0 where it rests."""
-        sparsifier.shadow()
-        weights, wider = sparsifier.weights, {}
-        if sparsifier.step < math.floor(self.explore * sparsifier.total_steps):
+    def _choose(self, context: MethodContext) -> None:
+        """Write A into the masks, and the penalty's share of each weight into memory: 1 on A, 1/D on B∖A, else 0."""
+        context.use_latent_weights()
+        weights, wider = context.weights, {}
+        if context.step < math.floor(self.explore * context.total_steps):
             budgets = self.budgets_along(
-                sparsifier.layers,
+                context.layers,
                 lambda forward: self.backward_of(forward) if self.backward is None else min(self.backward, forward),
             )
-            wider = sparsifier.write_masks(weights, budgets)
-        sparsifier.compress(scores=weights)
-        shares = sparsifier.memory["share"] = {}
-        sparsifier.memory.pop("moves", None)
-        for name, kept in sparsifier.masks.items():
+            wider = context.choose_masks(weights, budgets)
+        context.compress(scores=weights)
+        shares = context.memory["share"] = {}
+        context.memory.pop("moves", None)
+        for name, kept in context.masks.items():
             share = kept.to(weights[name].dtype)
             if wider:
                 count = kept.count_nonzero().clamp_(min=1)
                 share = torch.where(wider[name] & ~kept, torch.full_like(count, kept.numel()) / count, share)
             shares[name] = share
 
-    def _moves(self, sparsifier: Sparsifier) -> dict[str, Tensor]:
-        """Masks of the weights that do not rest, made of their shares; checkpoints of earlier versions have none."""
-        memory = sparsifier.memory
+    def _moves(self, context: MethodContext) -> dict[str, Tensor]:
+        """Return masks of the weights that do not rest, made of their shares."""
+        memory = context.memory
         if "moves" not in memory:
             memory["moves"] = {name: widen(from_bool(share != 0), share) for name, share in memory["share"].items()}
         return memory["moves"]
 
-    def view(self, sparsifier: Sparsifier, bundle: Bundle, dense: Tensor, out: Tensor) -> None:
-        sparsifier.write_masked(bundle, dense, out)
+    def effective_weights(self, context: MethodContext, bundle: Bundle, latent: Tensor, out: Tensor) -> None:
+        context.write_masked(bundle, latent, out)
 
-    def pull_back(self, sparsifier: Sparsifier, bundle: Bundle, grad: Tensor, dense: Tensor) -> None:
-        share = bundle.join(sparsifier.memory["share"])
-        write_masked(grad, bundle.join(self._moves(sparsifier)), out=grad)
+    def latent_gradient(self, context: MethodContext, bundle: Bundle, grad: Tensor, latent: Tensor) -> None:
+        share = bundle.join(context.memory["share"])
+        write_masked(grad, bundle.join(self._moves(context)), out=grad)
         if self.decay is not None:
-            grad.addcmul_(share, dense, value=self.decay)
-        elif decay := sparsifier.settings(bundle).get("weight_decay", 0.0):
-            grad.add_((share - 1).clamp_(min=0).mul_(dense).mul_(decay))  # the optimizer itself adds λθ
+            grad.addcmul_(share, latent, value=self.decay)
+        elif decay := context.param_group(bundle).get("weight_decay", 0.0):
+            grad.add_((share - 1).clamp_(min=0).mul_(latent).mul_(decay))  # the optimizer itself adds λθ
 
-    def settle(self, sparsifier: Sparsifier, bundle: Bundle, before: Tensor, after: Tensor) -> None:
-        """What rests stays: before + moves · (after − before), in bits."""
+    def after_step(self, context: MethodContext, bundle: Bundle, before: Tensor, after: Tensor) -> None:
+        """Take back the step of what rests: before + moves · (after − before), in bits."""
         before, after = bits_of(before), bits_of(after)
-        after.bitwise_xor_(before).bitwise_and_(bundle.join(self._moves(sparsifier))).bitwise_xor_(before)
+        after.bitwise_xor_(before).bitwise_and_(bundle.join(self._moves(context))).bitwise_xor_(before)

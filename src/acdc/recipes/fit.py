@@ -4,6 +4,8 @@ The model is built on the meta device, without memory for its weights. A user's 
 numbers, which tensors on that device do not have.
 """
 
+import logging
+import warnings as python_warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -14,16 +16,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc import models
-from acdc.core.sparsifier import Sparsifier, attach, log
+from acdc.core.context import SparsityWarning
+from acdc.core.method import Method
+from acdc.core.sparsifier import Sparsifier, attach
 from acdc.criteria import SynFlow
 from acdc.errors import ArgumentError
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict
 from acdc.methods.acdc import ACDC
-from acdc.methods.base import Base
 from acdc.recipes.findings import Finding, SettingError
 from acdc.recipes.schema import Recipe, naming_settings, read_pattern
 from acdc.sparsity.patterns import Unstructured
+
+log = logging.getLogger("acdc")
 
 # FLOPs a second of training on one core, in fp32. Two busy cores of an EPYC reach half of it, quiet ones of today more.
 _CORE_RATE = 20e9
@@ -94,12 +99,12 @@ def check_fit(
         total = recipe.epochs * steps
         idle = method.idle(total, steps)
         if idle:
-            text = SettingError("", allowed=idle.told("method.every", f"{method_table}.every"))
+            text = SettingError("", allowed=idle.message("method.every", f"{method_table}.every"))
             (warnings if begun else errors).append(text)
         warnings += [
             SettingError("", allowed=f"method.{text}")
-            for text in method.cautions(total, steps)
-            if not idle or text != idle.told()
+            for text in method.warnings(total, steps)
+            if not idle or text != idle.message()
         ]
     warnings += _odd_rates(recipe)
     if cpu_cores is not None:
@@ -153,7 +158,7 @@ def _forward(model: nn.Module, recipe: Recipe, data: ImageFacts) -> dict[str, fl
 # Method
 
 
-def _layers_only(recipe: Recipe) -> Base:
+def _layers_only(recipe: Recipe) -> Method:
     """Return a method with nothing of the recipe's but its choice of layers: it is there where the rest is wrong."""
     given = recipe.method
     kind = partial(ACDC, epochs=4, include=given.include, exclude=given.exclude)
@@ -165,7 +170,7 @@ def _layers_only(recipe: Recipe) -> Base:
     return kind(pattern=pattern, sparsity=0.5 if pattern.sparsity is None else None)
 
 
-def _whole_epochs(recipe: Recipe, method: Base) -> None:
+def _whole_epochs(recipe: Recipe, method: Method) -> None:
     """Refuse phases shorter than an epoch: a run is planned and reported by epochs, each of one phase."""
     try:
         method.schedule.boundaries(1)
@@ -179,16 +184,19 @@ def _whole_epochs(recipe: Recipe, method: Base) -> None:
         ) from None
 
 
-def attach_quietly(model: nn.Module, optimizer: Optimizer, method: Base, steps: int) -> Sparsifier:
-    """Attach without logging the method's warnings, which a command prints once, by the recipe's names."""
-    log.disabled = True
-    try:
-        return attach(model, optimizer, method, steps_per_epoch=steps)
-    finally:
-        log.disabled = False
+def attach_quietly(model: nn.Module, optimizer: Optimizer, method: Method, steps: int) -> Sparsifier:
+    """Attach without the method's warnings, which a command prints once, by the recipe's names.
+
+    Warnings of the run itself are lines of the log.
+    """
+    with python_warnings.catch_warnings():
+        python_warnings.simplefilter("ignore", SparsityWarning)
+        sparsifier = attach(model, optimizer, method, steps_per_epoch=steps)
+    sparsifier.context.show_warning = log.warning
+    return sparsifier
 
 
-def _criterion(method: Base, shape: tuple[int, int, int]) -> None:
+def _criterion(method: Method, shape: tuple[int, int, int]) -> None:
     criterion = getattr(method, "criterion", None)
     if criterion is not None and criterion.window and method.schedule.phases[0].kind == "sparse":
         raise SettingError(

@@ -19,7 +19,7 @@ from acdc.schedule import Schedule
 from acdc.typed_data import Limits
 
 if TYPE_CHECKING:
-    from acdc.methods.base import Base
+    from acdc.core.method import Method as BuiltMethod
     from acdc.sparsity.patterns import Pattern
 
 Images = Annotated[int, Limits(least=0, cap=1_000_000_000, text="images, 0 or more")]
@@ -173,12 +173,12 @@ class Recipe:
         method = None if given is not None else self.build_method()
         return method.schedule if method else given
 
-    def build_method(self) -> "Base | None":
+    def build_method(self) -> "BuiltMethod | None":
         """Build the method, once for each recipe; None for dense training."""
         return self._method
 
     @cached_property
-    def _method(self) -> "Base | None":
+    def _method(self) -> "BuiltMethod | None":
         if self.method.name == "dense":
             return None
         schedule = self._given_schedule()
@@ -248,7 +248,7 @@ class Recipe:
             return ""
         return f", or method.schedule, for the paper's proportions over {self.train.epochs} epochs"
 
-    def _build(self, schedule: Schedule | None) -> "Base":
+    def _build(self, schedule: Schedule | None) -> "BuiltMethod":
         given = self.method
         knobs = {
             "sparsity": given.sparsity,

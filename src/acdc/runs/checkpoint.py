@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core.sparsifier import Sparsifier
-from acdc.core.state import SparsifierState
+from acdc.core.state_dict import SparsifierState
 from acdc.io import IntegrityError, UnsealedError, seal_zip, verify_zip
 from acdc.measure.dynamics import Dynamics
 from acdc.runs.records import ModelResult

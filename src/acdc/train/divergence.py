@@ -25,7 +25,7 @@ def not_finite(model: nn.Module, optimizer: Optimizer, sparsifier: Sparsifier | 
         for kind, named in (
             ("weights", model.named_parameters()),
             ("running statistics", model.named_buffers()),
-            ("weights behind the model's", sparsifier.weights.items() if sparsifier else ()),
+            ("weights behind the model's", sparsifier.context.weights.items() if sparsifier else ()),
             ("optimizer states", _states(model, optimizer)),
         )
         for name, tensor in named

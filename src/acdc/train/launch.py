@@ -3,11 +3,11 @@
 import os
 from pathlib import Path
 
+from acdc.core.method import Method
 from acdc.data.images import BadImagesError, WorkerError
 from acdc.errors import UsageError
 from acdc.io import IntegrityError
-from acdc.methods.base import Base
-from acdc.methods.learned import Learned
+from acdc.methods._learned import Learned
 from acdc.recipes.paper import beside, row_for
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, folder
@@ -103,13 +103,13 @@ def introduce(console: Console, run: PreparedRun, out: Path, resume: Checkpoint 
     console.say(f"folder: {out}\n")
 
 
-def describe_layers(method: Base, layers: Layers) -> list[str]:
+def describe_layers(method: Method, layers: Layers) -> list[str]:
     """Return lines that say which weights a method prunes, or rounds, and which it leaves."""
     left = [f"left dense: {name} ({reason})" for name, reason in layers.left_dense.items()]
     return [f"{method.compression()}: {layers.size:,} weights in {len(layers.weights)} layers", *left]
 
 
-def describe_sparsity(method: Base) -> str:
+def describe_sparsity(method: Method) -> str:
     """Return the method's sparsity, or what decides it."""
     if method.sparsity is not None:
         return f"{method.sparsity:.4g}"

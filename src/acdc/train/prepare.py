@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from acdc.errors import UsageError
-from acdc.methods.base import Base
+from acdc.core.method import Method
+from acdc.errors import ArgumentError, UsageError
 from acdc.recipes import load as recipes
-from acdc.recipes.findings import Finding, RecipeError
+from acdc.recipes.findings import Finding, RecipeError, SettingError
 from acdc.recipes.fit import build_skeleton
 from acdc.recipes.schema import Recipe
 from acdc.recipes.validate import validate
@@ -76,7 +76,7 @@ class PreparedRun:
         return self.facts.steps(self.recipe.train.batch_size)
 
     @property
-    def method(self) -> Base | None:
+    def method(self) -> Method | None:
         """Return the method, or None for dense training."""
         return self.recipe.build_method()
 
@@ -238,7 +238,7 @@ def _check(
         try:
             _ = run.execution
         except ArgumentError as error:
-            wrong.append(str(SettingError.like(error)))
+            wrong.append(str(SettingError(error.argument, error.received, error.allowed, error.instead)))
     if problems or wrong:
         raise UsageError([*problems, *wrong])
     return run

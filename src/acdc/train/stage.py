@@ -24,12 +24,12 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from acdc.core.method import Method
 from acdc.core.result import StateDict, to_cpu
 from acdc.core.sparsifier import Sparsifier
 from acdc.data.images import Batches, full_share
 from acdc.flops.counting import weight_flops
 from acdc.measure.dynamics import Dynamics, PhaseEnd, nonzeros
-from acdc.methods.base import Base
 from acdc.recipes.fit import attach_quietly
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
@@ -63,14 +63,14 @@ class Stage:
         setting: Setting,
         *,
         uses: Mapping[str, float],
-        method: Base | None = None,
+        method: Method | None = None,
     ) -> None:
         self.index, self.name, self.recipe, self.loaders, self.setting = index, name, recipe, loaders, setting
         self.model, self.epochs, self.epoch, self.batch = model, recipe.epochs, 0, 0
         self.optimizer = optim.build(recipe.optimizer, model, setting.device, recipe.train.precision)
         each = loaders.train.steps
         self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
-        starts = tuple(start for start, _ in self.sparsifier.phase_starts) if self.sparsifier else ()
+        starts = tuple(start for start, _ in method.schedule.starts(each)) if method else ()
         self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
         self.scaler = Scaler(model, setting.device) if recipe.train.precision == "fp16" else None
         self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
@@ -139,7 +139,7 @@ class Stage:
             if self.scaler:
                 self.scaler.begin()
             # A CUDA graph masks gradients as it was captured: a step that must see them whole runs eagerly.
-            observing = self.sparsifier is not None and self.sparsifier.observing
+            observing = self.sparsifier is not None and self.sparsifier.context.observing
             self._step(images, labels, self.sparsifier.phase.index if self.sparsifier else None, eagerly=observing)
             if self.scaler and clip is not None:
                 self.scaler.unscale_(self.optimizer)
@@ -210,7 +210,7 @@ class Stage:
             )
         self._note_best(validation or test, self._counts(counts))
         if self.sparsifier and self.sparsifier.method.keeps_best_twin():
-            self.sparsifier.report((validation or test).accuracy)
+            self.sparsifier.report_metric((validation or test).accuracy)
         if not math.isfinite(test.loss):
             raise DivergedError(f"{self.name}: the test loss of epoch {self.epoch + 1} is not finite; {self._last()}")
         now = time.perf_counter()
@@ -269,7 +269,7 @@ class Stage:
             return False
         layers = self.sparsifier.layers
         kept = sum(nonzero[weight.name] for weight in layers.weights)
-        wanted = sum(budget.keep for budget in self.sparsifier.budgets)
+        wanted = sum(budget.keep for budget in self.sparsifier.context.budgets)
         return not getattr(method, "needs_sparsity", True) or kept <= wanted
 
     def _note_best(self, score: Score, counts: bool) -> None:
@@ -282,10 +282,10 @@ class Stage:
     def best_twin(self) -> dict[str, Any] | None:
         """Return the best epoch of the dense phases, where the method keeps their best model as the twin."""
         sparsifier = self.sparsifier
-        if sparsifier is None or sparsifier.twin is None or sparsifier.best_metric is None:
+        if sparsifier is None or (twin := sparsifier.context.twin) is None or sparsifier.context.best_metric is None:
             return None
-        epoch = sparsifier.twin.step // self.loaders.train.steps - 1
-        return {"epoch": epoch, "accuracy": sparsifier.best_metric, "chosen_on": self._chosen_on}
+        epoch = twin.step // self.loaders.train.steps - 1
+        return {"epoch": epoch, "accuracy": sparsifier.context.best_metric, "chosen_on": self._chosen_on}
 
     @property
     def _chosen_on(self) -> str:
@@ -294,7 +294,7 @@ class Stage:
 
     def _rate_step(self) -> int:
         sparsifier = self.sparsifier
-        return sparsifier.method.rate_step(sparsifier, self.step) if sparsifier else self.step
+        return sparsifier.method.rate_step(sparsifier.context, self.step) if sparsifier else self.step
 
     def _due(self, step: int) -> bool:
         return step % self._every == 0

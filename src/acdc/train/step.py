@@ -135,9 +135,9 @@ class Step:
 
     def find_teacher(self, model: nn.Module, sparsifier: Sparsifier) -> None:
         """The dense twin, once the final compressed phase has begun."""
-        if self.teacher is None and sparsifier.twin is not None and sparsifier.phase.final:
+        if self.teacher is None and (twin := sparsifier.context.twin) is not None and sparsifier.phase.final:
             teacher = copy.deepcopy(model)
-            teacher.load_state_dict(sparsifier.twin.model)
+            teacher.load_state_dict(twin.model)
             self.teacher = teacher.eval().requires_grad_(False)
 
     def _distance(self, logits: Tensor, images: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from acdc import criteria
-from acdc.core.sparsifier import Sparsifier, log
+from acdc.core.context import MethodContext
+from acdc.core.method import Method
 from acdc.criteria import Criterion
-from acdc.methods.base import Base
 from acdc.sparsity.distributions import Budget
 
 _MAGNITUDE: Any = "magnitude"
@@ -25,26 +25,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored(Base):
+class Scored(Method):
     """criterion  "magnitude", "saliency", "movement", "woodfisher", "snip", "synflow", or one of acdc.criteria"""
 
     criterion: "_CriterionField" = _MAGNITUDE  # always a Criterion after __post_init__
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "criterion", criteria.find(self.criterion))
+        object.__setattr__(self, "criterion", criteria.build(self.criterion))
         super().__post_init__()
 
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
-        """The first step from `step` on that begins with a compression."""
+        """Return the first step from `step` on that begins with a compression."""
         starts = self.schedule.starts(steps_per_epoch)
         return next((start for start, phase in starts if start >= step and phase.kind == "sparse"), None)
 
-    def cautions(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
-        said = super().cautions(total_steps, steps_per_epoch)
-        return said + self.criterion.cautions(self._gradients(steps_per_epoch)) if self.criterion.window else said
+    def warnings(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
+        warnings = super().warnings(total_steps, steps_per_epoch)
+        if self.criterion.window:
+            warnings += self.criterion.warnings(self._gradients(steps_per_epoch))
+        return warnings
 
     def _gradients(self, steps_per_epoch: int | None) -> dict[int, int]:
-        """How many the criterion looks at before each compression: those since the one before, up to its window."""
+        """Count what the criterion sees before each compression: gradients since the one before, up to its window."""
         seen, before = {}, 0
         step = self.next_compression(steps_per_epoch, 0)
         while step is not None:
@@ -52,38 +54,38 @@ class Scored(Base):
             before, step = step, self.next_compression(steps_per_epoch, step + 1)
         return seen
 
-    def observes_at(self, sparsifier: Sparsifier, step: int) -> bool:
+    def observes_at(self, context: MethodContext, step: int) -> bool:
         if not self.criterion.window:
             return False
-        upcoming = self.next_compression(sparsifier.steps_per_epoch, step + 1)
+        upcoming = self.next_compression(context.steps_per_epoch, step + 1)
         return upcoming is not None and upcoming - step <= self.criterion.window
 
-    def observe(self, sparsifier: Sparsifier) -> None:
-        self.criterion.observe(sparsifier)
+    def observe(self, context: MethodContext) -> None:
+        self.criterion.observe(context)
 
     @torch.no_grad()
     def compress(
-        self, sparsifier: Sparsifier, *, budgets: Sequence[Budget] | None = None, keep_twin: bool = False
+        self, context: MethodContext, *, budgets: Sequence[Budget] | None = None, keep_twin: bool = False
     ) -> None:
-        """As the sparsifier's, by the criterion's scores; the twin is kept before the criterion corrects weights."""
-        budgets = budgets or sparsifier.budgets
-        scores = self.criterion.scores(sparsifier, budgets)
+        """Compress by the criterion's scores; the twin is kept before the criterion corrects weights."""
+        budgets = budgets or context.budgets
+        scores = self.criterion.scores(context, budgets)
         changes = {}
         if scores is not None and type(self.criterion).correction is not Criterion.correction:
-            changes = self.criterion.correction(sparsifier, sparsifier.write_masks(scores, budgets))
+            changes = self.criterion.correction(context, context.choose_masks(scores, budgets))
         if changes:
             if keep_twin:
-                sparsifier.keep_twin()
+                context.keep_twin()
                 keep_twin = False
-            if sparsifier.late:
-                log.warning("criterion=%r: weights are not corrected, the forward pass has run", self.criterion.name)
+            if context.forward_already_ran:
+                context.warn(f"criterion={self.criterion.name!r}: weights are not corrected, the forward pass has run")
                 changes = {}
-        weights = sparsifier.weights
+        weights = context.weights
         for name, change in changes.items():
             weights[name].add_(change)
-        sparsifier.compress(scores=scores, budgets=budgets, keep_twin=keep_twin)
-        sparsifier.memory.pop("criterion", None)
+        context.compress(scores=scores, budgets=budgets, keep_twin=keep_twin)
+        context.memory.pop("criterion", None)
 
     def config(self) -> dict[str, Any]:
-        said = None if self.criterion.name == "magnitude" else repr(self.criterion)  # None: as before there was one
-        return {**super().config(), "criterion": said}
+        criterion = None if self.criterion.name == "magnitude" else repr(self.criterion)
+        return {**super().config(), "criterion": criterion}

@@ -1,0 +1,255 @@
+"""Takes a method through its phases, step by step: asks the schedule what is due, and lets the method do it.
+
+It works through the hooks torch offers. What keeps weights sparse is in masking.py; how the beginning of a step is
+noticed, in hooks.py; what all of them know of the current step, in state.py. In dense phases nothing is hooked but the
+optimizer's step, at whose end the steps are counted.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from acdc.core import checks
+from acdc.core.context import MethodContext
+from acdc.core.guards import LeakCheck, OwnershipCheck
+from acdc.core.hooks import NextForward, has_closure, step_was_skipped
+from acdc.core.latent import LatentWeights
+from acdc.core.masking import Masking
+from acdc.core.method import Method
+from acdc.core.state import State
+from acdc.schedule import Phase
+from acdc.sparsity import masks as working
+
+
+class Stepper:
+    """Runs one method on one model. `called` is the model as the loop calls it: `model` itself, or a wrapper of it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        method: Method,
+        *,
+        called: nn.Module,
+        steps_per_epoch: int | None,
+        scheduler: Any | None,
+    ) -> None:
+        layers = method.layers(model)
+        checks.check_not_sharded(layers)
+        checks.check_optimizer_holds(optimizer, layers)
+        checks.check_optimizer_keeps_pruned(optimizer, layers)
+        self.weights = {weight.name: weight for weight in layers.weights}
+        self.ownership = OwnershipCheck(model, optimizer, layers.weights)
+        self.leaks = LeakCheck(self.weights, optimizer)
+        self.state = State()
+        self.masking = Masking(
+            self.weights, optimizer, self.state, on_backward=self._on_backward, new_latent=self._new_latent
+        )
+        first = method.schedule.phase_at(0, steps_per_epoch)
+        self.context = MethodContext(
+            model,
+            optimizer,
+            method,
+            layers,
+            phase=first if first.kind == "dense" else method.schedule.untrained,
+            steps_per_epoch=steps_per_epoch,
+            scheduler=scheduler,
+            masking=self.masking,
+            state=self.state,
+        )
+        self.history: list[dict[str, Any]] = []
+        self._method = method
+        self._next_forward = NextForward([called, model, *(w.module for w in layers.weights)], self._on_forward)
+        for warning in [*layers.warnings(), *method.warnings(self.context.total_steps, steps_per_epoch)]:
+            self.context.warn(warning)
+        if first.kind == "dense":
+            self._record(first)
+
+    def begin_step(self) -> None:
+        """Begin a training step: do what is due."""
+        if self.state.forward_already_ran:
+            self.masking.catch_up()
+            self._next_forward.disarm()
+        else:
+            self._take_up()
+
+    def mask_gradients(self) -> None:
+        """Mask gradients before the optimizer's step begins, and keep them whole for a method that looks at them."""
+        self._take_up()
+        if self.state.masked:
+            if self.state.observing:
+                self.masking.gradients.keep_whole()
+            self.masking.gradients.mask_again()
+
+    def stop(self) -> None:
+        """Remove all hooks of model and gradients, for good, and leave the weights as they are."""
+        self.masking.lift(keep="effective")
+        self.masking.gradients.forget_whole()
+        self.state.detach()
+        self._next_forward.disarm()
+        self._next_forward.release()
+
+    # What is due
+
+    def _scheduled_phase(self) -> Phase:
+        """Return the phase of the coming step."""
+        return self._method.schedule.phase_at(self.context.step, self.context.steps_per_epoch)
+
+    def expect_step(self) -> None:
+        """Find out what is due as the next step begins, and watch for that."""
+        method, context, gradients = self._method, self.context, self.masking.gradients
+        upcoming = self._scheduled_phase()
+        new = upcoming.index != context.phase.index
+        due = "phase" if new else "update" if method.updates_at(context, context.step) else None
+        self.state.expect_step(due, observing=method.observes_at(context, context.step))
+        gradients.forget_whole()
+        if due == "update" or (new and self._writes_weights(upcoming)):
+            gradients.watch()
+            self._next_forward.arm()
+            return
+        # Lifting a mask before the first gradient is soon enough, and in sparse phases gradients are hooked.
+        if self.state.forward_already_ran:
+            self._next_forward.arm()
+        else:
+            self._next_forward.disarm()
+        self._next_forward.release()
+        if not self.state.masked:
+            gradients.stop()
+
+    def _writes_weights(self, phase: Phase) -> bool:
+        """Return whether the model's weights change as this phase begins: by the method, or back to latent ones."""
+        return self.state.latent or self._method.writes_weights(phase)
+
+    def _take_up(self) -> None:
+        """Do what is due as a step begins. The method may refuse: it is then still due."""
+        due = self.state.due
+        if due is None:
+            return
+        self.ownership.check(f"step {self.context.step}")
+        if due == "update":
+            self._method.update(self.context)
+        else:
+            phase = self._scheduled_phase()
+            self._method.enter(self.context, phase)
+            self.context.phase = phase
+            self.leaks.restart()
+        self.state.take_up()
+        self._next_forward.disarm()
+        if due == "phase":
+            self._record(self.context.phase)
+            self._warn_of_unreported_twin()
+
+    def _take_up_after_forward(self) -> None:
+        """Take masks now, but leave the weights until backward is done: the forward pass has read them."""
+        phase = self._scheduled_phase()
+        if phase.kind == "dense":
+            if self.state.due == "update" or not self._writes_weights(phase):
+                self._take_up()  # else weights change before the optimizer's step
+            return
+        self.state.forward_already_ran = True
+        try:
+            self._take_up()
+        except Exception:
+            self.state.forward_already_ran = False
+            raise
+        self._next_forward.arm()  # the weights change then, or at the end of the step, whichever comes first
+        self._warn_of_late_start("at backward")
+
+    def _new_latent(self) -> LatentWeights:
+        method, context = self._method, self.context
+        return LatentWeights(
+            self.context.layers.weights,
+            self.context.optimizer,
+            self.state,
+            effective_weights=partial(method.effective_weights, context),
+            latent_gradient=None if method.straight_through else partial(method.latent_gradient, context),
+            after_step=partial(method.after_step, context),
+        )
+
+    def _record(self, phase: Phase) -> None:
+        kept = self.count_kept()
+        pruned = 1 - sum(kept.values()) / self.context.layers.size if kept else 0.0
+        self.history.append({"step": self.context.step, "phase": phase.name, "kind": phase.kind, "sparsity": pruned})
+
+    def count_kept(self) -> dict[str, int]:
+        """Count the weights that each layer keeps, and warn of layers that keep none or next to none."""
+        kept = {name: working.count_kept(mask) for name, mask in self.context.masks.items()}
+        if warning := checks.empty_layers(kept):
+            self.context.warn(warning)
+        if thin := checks.thin_layers(kept, self.context.layers, self.context.budgets):
+            topic = f"thin: {', '.join(thin)}"  # whatever their numbers
+            self.context.warn(checks.nearly_empty(thin, len(kept)), topic)
+        return kept
+
+    def _warn_of_unreported_twin(self) -> None:
+        twin = self.context.twin
+        if self.context.phase.final and self._method.keeps_best_twin() and twin and self.context.best_metric is None:
+            self.context.warn(
+                'twin="best": no metric was reported in a dense phase, so the twin is the last dense model, of step '
+                f"{twin.step:,}; call sparsifier.report_metric(accuracy) after each epoch of a dense phase, or set "
+                'twin="last"'
+            )
+
+    def _warn_of_late_start(self, moment: str) -> None:
+        self.context.warn(
+            f"the start of a phase was noticed only {moment}, after a forward pass with the weights of the phase "
+            "before: its first gradient is taken there. Forward passes that call no module, or call it with other "
+            "tensors (torch.func.functional_call), and CUDA graph replays are not noticed. Call "
+            "sparsifier.begin_step() at the top of each training step to make it exact"
+        )
+
+    # Hooks
+
+    def _on_forward(self) -> None:
+        """Begin a step, as its forward pass begins. One through functional_call has read other tensors: too late."""
+        if self.ownership.in_model():
+            self.begin_step()
+
+    def _on_backward(self) -> None:
+        """Do what is still due, as the first gradient of a step is there."""
+        if self.state.due:
+            self._take_up_after_forward()
+        self._next_forward.release()
+        self.state.enter_backward()
+
+    def before_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        self._next_forward.release()
+        self.ownership.check_next("optimizer.step()")
+        closure = has_closure(args, kwargs)
+        if self.state.due and not closure and self._writes_weights(self._scheduled_phase()):
+            self._warn_of_late_start("at optimizer.step()")  # with a closure the forward pass is yet to run
+        self._take_up()
+        observing, latent = self.state.observing, self.state.latent
+        if (observing or latent) and step_was_skipped(optimizer):
+            return
+        if (observing or latent) and closure:
+            why = (
+                "trains latent weights behind the model's and cannot let a closure compute with them" if latent
+                else "looks at gradients before the optimizer's step, and a closure has not computed them yet"
+            )  # fmt: skip
+            raise RuntimeError(
+                f"optimizer.step(closure): {self._method.name} {why}; call the closure yourself, then optimizer.step()"
+            )
+        if observing:
+            with torch.no_grad():
+                self._method.observe(self.context)
+        self.masking.before_step()
+
+    def after_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        if step_was_skipped(optimizer):
+            return
+        masking, context = self.masking, self.context
+        enforced = self.state.masked and not masking.keeps_zeros
+        masking.after_step(args, kwargs)
+        context.step += 1
+        self.expect_step()
+        if enforced:
+            context.warn(
+                f"{type(optimizer).__name__} is not known to keep zero weights at zero: masks are applied "
+                "again after every step (one more pass over weights and optimizer state)"
+            )
+        elif self.state.masked:  # else they were zeroed just now
+            self.leaks.after_step(masking.masks, self.context.step - 1, last=self.state.due == "phase")
