@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import digits, jpeg, jpeg_training, memory, overhead, pages, rivals, select, tables
 from tests import processes
+from tests.warned import SMALL_NETS
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -53,6 +54,7 @@ def test_select_writes_a_line_for_each_method(tmp_path, monkeypatch):
     assert page.count("| torch.kthvalue |") == 1
 
 
+@SMALL_NETS
 def test_overhead_writes_a_line_for_each_way_to_train(tmp_path):
     file = tmp_path / "overhead.jsonl"
     assert overhead.main(["--quick", "--results", str(file)]) == 0
