@@ -21,8 +21,8 @@ from acdc.flops.uses import forward_uses
 from acdc.measure import predict
 from acdc.methods.acdc import ACDC
 from acdc.methods.base import Base
-from acdc.recipes.findings import Finding, SettingError
-from acdc.recipes.schema import Recipe, naming_settings, read_pattern
+from acdc.recipes.findings import Finding, SettingError, naming_settings
+from acdc.recipes.schema import Recipe, read_pattern
 from acdc.sparsity.patterns import Unstructured
 
 # FLOPs a second of training on one core, in fp32. Two busy cores of an EPYC reach half of it, quiet ones of today more.
