@@ -1,7 +1,8 @@
 """What is wrong with a recipe, or may surprise in it, as data: each finding knows the setting that it is about."""
 
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -89,3 +90,28 @@ def show_setting(value: Any) -> str:
         return _SHORT.repr(list(value) if isinstance(value, tuple) else value)
     except ValueError:  # Python does not write out numbers of more than 4,300 digits
         return "a number of thousands of digits"
+
+
+@contextmanager
+def naming_settings() -> Iterator[None]:
+    """Give the arguments that methods and schedules complain about the names they have in a recipe."""
+    try:
+        yield
+    except SettingError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise as_setting(error) from None
+
+
+def as_setting(error: Exception) -> ArgumentError:
+    """Return a method's complaint under the name that a recipe has for its argument."""
+    if not isinstance(error, ArgumentError):
+        error = ArgumentError("", allowed=str(error))
+    root = error.argument.partition("[")[0].partition(".")[0]
+    if root == "method":  # a name that no method has
+        return error.about("method.name")
+    if root == "epochs":
+        return error.under("train")
+    if root in ("phases", "total", "steps_per_epoch", "compress", "decompress"):
+        return error.under("method", "schedule")
+    return error.under("method")

@@ -24,8 +24,8 @@ from acdc.errors import ArgumentError
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict
 from acdc.methods.acdc import ACDC
-from acdc.recipes.findings import Finding, SettingError
-from acdc.recipes.schema import Recipe, naming_settings, read_pattern
+from acdc.recipes.findings import Finding, SettingError, naming_settings
+from acdc.recipes.schema import Recipe, read_pattern
 from acdc.sparsity.patterns import Unstructured
 
 log = logging.getLogger("acdc")

@@ -6,15 +6,14 @@ instead of a message. Nothing here imports torch before a method is built.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from acdc import methods
 from acdc.errors import ArgumentError, did_you_mean, fold, suggest
-from acdc.recipes.findings import SettingError
+from acdc.recipes.findings import SettingError, naming_settings
 from acdc.schedule import Schedule
 from acdc.typed_data import Limits
 
@@ -289,46 +288,6 @@ class Recipe:
                 how = "; ".join(filter(None, (error.instead, "--set method.sparsity= leaves it out")))
                 raise type(error)(error.argument, received=error.received, allowed=error.allowed, instead=how) from None
             raise
-
-
-# What methods and schedules complain about
-
-
-@contextmanager
-def naming_settings() -> Iterator[None]:
-    """Give the arguments that methods and schedules complain about the names they have in a recipe."""
-    try:
-        yield
-    except SettingError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise as_setting(error) from None
-
-
-def as_setting(error: Exception) -> ArgumentError:
-    """Return a method's complaint under the name that a recipe has for its argument."""
-    if not isinstance(error, ArgumentError):
-        error = _from_text(error)
-    root = error.argument.partition("[")[0].partition(".")[0]
-    if root == "method":  # a name that no method has
-        return error.about("method.name")
-    if root == "epochs":
-        return error.under("train")
-    if root in ("phases", "total", "steps_per_epoch", "compress", "decompress"):
-        return error.under("method", "schedule")
-    return error.under("method")
-
-
-class _TextError(ArgumentError):
-    def __str__(self) -> str:
-        return "; ".join(filter(None, (f"{self.argument}{self.allowed}", self.instead)))
-
-
-def _from_text(error: Exception) -> ArgumentError:
-    """Read the argument off an error that has no fields yet. Goes once methods and criteria raise ArgumentError."""
-    if found := re.match(r"(\w+)(=|\[|\.| is not set| gives )", str(error)):
-        return _TextError(found[1], allowed=str(error)[found.end(1) :])
-    return ArgumentError("", allowed=str(error))
 
 
 def _whole_cycles(lengths: Mapping[str, Any], epochs: int) -> str:

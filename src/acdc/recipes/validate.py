@@ -10,13 +10,12 @@ from typing import Any, get_type_hints
 
 from acdc import data, methods, models
 from acdc.errors import ArgumentError, did_you_mean
-from acdc.recipes.findings import Finding, SettingError
+from acdc.recipes.findings import Finding, SettingError, naming_settings
 from acdc.recipes.fit import ImageFacts, check_fit
 from acdc.recipes.load import convert
 from acdc.recipes.schema import (
     Recipe,
     limits_of,
-    naming_settings,
     read_pattern,
     setting_names,
     tables,

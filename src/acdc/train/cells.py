@@ -16,8 +16,8 @@ from acdc.errors import Problems, did_you_mean
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict
 from acdc.recipes import load
-from acdc.recipes.findings import Finding, RecipeError
-from acdc.recipes.schema import Recipe, naming_settings, read_pattern
+from acdc.recipes.findings import Finding, RecipeError, naming_settings
+from acdc.recipes.schema import Recipe, read_pattern
 from acdc.runs.records import CellRecord
 from acdc.train.loading import DataFacts, read_facts
 from acdc.train.prepare import plan_stages
