@@ -10,7 +10,7 @@ from acdc import formatting as fmt
 from acdc.report import facts
 from acdc.report.facts import Model
 from acdc.report.groups import Group, settings_of
-from acdc.report.model_pairs import caveat
+from acdc.report.pair_agreement import caveat
 from acdc.report.standings import Spread, Standing, reference_epochs
 from acdc.report.tables import Table, flatten, or_dash
 

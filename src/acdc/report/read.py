@@ -9,8 +9,8 @@ from acdc import io
 from acdc.measure.dynamics import PhaseEnd
 from acdc.recipes import load
 from acdc.recipes.schema import Recipe
-from acdc.report import model_pairs
-from acdc.report.model_pairs import Pair
+from acdc.report import pair_agreement
+from acdc.report.pair_agreement import Pair
 from acdc.runs import json_files
 from acdc.runs.folder import ComparisonFolder, RunFolder
 from acdc.runs.predictions import Kept
@@ -151,12 +151,12 @@ def read(folder: Path) -> Run:
             f"“{last.run}”. Numbers are of the last epoch measured.",
         )
     damaged = _damaged_models(folder, result, notes)
-    kept = model_pairs.usable_predictions(folder, notes, damaged)
-    pairs, classes = model_pairs.from_predictions(kept, config.data.test, notes), None
+    kept = pair_agreement.usable_predictions(folder, notes, damaged)
+    pairs, classes = pair_agreement.from_predictions(kept, config.data.test, notes), None
     if not RunFolder(folder).predictions.is_file():
         measured = json_files.read(AgreementFile, RunFolder(folder).agreement) or AgreementFile()
-        pairs, classes = model_pairs.from_comparisons(measured)
-        if not pairs and result is not None and model_pairs.has_pair(result):
+        pairs, classes = pair_agreement.from_comparisons(measured)
+        if not pairs and result is not None and pair_agreement.has_pair(result):
             notes.append("predictions.safetensors is missing: agreement between the models is not shown.")
     classes = next((one.classes for one in kept.values()), classes)
     if classes is None and ends:

@@ -7,7 +7,7 @@ from typing import Any
 from acdc import formatting as fmt
 from acdc.report import facts
 from acdc.report.facts import Model
-from acdc.report.model_pairs import Pair, caveat
+from acdc.report.pair_agreement import Pair, caveat
 from acdc.report.read import Run
 
 
