@@ -30,7 +30,7 @@ def import_function(argument: str, path: str) -> Callable[..., Any]:
     check_import_path(argument, path)
     module_name, _, function_name = path.partition(":")
     try:
-        found: Any = import_module(module_name)
+        value: Any = import_module(module_name)
     except Exception as error:  # a module's own code may raise anything
         raise ArgumentError(
             argument,
@@ -40,23 +40,23 @@ def import_function(argument: str, path: str) -> Callable[..., Any]:
             f'python -c "import {module_name}" says where it fails',
         ) from error
     for part in function_name.split("."):
-        if not hasattr(found, part):
-            known = [name for name in dir(found) if not name.startswith("_")]
+        if not hasattr(value, part):
+            known = [name for name in dir(value) if not name.startswith("_")]
             raise ArgumentError(
                 argument,
                 received=path,
                 allowed=f"{module_name} has no {function_name}{did_you_mean(part, known)}",
                 instead="name a function or class of it after the colon",
             )
-        found = getattr(found, part)
-    if not callable(found):
+        value = getattr(value, part)
+    if not callable(value):
         raise ArgumentError(
             argument,
             received=path,
-            allowed=f"expected a function or a class, and it is of type {type(found).__name__}",
+            allowed=f"expected a function or a class, and it is of type {type(value).__name__}",
             instead="name what builds it after the colon",
         )
-    return found
+    return value
 
 
 def call(argument: str, path: str, *, offered: Mapping[str, Any], options: Mapping[str, Any]) -> Any:

@@ -51,13 +51,13 @@ def add_to(verbs: Any) -> None:
     options.add_place(parser)
     listed = "from acdc ls methods, dense too (default %(default)s)"
     parser.add_argument("--methods", default=DEFAULT, metavar="A,B", help=listed)
-    said = "a method with settings of its own, under a name of its own; repeatable"
-    parser.add_argument("--variant", action="append", default=[], metavar="NAME=METHOD:a=X,b.c=Y", help=said)
+    variant = "a method with settings of its own, under a name of its own; repeatable"
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME=METHOD:a=X,b.c=Y", help=variant)
     parser.add_argument("--sparsities", default="0.9", metavar="S,S", help="default %(default)s")
     parser.add_argument("--equal", default="epochs", choices=("epochs", "flops"), help="default %(default)s")
     parser.add_argument("--like", default="acdc", metavar="METHOD", help="with --equal flops: whose cost all get")
     parser.add_argument("--jobs", default="1", metavar="N", help="runs at the same time (default 1)")
-    parser.add_argument("--out", metavar="DIR", help="made, or gone on with (default runs/compare-RECIPE)")
+    parser.add_argument("--out", metavar="DIR", help="a new folder, or one to resume (default runs/compare-RECIPE)")
     parser.set_defaults(verb=run)
 
 

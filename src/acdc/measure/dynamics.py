@@ -150,7 +150,7 @@ def nonzeros(layers: Layers) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class ModelCounts:
-    """What is zero in a model as it stands, and what a forward pass costs in theory."""
+    """The zeros of a model as it stands, and the theoretical cost of a forward pass."""
 
     size: int  # prunable weights
     zeros: int

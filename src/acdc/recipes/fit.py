@@ -36,7 +36,7 @@ _DAY = 24 * 3600.0
 
 
 class ImageFacts(Protocol):
-    """What a recipe is checked against."""
+    """The facts of the data that a recipe is checked against."""
 
     @property
     def train(self) -> int:

@@ -8,6 +8,7 @@ from typing import TypeVar
 from acdc import io
 from acdc.measure.dynamics import PhaseEnd
 from acdc.recipes import load
+from acdc.recipes.findings import RecipeError
 from acdc.recipes.schema import Recipe
 from acdc.report import pair_agreement
 from acdc.report.pair_agreement import Pair
@@ -65,7 +66,7 @@ class Run:
 
     @property
     def data_name(self) -> str:
-        """What the data are called."""
+        """Return the name of the data."""
         return self.config.data_name or "?"
 
     @property
@@ -231,8 +232,8 @@ def _intact(lines: json_files.Lines[T], path: Path, notes: list[str]) -> list[T]
 def _recipe(config: RunConfig, notes: list[str]) -> Recipe | None:
     try:
         return load.from_dict(config.recipe.settings)
-    except ValueError as error:
-        why = " ".join(str(error).split()) or type(error).__name__
+    except RecipeError as error:
+        why = f"{error.source}: {'; '.join(error.problems)}"
         notes.append(
             f"This version of acdc cannot read all settings of the run ({why}): the paper’s values are not shown "
             "beside it."

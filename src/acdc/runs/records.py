@@ -138,7 +138,7 @@ class RecipeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What was run, and on what. `settings` is all of the file, also what only people read."""
+    """The run as it began, and its machine. `settings` is all of the file, also what only people read."""
 
     recipe: RecipeSettings
     method: MethodSettings | None = None
@@ -167,7 +167,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LogNames:
-    """What each service that logs a run calls it."""
+    """The name that each service that logs a run has for it."""
 
     names: Mapping[str, str] = whole()
 
@@ -201,7 +201,7 @@ class ModelName:
 
 @dataclass(frozen=True, kw_only=True)
 class AgreementRow:
-    """How far two models agree on the test images; see measure/agreement."""
+    """The agreement of two models on the test images; see measure/agreement."""
 
     a: ModelName
     b: ModelName

@@ -41,7 +41,7 @@ _PARAMETRIZATIONS = {"_WeightNorm": "weight_norm", "_SpectralNorm": "spectral_no
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """How a layer computes one of its tensors: from which parameters, by what, and how to make it a parameter again."""
+    """A tensor that a layer computes: from which parameters, by what, and how to make it a parameter again."""
 
     tensor: str
     sources: tuple[nn.Parameter, ...]

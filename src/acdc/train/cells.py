@@ -76,7 +76,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """What is compared, before it is known to make sense."""
+    """The request for a comparison, before it is known to make sense."""
 
     recipe: str
     settings: Sequence[str]  # for all

@@ -111,7 +111,7 @@ def compiled(model: nn.Module, execution: Execution) -> Any:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an epoch has come, for whoever watches."""
+    """The progress of an epoch, for whoever watches."""
 
     run: str
     epoch: int
@@ -132,7 +132,7 @@ class Loaders:
 
 @dataclass(kw_only=True)
 class Setting:
-    """Where a run happens, and who looks on: nothing that changes what it computes."""
+    """The place where stages run, and who looks on: nothing that changes what they compute."""
 
     device: torch.device
     execution: Execution

@@ -101,16 +101,16 @@ def _stages(
         for row in stage.run():
             on_rank_zero(partial(_tell, row, stage, setting, out, console))
         result = _finish(stage)
-        made: dict[str, predictions.Made] = {}
+        kept: dict[str, predictions.Made] = {}
         for title, file, weights in _recalibrated(_models(stage, result), stage, data, setting):
             masks = result.masks if result and file == SPARSE else {}
-            outcome, said = _measured(title, file, weights, stage, data, setting, uses, masks)
+            outcome, logits = _measured(title, file, weights, stage, data, setting, uses, masks)
             on_rank_zero(partial(write_safetensors, {out / file: weights}))
-            if said is not None:
-                made[Path(file).stem] = predictions.Made(said, tuple(data.loaders.test.unread))
+            if logits is not None:
+                kept[Path(file).stem] = predictions.Made(logits, tuple(data.loaders.test.unread))
             yield outcome
-        if made:
-            on_rank_zero(partial(predictions.add, out, made))
+        if kept:
+            on_rank_zero(partial(predictions.add, out, kept))
         if result:
             on_rank_zero(partial(write_safetensors, {RunFolder(out).masks: result.masks}))
 
@@ -203,7 +203,7 @@ def _measured(
     few = setting.world.size == 1 and data.loaders.test.samples * data.classes <= _FEW
     logits: list[torch.Tensor] | None = [] if few else None
     score = evaluate(model, data.loaders.test, stage.recipe, setting, logits)
-    found = count_model(model, uses)
+    counts = count_model(model, uses)
     norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
     final = file in (BASELINE, SPARSE, FINETUNED)
     best = stage.best if final else stage.best_twin if file == DENSE else None
@@ -212,13 +212,13 @@ def _measured(
         file=file,
         test_accuracy=score.accuracy,
         test_loss=score.loss,
-        sparsity=found.sparsity,
-        reported_sparsity=found.zeros / (found.size + norms),
-        flops=found.flops,
-        dense_flops=found.dense_flops,
-        flops_ratio=found.flops / found.dense_flops,
+        sparsity=counts.sparsity,
+        reported_sparsity=counts.zeros / (counts.size + norms),
+        flops=counts.flops,
+        dense_flops=counts.dense_flops,
+        flops_ratio=counts.flops / counts.dense_flops,
         test_images=score.samples,
-        mask_sparsity=sum(int((~mask).sum()) for mask in masks.values()) / found.size if masks else None,
+        mask_sparsity=sum(int((~mask).sum()) for mask in masks.values()) / counts.size if masks else None,
         best=BestEpoch(**best) if best else None,
     )
     return outcome, torch.cat(logits).cpu() if logits else None

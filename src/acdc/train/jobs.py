@@ -68,7 +68,7 @@ def make_folder(recipe: Recipe, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """How several runs ended."""
+    """The end of several runs."""
 
     code: int  # 0 if all ended well
     stopped: bool  # by a signal, with jobs left

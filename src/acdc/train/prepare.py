@@ -31,7 +31,7 @@ _STAND_IN = DataFacts(train=1, test=1, shape=(3, 32, 32), classes=10)  # to chec
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Where a run happens and who watches it: nothing that changes what it computes."""
+    """The place where a run happens and who watches it: nothing that changes what it computes."""
 
     device: torch.device
     why_device: str = ""

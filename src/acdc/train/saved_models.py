@@ -117,7 +117,7 @@ def data_difference(run: Path, data: LoadedData) -> str | None:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one saved model does on the test images."""
+    """The score and the size of one saved model."""
 
     file: str
     score: Score

@@ -80,7 +80,7 @@ def css_variables(theme: dict[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """How a group is drawn."""
+    """The colour, dash and mark of a group."""
 
     colour: str
     mark: str
