@@ -1,30 +1,21 @@
 """acdc compare: how far two models agree on the test images, from what the runs kept or by running them again."""
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from acdc.cli import options
 from acdc.cli.output import fp32_note, show_table
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
 from acdc.io import write_json
-from acdc.measure.agreement import Agreement, AgreementCounter
-from acdc.train import model_pairs, saved_models
-from acdc.train.experiment import reproducible
+from acdc.train import model_pairs
 from acdc.train.launch import describe_images
-from acdc.train.loading import LoadedData
-from acdc.train.model_pairs import SavedModel
+from acdc.train.model_pairs import PairAgreement
 from acdc.train.precision import with_supported_precision
 from acdc.train.prepare import RunOptions
-from acdc.train.step import autocast
-
-_BATCH = 1000  # of predictions that were kept
 
 
 def add_to(verbs: Any) -> None:
@@ -45,123 +36,45 @@ def add_to(verbs: Any) -> None:
     parser.set_defaults(verb=run)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Compared:
-    a: SavedModel
-    b: SavedModel
-    source: str
-    agreement: Agreement
-
-
 def run(args: argparse.Namespace) -> int:
     device, why = options.read_device(args.device)
-    place = RunOptions(device=device, root=args.data, workers=options.read_workers(args.workers))
-    compared = model_pairs.find_pairs(args.a, args.b)
-    for a, b in compared:
+    run_options = RunOptions(device=device, root=args.data, workers=options.read_workers(args.workers))
+    pairs = model_pairs.find_pairs(args.a, args.b)
+    for a, b in pairs:
         model_pairs.refuse_other_data(a, b)
-    kept = all(model.kept for pair in compared for model in pair)
+    data, missing = model_pairs.load_test_images(pairs, run_options)
     try:
-        problem, missing = _problem(compared[0][0], place, kept=kept)
-    except UsageError as error:
-        notes = dict.fromkeys(model.note for pair in compared for model in pair if model.note and not model.kept)
-        raise UsageError([*error.problems, *notes]) from None
-    try:
-        if problem:
-            model_pairs.refuse_changed_data(compared, problem)
-            if not kept:
+        if data:
+            model_pairs.refuse_changed_data(pairs, data)
+            if not model_pairs.all_kept(pairs):
                 print(f"device: {device.type} ({why})")
-                again = [model.recipe for pair in compared for model in pair if not model.kept]
+                again = [model.recipe for pair in pairs for model in pair if not model.kept]
                 changed = [recipe for recipe in again if with_supported_precision(recipe, device) is not recipe]
                 for text in dict.fromkeys(map(fp32_note, changed)):
                     print(text)
-        done = [_compare(a, b, problem, device) for a, b in compared]
+        agreements = [model_pairs.compare_pair(a, b, data, device) for a, b in pairs]
     except (ValueError, BadImagesError) as error:
         raise UsageError([str(error)]) from None
     finally:
-        if problem:
-            problem.close()
-    _show(done)
-    for note in _notes(done):
+        if data:
+            data.close()
+    _show(agreements)
+    for note in _notes(agreements):
         print(note)
     if missing:
         print(f"without labels, so nobody is right or wrong: {missing}")
     if args.json:
-        _write(Path(args.json), done)
+        _write(Path(args.json), agreements)
     return 0
-
-
-# Comparing
-
-
-def _problem(model: SavedModel, place: RunOptions, *, kept: bool) -> tuple[LoadedData | None, str | None]:
-    """The test images; or, where predictions were kept and will do, why there are none."""
-    try:
-        return saved_models.load_run_data(model.where, model.recipe, place), None
-    except UsageError as error:
-        if kept and place.root is None:
-            return None, str(error)
-        raise
-
-
-def _compare(a: SavedModel, b: SavedModel, problem: LoadedData | None, device: torch.device) -> Compared:
-    counter, start = AgreementCounter(), 0
-    with reproducible(a.recipe, device), torch.no_grad():
-        answers = [_answers(model, problem, device) for model in (a, b)]
-        for images, labels, count in _batches(a, b, problem):
-            logits_a, logits_b = (answer(images, slice(start, start + count)) for answer in answers)
-            counter.add(logits_a, logits_b.to(logits_a.device), labels)
-            start += count
-    sources = {"kept predictions" if model.kept else "run again" for model in (a, b)}
-    return Compared(a=a, b=b, source=" and ".join(sorted(sources)), agreement=counter.result())
-
-
-def _batches(
-    a: SavedModel, b: SavedModel, problem: LoadedData | None
-) -> Iterator[tuple[Tensor | None, Tensor | None, int]]:
-    """Images, labels and how many, of the test images that both could judge, in their order. Without data there are
-    neither, and images only where a model is run."""
-    if a.kept and b.kept:
-        whole = problem.loaders.test.labels if problem else None
-        judged = torch.ones(a.test, dtype=torch.bool)
-        judged[list(a.kept.unread)] = False
-        for places in judged.nonzero().flatten().split(_BATCH):
-            yield None, None if whole is None else whole[places.to(whole.device)], len(places)
-        return
-    assert problem is not None, "without data there are kept predictions"
-    test = problem.loaders.test
-    for number, (images, labels) in enumerate(test.batches(0), 1):
-        model_pairs.refuse_other_images((a, b), problem, number * test.batch_size)
-        if len(labels):  # some of it could be read
-            yield images, labels, len(labels)
-
-
-def _answers(model: SavedModel, problem: LoadedData | None, device: torch.device) -> Callable[[Any, slice], Tensor]:
-    """Logits of some of the test images that could be read, by their rows."""
-    if model.kept:
-        logits = model.kept.logits()
-        return lambda images, rows: logits[rows]
-    assert problem is not None, "without data there are kept predictions"
-    network, precision = (
-        problem.new_model(model.recipe).to(device),
-        with_supported_precision(model.recipe, device).train.precision,
-    )
-    saved_models.load_weights(network, model.file)
-    network.eval()
-
-    def answer(images: Tensor, rows: slice) -> Tensor:
-        with autocast(precision, device):
-            return network(images)
-
-    return answer
 
 
 # What is shown
 
 
-def _show(done: Sequence[Compared]) -> None:
-    models = [model for one in done for model in (one.a, one.b)]
+def _show(agreements: Sequence[PairAgreement]) -> None:
+    models = [model for one in agreements for model in (one.a, one.b)]
     runs, names, rows = dict.fromkeys(model.where for model in models), model_pairs.labels(models), []
-    for one in done:
+    for one in agreements:
         found = one.agreement
         known = (found.accuracy_a, found.accuracy_b, found.both_right, found.only_a_right, found.only_b_right)
         rows.append(
@@ -174,12 +87,12 @@ def _show(done: Sequence[Compared]) -> None:
             ]
         )
     header = ["A", "B", "agree", "A to B", "B to A", "A right", "B right", "both", "only A", "only B"]
-    sources, images = sorted({one.source for one in done}), done[0].a.test
-    judged = describe_images(images, images - done[0].agreement.samples, "test images")
+    sources, images = sorted({one.source for one in agreements}), agreements[0].a.test
+    judged = describe_images(images, images - agreements[0].agreement.samples, "test images")
     title = f"{', '.join(map(str, runs))}: answers on {judged} ({', '.join(sources)})"
     show_table(title, header, rows, text=2)
     print("agree: the same top-1 class; A to B: cross-entropy −Σ softmax(A) · log softmax(B), in nats")
-    for one in done:
+    for one in agreements:
         a, b = names[one.a.file], names[one.b.file]
         if one.agreement.top1 == 1:
             print(f"{a} and {b} name the same class for every image")
@@ -192,14 +105,17 @@ def _most(flips: Mapping[int, int]) -> str:
     return ", ".join(f"{index} ({flips[index]:,} image{'s' if flips[index] > 1 else ''})" for index in order)
 
 
-def _notes(done: Sequence[Compared]) -> list[str]:
+def _notes(agreements: Sequence[PairAgreement]) -> list[str]:
     notes = [
-        note for one in done for note in (model_pairs.other_training(one.a, one.b), one.a.note, one.b.note) if note
+        note
+        for one in agreements
+        for note in (model_pairs.other_training(one.a, one.b), one.a.note, one.b.note)
+        if note
     ]
     return list(dict.fromkeys(notes))
 
 
-def _write(path: Path, done: Sequence[Compared]) -> None:
+def _write(path: Path, agreements: Sequence[PairAgreement]) -> None:
     rows = [
         {
             **{
@@ -211,10 +127,10 @@ def _write(path: Path, done: Sequence[Compared]) -> None:
             "test_images": one.a.test,
             **asdict(one.agreement),
         }
-        for one in done
+        for one in agreements
     ]
     try:
-        write_json(path, {"comparisons": rows, "notes": _notes(done)})
+        write_json(path, {"comparisons": rows, "notes": _notes(agreements)})
     except OSError as error:
         raise UsageError([f"--json {path}: {error.strerror}; type another file"]) from None
     print(f"written: {path}")

@@ -1,18 +1,26 @@
-"""Pair up saved models to compare: look up what was typed, and refuse models that did not see the same images."""
+"""Compare saved models in pairs: look up what was typed, refuse models that did not see the same images, and count."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from acdc.errors import UsageError
+from acdc.measure.agreement import Agreement, AgreementCounter
 from acdc.recipes.schema import Recipe
 from acdc.runs import predictions
 from acdc.runs.folder import RunFolder
 from acdc.runs.predictions import Kept, Source
 from acdc.train import saved_models
+from acdc.train.experiment import reproducible
 from acdc.train.loading import LoadedData
+from acdc.train.precision import autocast, with_supported_precision
+from acdc.train.prepare import RunOptions
 
+_BATCH = 1000  # of predictions that were kept
 _FIRST = ("sparse", "baseline")  # what a run stands for, where it holds several models
 _TWINS = ("dense", "finetuned", "baseline")  # what its sparse model is compared with
 _TRAINING = ("crop", "flip", "validation", "corrupt", "corrupt_kind")  # what data.* changes of the training images
@@ -32,6 +40,16 @@ class SavedModel:
 
     def __str__(self) -> str:
         return f"{self.where.absolute().name}/{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairAgreement:
+    """The agreement of two models, and where their answers came from."""
+
+    a: SavedModel
+    b: SavedModel
+    source: str
+    agreement: Agreement
 
 
 def find_pairs(first: str, second: str | None) -> list[tuple[SavedModel, SavedModel]]:
@@ -182,3 +200,78 @@ def refuse_other_images(models: Iterable[SavedModel], data: LoadedData, seen: in
                 f"then: {predictions.without(then)}; now: {predictions.without(now)}); to run it again, remove "
                 f"{RunFolder(model.where).predictions}"
             )
+
+
+# Comparing
+
+
+def load_test_images(
+    pairs: Sequence[tuple[SavedModel, SavedModel]], options: RunOptions
+) -> tuple[LoadedData | None, str | None]:
+    """Load the test images; or return why there are none, where kept predictions stand for all the models."""
+    model = pairs[0][0]
+    try:
+        return saved_models.load_run_data(model.where, model.recipe, options), None
+    except UsageError as error:
+        if all_kept(pairs) and options.root is None:
+            return None, str(error)
+        notes = dict.fromkeys(model.note for pair in pairs for model in pair if model.note and not model.kept)
+        raise UsageError([*error.problems, *notes]) from None
+
+
+def all_kept(pairs: Sequence[tuple[SavedModel, SavedModel]]) -> bool:
+    """True if no model has to be run."""
+    return all(model.kept for pair in pairs for model in pair)
+
+
+def compare_pair(a: SavedModel, b: SavedModel, data: LoadedData | None, device: torch.device) -> PairAgreement:
+    """Compare the answers of two models on the test images that both could judge."""
+    counter, start = AgreementCounter(), 0
+    with reproducible(a.recipe, device), torch.no_grad():
+        answers = [_answers(model, data, device) for model in (a, b)]
+        for images, labels, count in _batches(a, b, data):
+            logits_a, logits_b = (answer(images, slice(start, start + count)) for answer in answers)
+            counter.add(logits_a, logits_b.to(logits_a.device), labels)
+            start += count
+    sources = {"kept predictions" if model.kept else "run again" for model in (a, b)}
+    return PairAgreement(a=a, b=b, source=" and ".join(sorted(sources)), agreement=counter.result())
+
+
+def _batches(
+    a: SavedModel, b: SavedModel, data: LoadedData | None
+) -> Iterator[tuple[Tensor | None, Tensor | None, int]]:
+    """Yield images, labels and how many, of the test images that both could judge, in their order.
+
+    Without data there are neither, and images only where a model is run.
+    """
+    if a.kept and b.kept:
+        whole = data.loaders.test.labels if data else None
+        judged = torch.ones(a.test, dtype=torch.bool)
+        judged[list(a.kept.unread)] = False
+        for places in judged.nonzero().flatten().split(_BATCH):
+            yield None, None if whole is None else whole[places.to(whole.device)], len(places)
+        return
+    assert data is not None, "without data there are kept predictions"
+    test = data.loaders.test
+    for number, (images, labels) in enumerate(test.batches(0), 1):
+        refuse_other_images((a, b), data, number * test.batch_size)
+        if len(labels):  # some of it could be read
+            yield images, labels, len(labels)
+
+
+def _answers(model: SavedModel, data: LoadedData | None, device: torch.device) -> Callable[[Any, slice], Tensor]:
+    """Return a function from images, and their rows among those that could be read, to the model's logits."""
+    if model.kept:
+        logits = model.kept.logits()
+        return lambda images, rows: logits[rows]
+    assert data is not None, "without data there are kept predictions"
+    network = data.new_model(model.recipe).to(device)
+    precision = with_supported_precision(model.recipe, device).train.precision
+    saved_models.load_weights(network, model.file)
+    network.eval()
+
+    def answer(images: Tensor, rows: slice) -> Tensor:
+        with autocast(precision, device):
+            return network(images)
+
+    return answer
