@@ -147,10 +147,6 @@ def test_runs_of_the_same_name_are_told_apart_by_their_place(
     assert f"{trained}/sparse and {other}/dense differ most in class" in capsys.readouterr().out
 
 
-def test_classes_are_counted_in_words() -> None:
-    assert compare._most({0: 0, 1: 1, 2: 1200, 3: 0}) == "2 (1,200 images), 1 (1 image)"
-
-
 def test_models_that_learned_from_other_labels_are_compared_and_it_is_said(
     trained: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from acdc.measure.agreement import AgreementCounter, agreement
+from acdc.measure.agreement import AgreementCounter, agreement, describe_flips
 
 
 def of_probabilities(*rows: list[float]) -> Tensor:
@@ -104,3 +104,7 @@ def test_nothing_and_unlike_batches_are_refused() -> None:
         counter.add(A, B, torch.zeros(4).long())
     with pytest.raises(ValueError, match="batches differ"):
         counter.add(A[:, :2], B[:, :2])
+
+
+def test_classes_are_counted_in_words() -> None:
+    assert describe_flips({0: 0, 1: 1, 2: 1200, 3: 0}) == "2 (1,200 images), 1 (1 image)"

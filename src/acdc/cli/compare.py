@@ -1,7 +1,7 @@
 """acdc compare: how far two models agree on the test images, from what the runs kept or by running them again."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from acdc.cli.output import fp32_note, show_table
 from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
 from acdc.io import write_json
+from acdc.measure.agreement import describe_flips
 from acdc.train import model_pairs
 from acdc.train.launch import describe_images
 from acdc.train.model_pairs import PairAgreement
@@ -97,12 +98,7 @@ def _show(agreements: Sequence[PairAgreement]) -> None:
         if one.agreement.top1 == 1:
             print(f"{a} and {b} name the same class for every image")
         elif one.agreement.flips:
-            print(f"{a} and {b} differ most in class {_most(one.agreement.flips)}")
-
-
-def _most(flips: Mapping[int, int]) -> str:
-    order = sorted((index for index in flips if flips[index]), key=lambda index: -flips[index])[:3]
-    return ", ".join(f"{index} ({flips[index]:,} image{'s' if flips[index] > 1 else ''})" for index in order)
+            print(f"{a} and {b} differ most in class {describe_flips(one.agreement.flips)}")
 
 
 def _notes(agreements: Sequence[PairAgreement]) -> list[str]:

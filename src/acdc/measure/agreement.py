@@ -142,3 +142,9 @@ class AgreementCounter:
             allowed = "batches differ in their number of classes, or only some have labels"
             raise ArgumentError("logits", allowed=allowed, instead="add like to like")
         self._classes, self._labelled = a.shape[1], labels is not None
+
+
+def describe_flips(flips: Mapping[int, int]) -> str:
+    """Return the three classes that two models differ in most, with how many images each: "3 (12 images), 5 (…)"."""
+    order = sorted((index for index in flips if flips[index]), key=lambda index: -flips[index])[:3]
+    return ", ".join(f"{index} ({flips[index]:,} image{'s' if flips[index] > 1 else ''})" for index in order)
