@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from acdc.data import own_name
 from acdc.io import write_safetensors
 from acdc.report import tables
 from acdc.report.read import ReportError, expand, read
@@ -147,7 +148,7 @@ def test_a_model_that_another_tool_wrote_is_not_called_damaged(run: Path) -> Non
 )
 def test_a_folder_of_images_is_called_by_its_own_name(tmp_path: Path, name: str, classes: int, shown: str) -> None:
     run = make_run(tmp_path / "run", data=name, classes=classes)
-    change_config(run, root="/data/flowers")
+    change_config(run, dataset=own_name(name, "/data/flowers", classes=classes))
     assert read(run).data_name == shown
     path, _ = make([run])
     assert f"<h1>digits_net on {shown}: 90" in path.read_text()

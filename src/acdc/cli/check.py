@@ -71,7 +71,7 @@ def _introduce(prepared: PreparedRun) -> None:
     recipe, facts, method = prepared.recipe, prepared.facts, prepared.method
     assumed = " (as published; not found here)" if facts.missing else ""
     print(f"{recipe.name}: {recipe.about}" if recipe.about else recipe.name)
-    print(f"data: {own_name(recipe.data.name, prepared.options.root)}, {facts}{assumed}")
+    print(f"data: {own_name(recipe.data.name, prepared.options.root, classes=facts.classes)}, {facts}{assumed}")
     print(f"model: {recipe.model.name}, {sum(p.numel() for p in prepared.skeleton.parameters()):,} parameters")
     if method and prepared.layers:
         print("\n".join(describe_layers(method, prepared.layers)))

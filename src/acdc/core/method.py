@@ -58,6 +58,7 @@ class Method(ABC):
     straight_through: ClassVar[bool] = True  # latent weights take the effective weights' gradient as it is
     on_host: ClassVar[tuple[str, ...]] = ()  # keys of context.memory that stay on the CPU, wherever the model is
     by_layer: ClassVar[tuple[str, ...]] = ()  # keys of context.memory that hold a number for each weight, by layer
+    recomputed: ClassVar[tuple[str, ...]] = ()  # those of them that a state dict may lack: they are computed again
     needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
     alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
     averages: ClassVar[bool] = True  # whether the average of compressed weights, masked, is compressed as well

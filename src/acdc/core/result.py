@@ -15,6 +15,10 @@ from acdc.core.hooks import plain_model, plain_optimizer
 from acdc.errors import ArgumentError
 from acdc.io import safetensors_details, verify_safetensors, write_safetensors
 
+SPARSE = "sparse.safetensors"
+DENSE = "dense.safetensors"  # the dense twin
+MASKS = "masks.safetensors"
+
 StateDict = dict[str, Any]
 
 
@@ -89,21 +93,21 @@ class Result:
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        parts = {"sparse": self.sparse, "dense": self.dense, "masks": self.masks}
-        existing = [f"{name}.safetensors" for name in parts if (folder / f"{name}.safetensors").exists()]
+        parts = {SPARSE: self.sparse, DENSE: self.dense, MASKS: self.masks}
+        existing = [name for name in parts if (folder / name).exists()]
         if existing:
             raise FileExistsError(f"{folder} already holds {', '.join(existing)}; give Result.save a new folder")
         details = {"total_steps": self.total_steps, "dense_step": self.dense_step}
-        files = {folder / f"{name}.safetensors": part for name, part in parts.items() if part is not None}
+        files = {folder / name: part for name, part in parts.items() if part is not None}
         write_safetensors(files, details)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Result":
         """Read what `save` has written, onto the CPU. Files that changed since raise an IntegrityError."""
         folder = Path(folder)
-        sparse, details = _read(folder / "sparse.safetensors")
-        masks, _ = _read(folder / "masks.safetensors")
-        dense, _ = _read(folder / "dense.safetensors") if details["dense_step"] is not None else (None, {})
+        sparse, details = _read(folder / SPARSE)
+        masks, _ = _read(folder / MASKS)
+        dense, _ = _read(folder / DENSE) if details["dense_step"] is not None else (None, {})
         return cls(
             sparse=sparse,
             dense=dense,

@@ -102,7 +102,8 @@ def check_fit(
         check_tensors(state["shadow"], weights, "sparsifier.shadow")
     computed = state["shadow"] is not None  # the model's weights are computed from all of these
     for key in method.by_layer:
-        check_tensors(state["memory"].get(key, {}), weights, f"sparsifier.memory.{key}", some=not computed)
+        some = not computed or key in method.recomputed
+        check_tensors(state["memory"].get(key, {}), weights, f"sparsifier.memory.{key}", some=some)
     tensors = model.state_dict()
     if (twin := state["twin"]) is not None:
         check_tensors(twin["model"], tensors, "sparsifier.twin.model")

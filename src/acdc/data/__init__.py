@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from acdc.data.images import ImageData
 
 
+IMAGENET_CLASSES = 1000
 IMAGE_SIZE = 224  # pixels on each side at which images of a folder are seen, unless data.size says otherwise
 
 
@@ -111,9 +112,10 @@ def option_types(name: str) -> dict[str, Any] | None:
     return {option: hint for option, hint in hints.items() if option not in ("root", "device", "return")}
 
 
-def own_name(name: str, root: str | os.PathLike[str] | None = None) -> str:
-    """Return what a run on this data is called: a folder of images has its own name, not "folder"."""
-    return find_root(root).resolve().name if name == "folder" else name
+def own_name(name: str, root: str | os.PathLike[str] | None = None, *, classes: int) -> str:
+    """Return what a run on this data is called: a folder of images has its own name, unless it holds ImageNet."""
+    is_folder = name == "folder" or (name == "imagenet" and classes != IMAGENET_CLASSES)
+    return find_root(root).resolve().name if is_folder else name
 
 
 def find_root(root: str | os.PathLike[str] | None = None) -> Path:

@@ -15,14 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acdc.errors import ArgumentError
 from acdc.flops.counting import weight_flops
 from acdc.schedule import Kind
 from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Layers, Weight
 from acdc.sparsity.prunable import find_prunable
 from acdc.state_dicts import check_tensors
-from acdc.typed_data import AtLeastOne, Count, Epoch, Percent, Share
+from acdc.typed_data import AtLeastOne, Count, DataError, Epoch, Percent, Share
 
 BINS, LOWEST, HIGHEST = 340, -30.0, 4.0  # of log2 |w|: ten bins to a factor of two
 _CHUNK = 1 << 24  # weights; histc counts in float32, exactly up to this many
@@ -51,16 +50,14 @@ class PhaseEnd:
     def __post_init__(self) -> None:
         counts = (self.nonzero, self.dead_filters, self.filters)
         if not self.size or any(part.keys() != self.size.keys() for part in counts):
-            allowed = "expected the same layers as in nonzero, dead_filters and filters, at least one"
-            raise ArgumentError("size", allowed=allowed)
+            raise DataError("size", "the same layers as in nonzero, dead_filters and filters, at least one")
         for part, whole in (("nonzero", self.size), ("dead_filters", self.filters)):
             if above := [name for name, count in getattr(self, part).items() if count > whole[name]]:
-                allowed = f"expected at most {whole[above[0]]:,}, all that the layer has"
-                raise ArgumentError(f"{part}.{above[0]}", allowed=allowed)
+                raise DataError(f"{part}.{above[0]}", f"at most {whole[above[0]]:,}, all that the layer has")
         if len(self.histogram) != BINS:
-            raise ArgumentError("histogram", allowed=f"expected {BINS} counts, and it has {len(self.histogram):,}")
+            raise DataError("histogram", f"{BINS} counts, and it has {len(self.histogram):,}")
         if (self.mask_change is None) != (self.regrown is None):
-            raise ArgumentError("mask_change", allowed="expected it with regrown, or neither")
+            raise DataError("mask_change", "it with regrown, or neither")
 
 
 class Dynamics:

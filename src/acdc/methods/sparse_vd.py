@@ -51,6 +51,7 @@ class SparseVD(Learned):
 
     name: ClassVar[str] = "sparse_vd"
     by_layer: ClassVar[tuple[str, ...]] = ("log_variance", "first", "second", "log_alpha")
+    recomputed: ClassVar[tuple[str, ...]] = ("log_alpha",)
     straight_through: ClassVar[bool] = False
     decided_by: ClassVar[str] = "samples, rate, rise and threshold"
 

@@ -108,6 +108,8 @@ def _check_options(name: str, given: Mapping[str, Any], known: Mapping[str, Para
                 option, received=value, allowed=f"{allowed} besides classes, in_channels and seed{instead}"
             )
         default = known[option].default
+        if default is Parameter.empty:
+            continue  # classes, which the data give
         kind, words = _KINDS[type(default)]
         if isinstance(value, bool) or not isinstance(value, kind):
             instead = f"write for example {option}={default!r}"

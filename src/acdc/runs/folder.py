@@ -23,16 +23,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from acdc.core.result import MASKS
 from acdc.io import append_json_line, write_bytes, write_json
 from acdc.measure.dynamics import PhaseEnd
 from acdc.runs.json_files import RecordError, read, read_lines
 from acdc.runs.records import Comparison, EpochRow
 
 BASELINE = "baseline.safetensors"
-SPARSE = "sparse.safetensors"
-DENSE = "dense.safetensors"  # the dense twin
 FINETUNED = "finetuned.safetensors"
-MASKS = "masks.safetensors"
 PREDICTIONS = "predictions.safetensors"
 
 

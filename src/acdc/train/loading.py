@@ -262,7 +262,7 @@ def _load_folder(
     return LoadedData(
         loaders=Loaders(train=train, test=test),
         classes=len(train.class_names),
-        name=data.own_name(settings.name, root),
+        name=data.own_name(settings.name, root, classes=len(train.class_names)),
         shape=(3, size, size),
         notes=(),
         files=f"{train.names_checksum()} {test.names_checksum()}",
