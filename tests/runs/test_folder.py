@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import acdc
+from acdc.core import result
 from acdc.runs import folder as names
 from acdc.runs.folder import ComparisonFolder, RunFolder, Trimmed, claim, trim_metrics, why_not
 from acdc.runs.records import CellRecord, Comparison, EpochRow
@@ -183,7 +184,8 @@ def test_the_name_of_a_file_is_written_once() -> None:
     paths = [getattr(run, name) for name, value in vars(RunFolder).items() if isinstance(value, property)]
     files = {path.name for path in paths if isinstance(path, Path)}
     files |= {ComparisonFolder(Path()).file.name}
-    files |= {getattr(names, name) for name in ("BASELINE", "SPARSE", "DENSE", "FINETUNED", "MASKS", "PREDICTIONS")}
+    of_a_result = {result.SPARSE, result.DENSE, result.MASKS}  # acdc.Result.save writes them, too
+    files |= {names.BASELINE, names.FINETUNED, names.PREDICTIONS, *of_a_result}
     assert len(files) == 15
     spelled = [
         (node.value, str(path.relative_to(source)))
@@ -191,6 +193,5 @@ def test_the_name_of_a_file_is_written_once() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and node.value in files
     ]
-    of_a_result = {names.SPARSE, names.DENSE, names.MASKS}  # acdc.Result.save writes them, too
     places = [(name, "core/result.py" if name in of_a_result else "runs/folder.py") for name in files]
     assert sorted(spelled) == sorted(places)

@@ -110,7 +110,7 @@ def _show(folder: Path, measurements: list[Measurement], images: str) -> None:
                 difference,
             )
         )
-    header = ("file", "accuracy", "loss", "sparsity", "FLOPs", "of dense", "result.json", "difference")
+    header = ("file", "accuracy", "loss", "sparsity", "FLOPs", "of dense", RunFolder(folder).result.name, "difference")
     show_table(f"{folder}: test accuracy on {images}; FLOPs in theory, per image", header, rows)
     if note:
         print(note)

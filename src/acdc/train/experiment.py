@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from acdc import methods
-from acdc.core.result import Result, StateDict, finetune_dense, to_cpu, write_safetensors
+from acdc.core.result import DENSE, SPARSE, Result, StateDict, finetune_dense, to_cpu, write_safetensors
 from acdc.data.random_labels import save_indices
 from acdc.flops.uses import forward_uses
 from acdc.io import write_json
@@ -25,7 +25,7 @@ from acdc.measure.dynamics import count_model
 from acdc.recipes.schema import Recipe
 from acdc.runs import predictions
 from acdc.runs.checkpoint import Checkpoint, MismatchError
-from acdc.runs.folder import BASELINE, DENSE, FINETUNED, SPARSE, RunFolder
+from acdc.runs.folder import BASELINE, FINETUNED, RunFolder
 from acdc.runs.json_files import require
 from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunConfig, RunResult
 from acdc.train import hardware

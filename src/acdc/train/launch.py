@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from acdc.core.method import Method
+from acdc.core.result import DENSE
 from acdc.data.images import BadImagesError, WorkerError
 from acdc.errors import UsageError
 from acdc.io import IntegrityError
@@ -12,7 +13,7 @@ from acdc.recipes.paper import beside, row_for
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, folder
 from acdc.runs.checkpoint import Checkpoint, CheckpointError, FormatError, MismatchError, NoCheckpointError
-from acdc.runs.folder import DENSE, RunFolder
+from acdc.runs.folder import RunFolder
 from acdc.runs.records import ModelResult
 from acdc.sparsity.layers import Layers
 from acdc.train import experiment, sinks, stopping
@@ -182,7 +183,7 @@ def explain_end(error: BaseException, out: Path, resume_from: Path, recipe: Reci
         say(f"{error}. A checkpoint was written; resume with: {command}")
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        say(f"Stopped at once; the epochs so far are in {out / 'metrics.jsonl'}. Resume with: {command}")
+        say(f"Stopped at once; the epochs so far are in {RunFolder(out).metrics}. Resume with: {command}")
         return 130
     if isinstance(error, NoCheckpointError | FormatError):
         say(f"{error}\nTo start over, type the command that began the run with another --out.")
