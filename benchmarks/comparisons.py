@@ -21,7 +21,7 @@ from acdc import methods
 from acdc.io import write_json
 from acdc.report import write
 from acdc.report.groups import group_runs
-from acdc.report.read import ReportError, comparison_runs, read
+from acdc.report.read import ReportError, comparison_runs, read_runs
 from acdc.report.standings import Standing, as_json, standings_of
 from acdc.runs import records
 from acdc.runs.folder import ComparisonFolder
@@ -74,7 +74,7 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
 
 
 def _told(folders: Sequence[Path]) -> Iterator[tuple[Standing, dict[str, Any]]]:
-    made = standings_of(group_runs([read(folder) for folder in folders]))
+    made = standings_of(group_runs(read_runs(folders)))
     return zip(made, as_json(made), strict=True)
 
 

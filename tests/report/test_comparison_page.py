@@ -13,7 +13,7 @@ from acdc.report.figures import axes as figure_axes
 from acdc.report.figures import frontier, theme
 from acdc.report.figures.annotate import Box, Mark, label_marks
 from acdc.report.groups import group_runs
-from acdc.report.read import ReportError, expand, read
+from acdc.report.read import ReportError, Run, expand, read, read_runs
 from acdc.report.standings import standings_of
 from acdc.report.write import make
 from tests.report.comparisons import make_comparison
@@ -22,6 +22,11 @@ from tests.report.comparisons import make_comparison
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_comparison(tmp_path_factory.mktemp("comparison") / "c")
+
+
+@pytest.fixture(scope="module")
+def runs(out: Path) -> list[Run]:
+    return read_runs(expand([out]))
 
 
 def test_the_page_of_54_runs_has_everything_and_is_small(out: Path) -> None:
@@ -37,8 +42,8 @@ def test_the_page_of_54_runs_has_everything_and_is_small(out: Path) -> None:
     assert "acdc compare-methods digits" in text
 
 
-def test_titles_say_the_finding(out: Path) -> None:
-    report = compose([read(path) for path in expand([out])])
+def test_titles_say_the_finding(runs: list[Run]) -> None:
+    report = compose(runs)
     assert report.title == (
         "At 90 % zeros AC/DC ends highest, with 93.8 ± 0.2 %; at 95 % zeros AC/DC with 93.6 ± 0.2 %; dense training "
         "with 98.7 ± 0.2 %"
@@ -53,9 +58,9 @@ def test_titles_say_the_finding(out: Path) -> None:
     assert titles["by-method"].startswith("Test accuracy by method: from best to worst 3.2 points at 90 % zeros")
 
 
-def test_the_same_page_for_the_folder_and_for_its_runs(out: Path, tmp_path: Path) -> None:
-    whole = compose([read(path) for path in expand([out])])
-    each = compose([read(path) for path in expand(sorted(path.parent for path in out.glob("*/config.json")))])
+def test_the_same_page_for_the_folder_and_for_its_runs(out: Path, runs: list[Run]) -> None:
+    whole = compose(runs)
+    each = compose(read_runs(expand(sorted(path.parent for path in out.glob("*/config.json")))))
     assert whole.title == each.title
     assert len(each.groups) == len(whole.groups)
 
@@ -64,15 +69,15 @@ def test_a_run_of_a_comparison_by_itself_has_the_page_of_a_run(out: Path) -> Non
     assert make([out / "acdc-90-seed0"])[0].read_text().count('<figure id="signature"') == 1
 
 
-def test_the_frontier_is_what_nothing_cheaper_equals(out: Path) -> None:
-    standings = standings_of(group_runs([read(path) for path in expand([out])]))
+def test_the_frontier_is_what_nothing_cheaper_equals(runs: list[Run]) -> None:
+    standings = standings_of(group_runs(runs))
     at_90 = [one for one in standings if one.level.sparsity == 0.9]
     front = frontier.best_methods(at_90, frontier.training_cost([one.group for one in standings]))
     assert [one.group.name for one in front] == ["STR", "GMP", "AC/DC", "dense"]
 
 
-def test_accuracy_can_be_set_against_another_cost(out: Path) -> None:
-    standings = standings_of(group_runs([read(path) for path in expand([out])]))
+def test_accuracy_can_be_set_against_another_cost(runs: list[Run]) -> None:
+    standings = standings_of(group_runs(runs))
     inference = frontier.Cost("inference FLOPs", "fraction of dense", "its inference FLOPs", lambda one: one.inference)
     chart = frontier.method_frontier(standings, inference)
     assert chart is not None

@@ -10,7 +10,7 @@ from acdc.report import facts, group_tables
 from acdc.report.compose import compose
 from acdc.report.figures import frontier
 from acdc.report.groups import check_same_data, group_runs, say_once
-from acdc.report.read import ReportError, expand, read
+from acdc.report.read import ReportError, expand, read, read_runs
 from acdc.report.write import make
 from tests.report.runs import add_remarks, make_run
 
@@ -26,7 +26,7 @@ def runs(tmp_path: Path) -> list[Path]:
 
 
 def test_runs_that_differ_only_in_the_seed_are_one_group(runs: list[Path]) -> None:
-    found = group_runs([read(path) for path in expand(runs)])
+    found = group_runs(read_runs(expand(runs)))
     assert [(group.label, len(group.runs)) for group in found] == [("90 % sparse", 3), ("95 % sparse", 1)]
     assert [run.seed for run in found[0].runs] == [0, 1, 2]
 
@@ -34,7 +34,7 @@ def test_runs_that_differ_only_in_the_seed_are_one_group(runs: list[Path]) -> No
 def test_one_seed_twice_is_no_second_seed(tmp_path: Path) -> None:
     """Two trainings of one seed, or a copy: each stands by itself, and there is no deviation between them."""
     made = [make_run(tmp_path / name, seed=seed) for name, seed in (("one", 0), ("two", 1), ("again", 0))]
-    found = group_runs([read(path) for path in made])
+    found = group_runs(read_runs(made))
     assert [[run.name for run in group.runs] for group in found] == [["one", "two"], ["again"]]
     assert ["(one)" in found[0].label, "(again)" in found[1].label] == [True, True]
 
@@ -68,7 +68,7 @@ def test_labels_say_what_differs(tmp_path: Path) -> None:
 
 
 def test_the_table_has_mean_and_deviation(runs: list[Path]) -> None:
-    table = group_tables.all_settings(group_runs([read(path) for path in expand(runs)]))
+    table = group_tables.all_settings(group_runs(read_runs(expand(runs))))
     assert table.sortable
     first = dict(zip(table.header, table.rows[0], strict=True))
     assert first["seeds"] == "3"
@@ -85,7 +85,7 @@ def test_the_page_of_several_has_its_figures(runs: list[Path], tmp_path: Path) -
         assert f'<figure id="{name}"' in text
     assert '<table class="sortable">' in text
     assert text.count('<article class="card"') == 2
-    report = compose([read(folder) for folder in expand(runs)])
+    report = compose(read_runs(expand(runs)))
     assert report.title == "90 % sparse reaches 96.0 ± 1.0 % over 3 seeds, 2.5 points below the best dense model"
 
 
@@ -150,7 +150,7 @@ def test_a_remark_is_made_once_with_the_runs_it_is_of(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / name) for name in ("one", "other")]
     for unread, folder in zip((0, 3), folders, strict=True):
         add_remarks(folder, "it may surprise", unread=unread)
-    assert say_once([read(folder) for folder in folders], facts.remarks) == [
+    assert say_once(read_runs(folders), facts.remarks) == [
         "Warning at start: it may surprise.",
         "other: Accuracies are of 397 of 400 test images: 3 cannot be read.",
     ]

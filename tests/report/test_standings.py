@@ -9,14 +9,14 @@ import pytest
 
 from acdc.report import group_tables
 from acdc.report.groups import Group, group_runs, levels_of
-from acdc.report.read import cell_of, expand, log_end, read
+from acdc.report.read import Comparisons, expand, log_end, read_runs
 from acdc.report.standings import Spread, Standing, as_json, leaders, name_leaders, standings_of
 from acdc.runs.json_files import RecordError
 from tests.report.comparisons import EPOCHS, METHODS, make_comparison
 
 
 def groups_in(out: Path) -> list[Group]:
-    return group_runs([read(path) for path in expand([out])])
+    return group_runs(read_runs(expand([out])))
 
 
 @pytest.fixture(scope="module")
@@ -157,11 +157,11 @@ def test_leaders_share_the_lead_where_they_are_too_close_to_tell_apart(tmp_path:
 
 
 def test_a_folder_that_is_no_comparison_has_no_cells(tmp_path: Path) -> None:
-    assert cell_of(tmp_path / "run") is None
+    assert Comparisons().cell_of(tmp_path / "run") is None
     (tmp_path / "run").mkdir()
     (tmp_path / "comparison.json").write_text('{"recipe": "digits", "epochs": 12, "cells": {"other": {}}}')
     with pytest.raises(RecordError, match=r"comparison\.json: cells\.other\.variant is missing"):
-        cell_of(tmp_path / "run")
+        Comparisons().cell_of(tmp_path / "run")
     assert log_end(tmp_path / "run") == ""
     (tmp_path / "run.log").write_text("begun\nacdc: no room\n\n")
     assert log_end(tmp_path / "run") == "; its log ends: acdc: no room"

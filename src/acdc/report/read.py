@@ -134,8 +134,11 @@ def config_of(folder: Path) -> RunConfig:
     raise ReportError(f"{folder}: there is no run (no config.json) in this folder; type a run's folder")
 
 
-def read(folder: Path) -> Run:
-    """Read a run folder. What is damaged or missing is named in the run's notes."""
+def read(folder: Path, comparisons: "Comparisons | None" = None) -> Run:
+    """Read a run folder. What is damaged or missing is named in the run's notes.
+
+    `comparisons` is for readers of many runs, who would read the file of their comparison as often.
+    """
     config = config_of(folder)
     notes: list[str] = []
     rows = _in_order(_epochs(RunFolder(folder).metrics, notes))
@@ -173,8 +176,14 @@ def read(folder: Path) -> Run:
         kept=kept,
         classes=classes,
         notes=notes,
-        cell=cell_of(folder),
+        cell=(comparisons or Comparisons()).cell_of(folder),
     )
+
+
+def read_runs(folders: Iterable[Path]) -> list[Run]:
+    """Read several run folders, and the comparisons they belong to once."""
+    comparisons = Comparisons()
+    return [read(folder, comparisons) for folder in folders]
 
 
 def _damaged_models(folder: Path, result: RunResult | None, notes: list[str]) -> set[str]:
@@ -254,14 +263,22 @@ def comparison_runs(folder: Path) -> list[Path]:
     return ComparisonFolder(folder).runs()
 
 
-def cell_of(run: Path) -> Cell | None:
-    """Return the place of a run in the comparison whose folder it lies in."""
-    here = run.resolve()
-    comparison = read_comparison(here.parent)
-    if comparison is None or here.name not in comparison.cells:
-        return None
-    cell = comparison.cells[here.name]
-    return Cell(variant=cell.variant, method=cell.method, epochs=comparison.epochs, settings=cell.settings)
+class Comparisons:
+    """The comparisons that runs belong to, each read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, Comparison | None] = {}
+
+    def cell_of(self, run: Path) -> Cell | None:
+        """Return the place of a run in the comparison whose folder it lies in."""
+        here = run.resolve()
+        if here.parent not in self._read:
+            self._read[here.parent] = read_comparison(here.parent)
+        comparison = self._read[here.parent]
+        if comparison is None or here.name not in comparison.cells:
+            return None
+        cell = comparison.cells[here.name]
+        return Cell(variant=cell.variant, method=cell.method, epochs=comparison.epochs, settings=cell.settings)
 
 
 def log_end(run: Path) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from acdc.io import write_bytes
 from acdc.report.read import (
+    Comparisons,
     NotBegunError,
     ReportError,
     Run,
@@ -77,9 +78,10 @@ def make(
 def _read(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """Return the runs, and notes on those that have not begun: beside others they are no reason to show nothing."""
     runs, left_out, silent, first = list[Run](), list[str](), list[str](), None
+    comparisons = Comparisons()
     for run in folders:
         try:
-            runs.append(read(run))
+            runs.append(read(run, comparisons))
         except NotBegunError as error:
             first = first or error
             if end := log_end(run):
