@@ -19,8 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143}
 SETTINGS = {
@@ -38,6 +40,7 @@ class Drill:
     seed: int
     method: str = "acdc"
     processes: int = 1
+    launch: Callable[..., Any] = subprocess.Popen  # or tests.processes.Process, which need not import torch each time
 
     @property
     def killed(self) -> Path:
@@ -47,19 +50,22 @@ class Drill:
     def log(self) -> Path:
         return self.folder / "log"
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str) -> Any:
         launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes), "-m"]
         command = [sys.executable, "-m", *(launcher if self.processes > 1 else ()), "acdc", "train", "--device", "cpu"]
         with self.log.open("ab") as out:
-            return subprocess.Popen(
-                [*command, *arguments], stdout=out, stderr=out, env={**os.environ, "OMP_NUM_THREADS": "1"}
+            return self.launch(
+                [*command, "--no-report", *arguments],
+                stdout=out,
+                stderr=out,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
 
-    def begin(self, out: Path) -> subprocess.Popen[bytes]:
+    def begin(self, out: Path) -> Any:
         settings = [part for text in (*SETTINGS[self.method], "run.checkpoint_every=9st") for part in ("--set", text)]
         return self.start("--epochs", str(self.epochs), "--out", str(out), *settings)
 
-    def go_on(self) -> subprocess.Popen[bytes]:
+    def go_on(self) -> Any:
         began = (self.killed / "config.json").exists()
         return self.start("--resume", str(self.killed)) if began else self.begin(self.killed)
 
@@ -87,14 +93,14 @@ def drill(given: Drill) -> list[str]:
     return problems + _differences(alone, killed)
 
 
-def _kill(process: subprocess.Popen[bytes], number: int) -> tuple[str, list[str]]:
+def _kill(process: Any, number: int) -> tuple[str, list[str]]:
     sent = (signal.SIGKILL, signal.SIGTERM)[number % 2]
     process.send_signal(sent)
     code = process.wait()
     return sent.name, [] if code == CODES[sent] else [f"{sent.name} gave exit code {code}, expected {CODES[sent]}"]
 
 
-def _kill_a_rank(process: subprocess.Popen[bytes], number: int) -> tuple[str, list[str]]:
+def _kill_a_rank(process: Any, number: int) -> tuple[str, list[str]]:
     """Kill rank 0 and rank 1 in turns: twice at once, then twice after a pause of the other rank, and so on."""
     rank = number % 2
     ranks = _ranks(process.pid)
@@ -151,7 +157,7 @@ def _epochs(folder: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-def _wait_for_epochs(process: subprocess.Popen[bytes], folder: Path, more: int) -> None:
+def _wait_for_epochs(process: Any, folder: Path, more: int) -> None:
     """Wait until the run has finished so many more, or has ended."""
     enough = _epochs(folder) + more
     while process.poll() is None and _epochs(folder) < enough:

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import functools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -487,6 +489,14 @@ def test_a_signal_leaves_a_checkpoint_and_says_how_to_go_on(number: int, code: i
     assert list((out / "checkpoints").iterdir())
 
 
+def hear_hangups() -> None:
+    """Undo what nohup does, for a process that is about to start: a run that it tells to ignore SIGHUP does."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+start_cold = functools.partial(subprocess.Popen, preexec_fn=hear_hangups)
+
+
 WAITS_FOR_A_BATCH = """
 import os, sys, time
 from pathlib import Path
@@ -511,10 +521,10 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("number", "code", "start"),
-    [(signal.SIGINT, 130, Process), (signal.SIGTERM, 143, Process), (signal.SIGHUP, 129, subprocess.Popen)],
+    [(signal.SIGINT, 130, Process), (signal.SIGTERM, 143, Process), (signal.SIGHUP, 129, start_cold)],
 )
 def test_a_signal_to_all_processes_leaves_the_workers_to_the_run(
-    number: int, code: int, start: type[Process], tmp_path: Path
+    number: int, code: int, start: Callable[..., Process], tmp_path: Path
 ) -> None:
     """As Ctrl-C and schedulers send it, while the run waits for a batch that one of them reads."""
     out, script = tmp_path / "run", tmp_path / "script.py"
@@ -774,6 +784,11 @@ def test_a_reader_that_leaves_in_the_middle_costs_nothing(tmp_path: Path) -> Non
 def test_a_terminal_that_is_lost_costs_nothing(live: bool, tmp_path: Path) -> None:
     """Nothing can be shown any more, the end of what was shown live neither."""
     out, (ours, theirs) = tmp_path / "run", os.openpty()
+
+    def take_the_terminal() -> None:
+        hear_hangups()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
     process = subprocess.Popen(
         [sys.executable, "-m", "acdc", "train", "--epochs", "2000", "--device", "cpu", "--out", str(out)],
         env={**os.environ, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1"} | ({} if live else {"NO_COLOR": "1"}),
@@ -781,14 +796,17 @@ def test_a_terminal_that_is_lost_costs_nothing(live: bool, tmp_path: Path) -> No
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=take_the_terminal,
     )
     os.close(theirs)
     shown = b""
-    while not (out / "metrics.jsonl").exists() or b"/2000" not in shown:
-        shown += os.read(ours, 65536)
-    os.close(ours)
-    assert process.wait(timeout=HANG) == 129
+    try:
+        while not (out / "metrics.jsonl").exists() or b"/2000" not in shown:
+            shown += os.read(ours, 65536)
+        os.close(ours)
+        assert process.wait(timeout=HANG) == 129
+    finally:
+        process.kill()
     assert (b"\x1b[" in shown) == live
     assert list((out / "checkpoints").iterdir())
 
