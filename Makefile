@@ -3,11 +3,12 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 
-.PHONY: help setup demo test test-gpu lint format bench matrix figure drills browser-test clean
+.PHONY: help setup demo test test-all test-gpu lint format bench matrix figure drills browser-test clean
 
 help:
 	@echo "make demo    train the default run: digits, a dense baseline and AC/DC at 90 %"
 	@echo "make test    run the tests"
+	@echo "make test-all  the tests, the long ones too, hours of fuzzing and kills, and the compatibility matrix"
 	@echo "make test-gpu  run what needs or uses a GPU, with the python3 (PYTHON=...) whose torch sees one"
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   run the CPU benchmarks and write results/"
@@ -29,13 +30,18 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(PY) -m pytest --numprocesses 2 --dist worksteal
 
+test-all: $(STAMP)
+	$(PY) -m pytest --numprocesses 2 --dist worksteal --long
+	$(PY) tests/drills.py --kills 6 --epochs 12
+	$(MAKE) matrix
+
 # No venv: constraints.txt pins torch for development, and a machine with a GPU has its own build of it.
 PYTHON := python3
 GPU    := tests/conformance tests/train/test_gpu.py tests/train/test_step.py tests/train/test_stage.py \
           tests/train/test_evaluate.py tests/train/test_optim.py
 
 test-gpu:
-	PYTHONPATH=src ACDC_TEST_DEVICE=cuda $(PYTHON) -m pytest $(GPU)
+	PYTHONPATH=src ACDC_TEST_DEVICE=cuda $(PYTHON) -m pytest --long $(GPU)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -57,18 +57,26 @@ def _no_process_outlives_the_tests() -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="fuzz and kill for as long as `make drills` does")
+    parser.addoption("--long", action="store_true", help="also run the tests marked long, and fuzz for hours")
     parser.addoption("--matrix", metavar="FILE", help="write the optimizer x feature table of this run to FILE")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("ACDC_TEST_DEVICE") == "cuda" and not torch.cuda.is_available():
         pytest.exit("ACDC_TEST_DEVICE=cuda: torch sees no GPU here; leave it out to test on the CPU", returncode=2)
+    config.addinivalue_line("markers", "long: deselected without --long, as `make test-all` gives it")
     config.addinivalue_line("markers", "feature(name): the column of docs/compatibility.md this test fills")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse ids that differ from process to process: xdist's workers must collect the same tests."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave long tests to `make test-all`, and refuse ids that differ from process to process.
+
+    xdist's workers must collect the same tests.
+    """
+    long = [] if config.getoption("--long") else [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     unstable = [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]+", item.nodeid)]
     if unstable:
         raise pytest.UsageError(f"{unstable[0]}: a test's id must not hold an address; give the parameter an id")

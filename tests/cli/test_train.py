@@ -1,8 +1,10 @@
 """acdc train from end to end: the folder it writes, what it refuses, how it stops and goes on."""
 
+import contextlib
 import errno
 import fcntl
 import functools
+import io
 import json
 import os
 import re
@@ -610,10 +612,10 @@ def test_a_run_stopped_twice_ends_with_the_same_bytes(run: Path, number: signal.
     assert main(["train", "--resume", str(out)]) == 2, "it is complete"
 
 
-@pytest.fixture
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A run that ended in the middle of AC/DC, by an error of the disk; what it said is still to be read."""
-    out, save = tmp_path / "stopped", torch.save
+@pytest.fixture(scope="module")
+def disk_full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run that ended in the middle of AC/DC, by an error of the disk, and what it said."""
+    out, save = tmp_path_factory.mktemp("disk") / "stopped", torch.save
     calls = iter(range(100))
 
     def fail(state: object, file: object) -> None:
@@ -621,17 +623,25 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         save(state, file)
 
-    monkeypatch.setattr(torch, "save", fail)
     every = ["--set", "run.checkpoint_every=6st", "--set", "run.keep=3"]
-    assert main(["train", "--no-report", "--epochs", "4", "--device", "cpu", "--out", str(out), *every]) == 1
-    monkeypatch.undo()
-    return out
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(io.StringIO()) as errors:
+        patch.setattr(torch, "save", fail)
+        assert main(["train", "--no-report", "--epochs", "4", "--device", "cpu", "--out", str(out), *every]) == 1
+    return out, errors.getvalue()
 
 
-def test_a_full_disk_stops_the_run_and_the_checkpoint_before_survives(stopped: Path, capsys) -> None:
-    said = capsys.readouterr().err
+@pytest.fixture
+def stopped(disk_full: tuple[Path, str], tmp_path: Path) -> Path:
+    """A copy of that run, to be damaged and resumed."""
+    return shutil.copytree(disk_full[0], tmp_path / "stopped")
+
+
+def test_a_full_disk_stops_the_run_and_the_checkpoint_before_survives(
+    disk_full: tuple[Path, str], stopped: Path
+) -> None:
+    began, said = disk_full
     assert "No space left on device" in said
-    assert f"acdc train --resume {stopped}" in said
+    assert f"acdc train --resume {began}" in said
     assert not list(stopped.rglob("*.tmp"))
     keep = ["--set", "run.keep=1", "--set", "run.checkpoint_every=1ep"]
     assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu", *keep]) == 0
@@ -681,7 +691,7 @@ def test_damaged_predictions_of_a_stage_before_are_not_written_anew(stopped: Pat
     assert said in capsys.readouterr().err
     assert path.read_bytes() == content
     path.unlink()
-    assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 0
+    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
     assert "sparse" in predictions.kept(stopped)
 
 

@@ -61,6 +61,7 @@ def test_cudnn_searches_no_kernels_for_the_last_batch_of_an_epoch() -> None:
     assert seen == [(4, True), (2, False), (4, True)]
 
 
+@pytest.mark.long  # inductor takes 20 s for it on a CPU; test_sparsifier.py has the one test that always waits for it
 @pytest.mark.parametrize("mode", MODES)
 def test_dropout_draws_what_it_draws_eagerly(mode: str) -> None:
     device, losses = torch.device(DEVICE), []
