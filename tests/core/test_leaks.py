@@ -146,7 +146,7 @@ def test_finish_advises_masks_where_some_weights_were_written(layers: list[str])
     run = train(Run.make(SGD), 0, TOTAL)
     with torch.no_grad():
         for layer in layers:
-            run.model.get_submodule(layer).weight.view(-1)[:200].add_(0.1)
+            run.model.get_parameter(f"{layer}.weight").view(-1)[:200].add_(0.1)
     with pytest.raises(RuntimeError, match=r"an average of its weights .*apply_masks\(model\) first") as error:
         run.sparsifier.finish()
     assert "dense phase" not in str(error.value)
