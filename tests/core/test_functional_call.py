@@ -89,5 +89,5 @@ def test_a_closure_is_not_late() -> None:
         return loss
 
     for _ in range(2):
-        optimizer.step(closure)  # type: ignore[arg-type]
+        optimizer.step(closure)
     assert sparsifier.finish().sparsity == 0.5

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -181,13 +182,13 @@ def test_it_looks_after_the_first_step_and_then_ever_more_rarely() -> None:
 def test_a_capture_of_a_cuda_graph_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look reads its outcome on the host, which a capture forbids; replays run no hooks."""
     _, check, _ = linear()
-    on_gpu = {"weight": SimpleNamespace(is_cuda=True)}  # nothing else of it may be asked for
+    on_gpu: Any = {"weight": SimpleNamespace(is_cuda=True)}  # nothing else of it may be asked for
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    check.after_step(on_gpu, 0, last=False)  # type: ignore[arg-type]
+    check.after_step(on_gpu, 0, last=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     check.restart()
     with pytest.raises(TypeError, match="SimpleNamespace"):
-        check.after_step(on_gpu, 1, last=False)  # type: ignore[arg-type]
+        check.after_step(on_gpu, 1, last=False)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
