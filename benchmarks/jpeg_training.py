@@ -108,7 +108,7 @@ def measure(root: Path, device: torch.device, options: argparse.Namespace) -> li
 def training_step(name: str, device: torch.device, precision: str) -> Callable[[Tensor, Tensor], None]:
     """Return one step of plain dense training: forward, backward, SGD."""
     model = models.build(name, classes=1000, in_channels=3, seed=0).to(device)
-    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
     torch.backends.cudnn.benchmark = True

@@ -57,7 +57,7 @@ def measure(
             torch.backends.cudnn.benchmark_limit = 10 if limit == "off" else int(limit)
         layout = torch.channels_last if recipe.train.channels_last else torch.contiguous_format
         model = models.build(recipe.model.name, classes=classes, in_channels=3, seed=0, **recipe.model.options)
-        model = model.to(device).to(memory_format=layout)  # type: ignore[call-overload]
+        model = model.to(device).to(memory_format=layout)  # pyright: ignore[reportCallIssue]
         optimizer = optim.build(recipe.optimizer, model, device, recipe.train.precision)
         schedule = acdc.Schedule.from_phases([(kind, f"{steps}st") for kind in ("dense", "sparse") * 2])
         sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.9, schedule=schedule))

@@ -50,11 +50,11 @@ def measure(name: str, device: torch.device, images: int, compiled: str, changes
     with experiment.reproducible(recipe, device), tempfile.TemporaryDirectory() as folder:
         model = problem.new_model(recipe).to(device)
         if recipe.train.channels_last:
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         uses = forward_uses(model, problem.example(device))
         setting = Setting(device=device, execution=execution, checkpoints=Path(folder))
         stage = Stage(0, "acdc", model, problem.loaders, recipe, setting, uses=uses, method=recipe.build_method())
-        stage.save = lambda: None  # type: ignore[method-assign]  # checkpoints are another matter
+        stage.save = lambda: None  # checkpoints are another matter
         rows = list(stage.run())
         step_seconds = _step_seconds(stage, device)
         counting, describing = _measuring_seconds(stage, device)

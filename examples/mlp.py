@@ -31,6 +31,7 @@ for epoch in range(20):
 result = sparsifier.finish()  # +  result.sparse and result.dense are plain state dicts
 print(sparsifier.summary(x[:1]))
 for name, state in (("sparse", result.sparse), ("dense twin", result.dense)):
+    assert state is not None  # only methods without a dense phase have no twin
     model.load_state_dict(state)
     with torch.no_grad():
         print(f"{name:10}  accuracy {(model(x[test]).argmax(1) == y[test]).float().mean():.2%}")

@@ -39,7 +39,7 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def refusal(path: Path, content: bytes) -> type[Exception] | None:
+def refusal(path: Path, content: bytes | bytearray) -> type[Exception] | None:
     path.write_bytes(content)
     try:
         verify_safetensors(path)

@@ -301,9 +301,10 @@ def test_runs_stop_with_a_checkpoint_where_nobody_reads_what_becomes_of_them(tmp
     both = held_back("dense-seed0", until=out / "long-seed0" / "metrics.jsonl")  # both train when the first is done
     process = Process(command, env=both, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
+    assert process.stderr is not None
     assert "2 runs, 2 at a time" in process.stdout.readline()
     process.stdout.close()
-    with process.stderr as errors:  # type: ignore[union-attr]
+    with process.stderr as errors:
         said = errors.read()
     assert process.wait(timeout=HANG) == 141
     assert said == (

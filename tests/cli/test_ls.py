@@ -67,9 +67,10 @@ def test_no_color_is_plain_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch, pl
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("NO_COLOR", "1") if plain else monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(sys, "stdout", Terminal())
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
     assert main(["ls"]) == 0
-    out = sys.stdout.getvalue()
+    out = terminal.getvalue()
     assert ("\x1b" not in out) == plain
     assert all(name in out for name in load.shipped())
 

@@ -16,7 +16,7 @@ import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -27,6 +27,7 @@ from acdc.cli import main
 from acdc.cli import train as train_verb
 from acdc.cli.options import read_device
 from acdc.data.digits import load_digits
+from acdc.data.image_folder import ImageFolder
 from acdc.data.images import InMemory
 from acdc.errors import UsageError
 from acdc.flops.training import inference_flops
@@ -618,7 +619,7 @@ def disk_full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out, save = tmp_path_factory.mktemp("disk") / "stopped", torch.save
     calls = iter(range(100))
 
-    def fail(state: object, file: object) -> None:
+    def fail(state: object, file: IO[bytes]) -> None:
         if next(calls) == 4 * 4 + 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         save(state, file)
@@ -763,7 +764,9 @@ def test_a_system_that_opens_no_folders_and_tells_no_cores(tmp_path: Path, monke
     (out / "result.json").unlink()
     assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu", "--jobs", "2"]) == 0
     recipe, root = load.read("imagenet-mobilenet", JPEGS), jpegs(tmp_path / "images")
-    assert loading.load(recipe, torch.device("cpu"), root=root, world=World()).loaders.train.workers == 3
+    train = loading.load(recipe, torch.device("cpu"), root=root, world=World()).loaders.train
+    assert isinstance(train, ImageFolder)
+    assert train.workers == 3
 
 
 def test_two_processes_cannot_train_in_one_folder(stopped: Path, capsys) -> None:
@@ -781,6 +784,8 @@ def test_a_reader_that_leaves_in_the_middle_costs_nothing(tmp_path: Path) -> Non
     """A checkpoint, the reason, and the exit code of a program that a broken pipe ended."""
     out = tmp_path / "run"
     process = start(out)
+    assert process.stdout is not None
+    assert process.stderr is not None
     wait_for(process, out / "metrics.jsonl", 2)
     process.stdout.close()
     assert process.wait(timeout=HANG) == 141

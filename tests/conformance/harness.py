@@ -53,7 +53,7 @@ class MovesZeros(torch.optim.Optimizer):
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 1e-2})
 
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -79,8 +79,8 @@ class Net(nn.Sequential):
         self.flat = nn.Flatten()
         self.fc = nn.Linear(32, 16)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.norm(self.conv1(x)))
+    def forward(self, input: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.conv1(input)))
         return self.fc(self.flat(F.relu(self.conv2(x))))
 
 
@@ -95,7 +95,7 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
 class Run:
     """A model, its optimizer and its sparsifier; `call` is what the loop calls (the model or a wrapper of it)."""
 
-    model: nn.Module
+    model: Net
     optimizer: torch.optim.Optimizer
     sparsifier: acdc.Sparsifier
     call: nn.Module
@@ -166,7 +166,9 @@ class Run:
         return state
 
 
-def assert_same_bits(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
+def assert_same_bits(one: dict[str, Tensor] | None, two: dict[str, Tensor] | None) -> None:
+    assert one is not None
+    assert two is not None
     assert one.keys() == two.keys()
     different = [name for name in one if not torch.equal(one[name], two[name])]
     assert not different, f"these differ: {different}"

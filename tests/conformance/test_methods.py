@@ -269,4 +269,4 @@ def test_classes_by_their_names():
     assert methods.RigL is methods.find("rigl")
     assert {methods.find(name).__name__ for name in methods.names()} <= set(dir(methods))
     with pytest.raises(AttributeError, match=r"acdc.methods has no 'Rigl'; its methods are ACDC, .*RigL"):
-        methods.Rigl  # noqa: B018
+        methods.Rigl  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -146,7 +147,7 @@ def test_finish_advises_masks_where_some_weights_were_written(layers: list[str])
     run = train(Run.make(SGD), 0, TOTAL)
     with torch.no_grad():
         for layer in layers:
-            run.model.get_submodule(layer).weight.view(-1)[:200].add_(0.1)
+            run.model.get_parameter(f"{layer}.weight").view(-1)[:200].add_(0.1)
     with pytest.raises(RuntimeError, match=r"an average of its weights .*apply_masks\(model\) first") as error:
         run.sparsifier.finish()
     assert "dense phase" not in str(error.value)
@@ -181,13 +182,13 @@ def test_it_looks_after_the_first_step_and_then_ever_more_rarely() -> None:
 def test_a_capture_of_a_cuda_graph_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look reads its outcome on the host, which a capture forbids; replays run no hooks."""
     _, check, _ = linear()
-    on_gpu = {"weight": SimpleNamespace(is_cuda=True)}  # nothing else of it may be asked for
+    on_gpu: Any = {"weight": SimpleNamespace(is_cuda=True)}  # nothing else of it may be asked for
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    check.after_step(on_gpu, 0, last=False)  # type: ignore[arg-type]
+    check.after_step(on_gpu, 0, last=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     check.restart()
     with pytest.raises(TypeError, match="SimpleNamespace"):
-        check.after_step(on_gpu, 1, last=False)  # type: ignore[arg-type]
+        check.after_step(on_gpu, 1, last=False)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

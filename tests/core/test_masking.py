@@ -1,5 +1,6 @@
 """The three states of prunable weights, and the ways between them, without a schedule."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -16,10 +17,10 @@ KEEP = torch.tensor([[True, False, True], [False, True, False]])
 
 
 class Run:
-    def __init__(self, optimizer: type[torch.optim.Optimizer] = torch.optim.SGD) -> None:
+    def __init__(self, optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD) -> None:
         torch.manual_seed(0)
         self.model = nn.Linear(3, 2, bias=False)
-        self.optimizer = optimizer(self.model.parameters(), lr=0.1)  # type: ignore[call-arg]
+        self.optimizer = optimizer(self.model.parameters(), lr=0.1)
         weights = find_prunable(self.model).weights
         self.state = State()
         new_latent = partial(

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def train(run: Run, first: int = 0, last: int = TOTAL) -> Run:
     return run
 
 
-def small(**knobs) -> tuple[nn.Module, torch.optim.Optimizer, acdc.Sparsifier]:
+def small(**knobs) -> tuple[Net, torch.optim.Optimizer, acdc.Sparsifier]:
     torch.manual_seed(0)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -57,6 +58,7 @@ def test_surface_through_a_run():
     assert result.dense_step == 6
     for name, state in (("sparse", result.sparse), ("dense", result.dense)):
         plain = Net()
+        assert state is not None
         plain.load_state_dict(state)
         zeros = sum(int((p == 0).sum()) for p in plain.parameters() if p.ndim > 1)
         assert (zeros == round(0.9 * size)) == (name == "sparse")
@@ -241,6 +243,7 @@ def test_attach_to_the_compiled_model_and_names_stay_plain():
     torch._dynamo.reset()
     model = Net()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
+    assert isinstance(compiled, nn.Module)
     optimizer = SGD(compiled.parameters())
     s = acdc.attach(compiled, optimizer, acdc.ACDC(sparsity=0.8, epochs=4), steps_per_epoch=2)
     for step in range(8):
@@ -318,6 +321,7 @@ def test_gradients_changed_after_backward_are_masked_again():
         run.optimizer.zero_grad()
         run.loss(batch(step)).backward()
         for p in run.model.parameters():
+            assert p.grad is not None
             p.grad.add_(0.1 * torch.randn_like(p))
         run.optimizer.step()
     assert run.sparsifier.finish().sparsity == pytest.approx(0.8, abs=1e-3)
@@ -327,11 +331,12 @@ def test_gradients_changed_inside_a_closure():
     run = Run.make(SGD)
     for step in run.steps():
 
-        def closure(step=step):
+        def closure(step=step) -> Any:  # the loss: torch says a float
             run.optimizer.zero_grad()
             loss = run.loss(batch(step))
             loss.backward()
             for p in run.model.parameters():
+                assert p.grad is not None
                 p.grad.add_(0.1)
             return loss
 
@@ -529,7 +534,7 @@ def test_a_sparsifier_is_not_copied():
 def test_step_is_read_only():
     _, _, s = small()
     with pytest.raises(AttributeError):
-        s.step = 3
+        s.step = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_what_is_dropped_is_freed():
@@ -648,7 +653,7 @@ def test_bad_methods(knobs, message):
 
 def test_pattern_by_a_name():
     with pytest.raises(TypeError, match=r"pattern='2:4': expected .*acdc\.NM\(2, 4\)"):
-        acdc.ACDC(pattern="2:4", epochs=4)
+        acdc.ACDC(pattern="2:4", epochs=4)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_layer_pruned_whole_is_named():
@@ -669,8 +674,9 @@ def test_reporting_to_a_method_that_does_not_listen():
 def test_errors_do_not_print_the_data():
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader: Any = [torch.randn(8, 8)] * 9
     with pytest.raises(TypeError, match=r"steps_per_epoch=<list>: .*len\(loader\)"):
-        acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.9, epochs=4), steps_per_epoch=[torch.randn(8, 8)] * 9)
+        acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.9, epochs=4), steps_per_epoch=loader)
 
 
 def test_pattern_that_fits_no_layer():
@@ -759,7 +765,7 @@ def test_garbage_inside_a_state_dict_is_refused_by_its_part(key, value, message)
 def test_garbage_in_what_a_method_remembers_is_refused(method, key, wrong):
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    s = acdc.attach(model, optimizer, methods.find(method)(sparsity=0.9, epochs=4, every="1st"), steps_per_epoch=2)
+    s = acdc.attach(model, optimizer, methods.build(method, sparsity=0.9, epochs=4, every="1st"), steps_per_epoch=2)
     with pytest.raises(ValueError, match=rf"sparsifier\.memory\.{key}\.fc\.weight = .*: expected"):
         s.load_state_dict({**s.state_dict(), "memory": {key: {"fc.weight": wrong}}})
 
@@ -822,8 +828,7 @@ def test_masks_of_some_layers_come_after_masks_of_all():
 def test_a_state_dict_without_what_weights_are_computed_from_is_refused(method, key):
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    kind = methods.find(method)
-    built = kind(epochs=4, **({"samples": 100} if method == "sparse_vd" else {"sparsity": 0.9}))
+    built = methods.build(method, epochs=4, **({"samples": 100} if method == "sparse_vd" else {"sparsity": 0.9}))
     s = acdc.attach(model, optimizer, built, steps_per_epoch=2)
     s.begin_step()
     state = s.state_dict()

@@ -17,8 +17,8 @@ def two_layers() -> nn.Sequential:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(200, 200, bias=False), nn.ReLU(), nn.Linear(200, 200, bias=False))
     with torch.no_grad():
-        model[0].weight.mul_(0.1)
-        model[0].weight.view(-1)[:100].fill_(1.0)
+        model.get_parameter("0.weight").mul_(0.1)
+        model.get_parameter("0.weight").view(-1)[:100].fill_(1.0)
     return model
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from subprocess import PIPE, CompletedProcess
 from typing import Any
 
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # documented there
 
 from tests.processes import Process
 from tests.waiting import HANG

@@ -41,6 +41,7 @@ def worker(rank: int, folder: str, wrapper: bool, compiled: bool) -> None:
     model = net()
     ddp = DistributedDataParallel(model)
     call = torch.compile(ddp, backend="eager") if compiled else ddp
+    assert isinstance(call, torch.nn.Module)
     s = train(call, ddp if wrapper else model, slice(4 * rank, 4 * rank + 4))
     result = s.finish()
     torch.save({"masks": result.masks, "sparse": result.sparse, "dense": result.dense}, f"{folder}/{rank}.pt")

@@ -27,7 +27,7 @@ def loss(run: Stage, rank: int) -> None:
 def weights(run: Stage, rank: int) -> None:
     """Of all ranks, as gradients that are not finite leave them; the next loss shows it."""
     with torch.no_grad():
-        run.model.fc.weight.fill_(math.nan)
+        run.model.get_parameter("fc.weight").fill_(math.nan)
 
 
 STOPS = {loss: 7, weights: 9}  # where ranks tell each other: after batches 2 and 4 of the epoch

@@ -12,13 +12,13 @@ from acdc.train.distributed import World
 from acdc.train.evaluate import recalibrate
 from acdc.train.execution import Setting
 from tests.distributed.ranks import call_on_two_ranks
-from tests.train.problems import EAGER
+from tests.train.problems import EAGER, MadeBatches
 
 SHARES = ([4, 4, 3], [4, 4])  # images in each batch that a rank sees: the last is too small for two
 IMAGES = torch.randn(19, 2, 4, 4, generator=torch.Generator().manual_seed(0)) * 3 + 1
 
 
-class Batches:
+class Batches(MadeBatches):
     samples, batch_size, steps = 19, 8, 3
 
     def __init__(self, *ranks: int) -> None:

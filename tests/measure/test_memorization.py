@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from acdc.data.images import ImageData, Images, hold_out
-from acdc.data.random_labels import corrupt
+from acdc.data.random_labels import Kind, corrupt
 from acdc.measure.memorization import Memorization
 
 
@@ -32,8 +32,8 @@ class Says(nn.Module):
         return self.table[images[:, 0, 2, 2].round().long()]
 
 
-def spoiled(kind: str = "always-wrong", count: int = 10) -> ImageData:
-    return corrupt(data(), count, seed=1, kind=kind)  # pyright: ignore[reportArgumentType]
+def spoiled(kind: Kind = "always-wrong", count: int = 10) -> ImageData:
+    return corrupt(data(), count, seed=1, kind=kind)
 
 
 def table_of(found: ImageData, memorised: int, true: int) -> Tensor:

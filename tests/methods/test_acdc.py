@@ -1,5 +1,7 @@
 """AC/DC beyond the paper: knobs whose worth is to be measured. The method itself: tests/core/test_sparsifier.py."""
 
+from typing import Any, TypedDict, Unpack
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,12 @@ import acdc
 from tests.warned import LATE_STARTS, SMALL_NETS
 
 
-def sparsities(**knobs: object) -> list[float]:
+class Knobs(TypedDict, total=False):
+    gradual: bool
+    revive: bool
+
+
+def sparsities(**knobs: Unpack[Knobs]) -> list[float]:
     """After each compression of three, on a hundred weights."""
     torch.manual_seed(0)
     model = nn.Linear(10, 10, bias=False)
@@ -42,7 +49,7 @@ def test_a_pattern_with_one_sparsity_cannot_rise() -> None:
 
 
 def decompressed(
-    rows: list[list[float]], kept: int, layer: type[nn.Module] = nn.Linear, **knobs: object
+    rows: list[list[float]], kept: int, layer: type[nn.Module] = nn.Linear, **knobs: Unpack[Knobs]
 ) -> torch.Tensor:
     """The weights as a dense phase begins, where `kept` of them survived the compression before."""
     weight = torch.tensor(rows)
@@ -52,7 +59,7 @@ def decompressed(
         weight = weight.T[..., None]  # inputs x outputs x positions
         model = nn.Sequential(nn.ConvTranspose1d(*weight.shape, bias=False))
     with torch.no_grad():
-        model[0].weight.copy_(weight)
+        model.get_parameter("0.weight").copy_(weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     phases = acdc.Schedule.from_phases([("sparse", "1st"), ("dense", "1st"), ("sparse", "1st")])
     method = acdc.ACDC(sparsity=1 - kept / weight.numel(), schedule=phases, **knobs)
@@ -61,7 +68,7 @@ def decompressed(
     optimizer.step()
     sparsifier.begin_step()
     assert sparsifier.phase.kind == "dense"
-    found = model[0].weight.detach()
+    found = model.get_parameter("0.weight").detach()
     return found if layer is nn.Linear else found[..., 0].T
 
 
@@ -89,15 +96,15 @@ def test_a_layer_without_a_weight_begins_as_torch_would_draw_it() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     with torch.no_grad():
-        model[0].weight.mul_(1e-3)
+        model.get_parameter("0.weight").mul_(1e-3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     phases = acdc.Schedule.from_phases([("sparse", "1st"), ("dense", "1st"), ("sparse", "1st")])
     sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.5, schedule=phases, revive=True))
     sparsifier.begin_step()
-    assert model[0].weight.count_nonzero() == 0
+    assert model.get_parameter("0.weight").count_nonzero() == 0
     optimizer.step()
     sparsifier.begin_step()
-    assert model[0].weight.norm(dim=1).tolist() == pytest.approx([3**-0.5] * 4)
+    assert model.get_parameter("0.weight").norm(dim=1).tolist() == pytest.approx([3**-0.5] * 4)
 
 
 @pytest.mark.parametrize("call", ["the model", "no module", "the compiled model"])
@@ -117,13 +124,13 @@ def test_filters_come_back_in_a_loop_that_is_told_nothing(call: str) -> None:
         outputs = torch.randn(4, 8)
         if call == "no module":
             for index in (0, 2, 4):
-                layer = model[index]
-                outputs = nn.functional.linear(outputs, layer.weight, layer.bias)
+                weight, bias = model.get_parameter(f"{index}.weight"), model.get_parameter(f"{index}.bias")
+                outputs = nn.functional.linear(outputs, weight, bias)
         else:
             outputs = compiled(outputs)
         outputs.square().sum().backward()
         optimizer.step()
-        dead.append(int((model[2].weight == 0).all(1).sum()))
+        dead.append(int((model.get_parameter("2.weight") == 0).all(1).sum()))
     assert dead[0] > 0, "a compression took whole filters of the inner layer"
     assert dead[1] == 0, "which a decompression gave back"
     assert sparsifier.finish().sparsity == pytest.approx(0.9, abs=0.01)
@@ -132,5 +139,6 @@ def test_filters_come_back_in_a_loop_that_is_told_nothing(call: str) -> None:
 @pytest.mark.parametrize("knob", ["revive", "gradual", "first_and_last_dense"])
 def test_a_switch_is_on_or_off(knob: str) -> None:
     """Any number but 0 would turn it on."""
+    wrong: dict[str, Any] = {knob: 0.3}
     with pytest.raises(ValueError, match=rf"{knob}=0\.3: expected True or False"):
-        acdc.ACDC(sparsity=0.9, epochs=10, **{knob: 0.3})
+        acdc.ACDC(sparsity=0.9, epochs=10, **wrong)

@@ -40,7 +40,7 @@ def pruned_by(criterion, weights: list[float], gradients: list[list[float]], **k
 
 def test_saliency_by_hand():
     """|θ·g| = [4, 6, 2, 10] of the last step, [4, 6, 22, 10] with the one before."""
-    gradients = [[0, 0, 10, 0], [1, -2, 1, 10]]
+    gradients: list[list[float]] = [[0, 0, 10, 0], [1, -2, 1, 10]]
     assert pruned_by(Saliency(steps=1), [4, 3, 2, -1], gradients).masks == "0101"
     assert pruned_by(Saliency(steps=2), [4, 3, 2, -1], gradients).masks == "0011"
 
@@ -89,12 +89,13 @@ def test_synflow_by_hand():
     """
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
     with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([[1.0, -1], [-5, 0.1]]))
-        model[1].weight.copy_(torch.tensor([[3.0, -1]]))
+        model.get_parameter("0.weight").copy_(torch.tensor([[1.0, -1], [-5, 0.1]]))
+        model.get_parameter("1.weight").copy_(torch.tensor([[3.0, -1]]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     method = OneShot(sparsity=0.5, schedule=sparse_for(2), criterion=SynFlow(shape=(1, 2), rounds=1))
     s = acdc.attach(model, optimizer, method)
     scores = method.criterion.scores(s.context, s.context.budgets)
+    assert scores is not None
     torch.testing.assert_close(scores["0.weight"], torch.tensor([[3, 3], [5, 0.1]], dtype=torch.float64))
     torch.testing.assert_close(scores["1.weight"], torch.tensor([[6, 5.1]], dtype=torch.float64))
     s.begin_step()
@@ -159,7 +160,9 @@ def test_woodfisher_update_by_hand():
     """
     t = pruned_by(WoodFisher(steps=1, damping=1.0), [1, 3], [[1, 1]])
     assert t.weights == [0, 3.5]
-    assert t.sparsifier.context.twin.model["0.weight"].tolist() == [[1, 3]]  # before the update
+    twin = t.sparsifier.context.twin
+    assert twin is not None
+    assert twin.model["0.weight"].tolist() == [[1, 3]]  # before the update
     assert pruned_by(WoodFisher(steps=1, damping=1.0, update=False), [1, 3], [[1, 1]]).weights == [0, 3]
 
 

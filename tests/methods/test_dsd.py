@@ -19,6 +19,7 @@ def test_by_hand():
     assert t.weights == [6, -1, 1, 1], "the pruned ones go on from 0"
     result = t.sparsifier.finish()
     assert result.sparse["0.weight"].tolist() == [[5, -2, 0, 0]]
+    assert result.dense is not None
     assert result.dense["0.weight"].tolist() == [[6, -1, 1, 1]]
     assert result.masks["0.weight"].tolist() == [[True, True, False, False]]
     assert (result.sparsity, result.dense_step) == (0.5, 3)
@@ -60,6 +61,7 @@ def test_through_an_unchanged_loop():
         optimizer.step()
     result = sparsifier.finish()
     assert kept is not None
+    assert result.dense is not None
     assert all(torch.equal(result.sparse[name], value) for name, value in kept.items())
     assert result.sparsity == pytest.approx(0.3, abs=0.01)
     assert all(torch.equal(value, result.dense[name]) for name, value in model.state_dict().items())

@@ -31,6 +31,7 @@ def test_by_hand():
     assert t.masks == []
     t.step()
     assert t.masks == "11111111"
+    assert t.sparsifier.context.twin is not None
     assert t.sparsifier.context.twin.step == 2
     t.step()
     t.step()

@@ -24,6 +24,7 @@ def test_by_hand():
     assert t.momentum == [-0.25, 0, -0.25, 0]
     result = t.sparsifier.finish()
     assert result.sparse["0.weight"].tolist() == [[5.5, 0, 3.5, 0]]
+    assert result.dense is not None
     assert result.dense["0.weight"].tolist() == [[5.75, 0, 3.75, 0]]
 
 

@@ -43,6 +43,7 @@ def test_by_hand():
     t.step()
     result = t.sparsifier.finish()
     assert result.sparsity == 0.75
+    assert result.dense is not None
     assert result.dense["0.weight"].tolist() == [[11.5, 3.5, 4.5, 5.5]]
     assert result.dense_step == 2
 

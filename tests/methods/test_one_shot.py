@@ -16,6 +16,7 @@ def test_by_hand():
     t.step([0, 0, 0, -9])
     result = t.sparsifier.finish()
     assert result.sparse["0.weight"].tolist() == [[3, 0, 0, 4]]
+    assert result.dense is not None
     assert result.dense["0.weight"].tolist() == [[4, -2, 3, -4]], "the twin is the model before pruning"
     assert result.dense_step == 1
 

@@ -95,14 +95,15 @@ def test_the_total_stays_exact_and_no_layer_dies():
         kept = [row.count("1") for row in t.masks]
         assert sum(kept) == 12
         assert min(kept) >= 1
-    assert kept[0] > 2
+    assert t.masks[0].count("1") > 2
 
 
 def test_dropping_all_leaves_one():
     """Early in a long run ζ is 1 to the last digit."""
-    t = Tiny(method(drop=1.0, schedule=sparse_for(10**9), every="1st"), [0] * 4, [0] * 8)
+    snfs = method(drop=1.0, schedule=sparse_for(10**9), every="1st")
+    t = Tiny(snfs, [0] * 4, [0] * 8)
     t.step([0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1])
-    assert t.sparsifier.method.fraction_at(1, 10**9) == 1
+    assert snfs.fraction_at(1, 10**9) == 1
     t.begin()
     assert [row.count("1") for row in t.masks] == [1, 5]
 

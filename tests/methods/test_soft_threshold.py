@@ -32,6 +32,7 @@ def test_the_gradient_is_autograd_s():
     torch.manual_seed(0)
     weight, s, c = torch.randn(50, requires_grad=True), torch.tensor(-0.3, requires_grad=True), torch.randn(50)
     (torch.sign(weight) * torch.relu(weight.abs() - torch.sigmoid(s)) * c).sum().backward()
+    assert s.grad is not None
     t = Tiny(STR(start=-0.3, decay=0.0, schedule=sparse_for(4)), weight.tolist())
     t.step(c.tolist())
     moved = weight.detach() - t.sparsifier.context.weights["0.weight"].flatten()

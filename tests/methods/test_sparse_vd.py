@@ -36,7 +36,9 @@ def test_one_step_by_hand():
 def draw(t: Tiny, layer: int, size: int) -> torch.Tensor:
     """The noise of a layer's bundle, were the layer its first."""
     bundle = Bundle([t.sparsifier.layers.weights[layer]], group=0)
-    return torch.randn(size, generator=t.sparsifier.method.generator(t.sparsifier.context, bundle, torch.device("cpu")))
+    method = t.sparsifier.method
+    assert isinstance(method, SparseVD)
+    return torch.randn(size, generator=method.generator(t.sparsifier.context, bundle, torch.device("cpu")))
 
 
 def test_the_gradient_of_the_loss_by_hand():
@@ -77,10 +79,11 @@ def test_noise_is_of_the_step_and_the_layer():
 
 
 def test_kappa_rises():
-    t = Tiny(SparseVD(samples=10, rise=0.5, schedule=sparse_for(8)), [1.0])
+    method = SparseVD(samples=10, rise=0.5, schedule=sparse_for(8))
+    t = Tiny(method, [1.0])
     weights = []
     for _ in range(8):
-        weights.append(t.sparsifier.method.weight_of_kl(t.sparsifier.context))
+        weights.append(method.weight_of_kl(t.sparsifier.context))
         t.step()
     assert weights == pytest.approx([0, 0.025, 0.05, 0.075, 0.1, 0.1, 0.1, 0.1])
 

@@ -50,4 +50,4 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"pattern=NM.*Static places single weights"):
         Static(pattern=acdc.NM(2, 4), epochs=2)
     with pytest.raises(TypeError, match=r"seed=0\.5: expected a whole number"):
-        Static(sparsity=0.5, epochs=2, seed=0.5)
+        Static(sparsity=0.5, epochs=2, seed=0.5)  # pyright: ignore[reportArgumentType]

@@ -20,7 +20,7 @@ class Tiny:
 
     @property
     def params(self) -> list[nn.Parameter]:
-        return [layer.weight for layer in self.model if isinstance(layer, nn.Linear)]
+        return list(self.model.parameters())
 
     @torch.no_grad()
     def set(self, *layers: list[float]) -> None:

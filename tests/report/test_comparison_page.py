@@ -4,6 +4,7 @@ import json
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import pytest
@@ -162,7 +163,9 @@ def test_the_frontier_by_itself_is_as_wide_as_a_readme(out: Path, tmp_path: Path
         assert width == pytest.approx(2 * 800, abs=40)
     else:
         assert path.read_bytes() == content, "the same figure from the same runs"
-        assert float(re.search(rb'width="([\d.]+)pt"', content)[1]) == pytest.approx(800, abs=20)  # type: ignore[index]
+        width = re.search(rb'width="([\d.]+)pt"', content)
+        assert width is not None
+        assert float(width[1]) == pytest.approx(800, abs=20)
 
 
 def test_a_figure_that_is_not_there_is_refused(out: Path, tmp_path: Path) -> None:
@@ -173,7 +176,8 @@ def test_a_figure_that_is_not_there_is_refused(out: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize("crowd", [1, 6, 12])
 def test_names_cover_neither_each_other_nor_a_mark(crowd: int) -> None:
     """Twelve methods, `crowd` of them all but in one place."""
-    with mpl.rc_context(theme.STYLE):  # type: ignore[arg-type]
+    style: Any = theme.STYLE  # matplotlib's stub lists every key
+    with mpl.rc_context(style):
         figure = figure_axes.new_figure(480, 340)
         axes = figure_axes.add_panel(figure, "", left=36, right=8, top=24, height=280)
         axes.set_xlim(0, 1.1)

@@ -116,9 +116,9 @@ def test_a_variant_is_a_method_of_its_own(tmp_path: Path) -> None:
         ("faster", 2),
         ("slower", 2),
     ]
-    told = dict(group_tables.own_settings(found).rows)
+    told = {row[0]: row[1] for row in group_tables.own_settings(found).rows}
     assert "optimizer.lr = 0.3" in told["faster"]
-    assert "optimizer.lr" not in dict(group_tables.shared_settings(found).rows)
+    assert "optimizer.lr" not in [row[0] for row in group_tables.shared_settings(found).rows]
 
 
 def test_json_has_what_the_table_has(made: list[Standing]) -> None:

@@ -11,6 +11,7 @@ import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy
 import pytest
@@ -19,6 +20,9 @@ import torch
 from acdc.io import verify_zip
 from acdc.runs import checkpoint
 from acdc.runs.checkpoint import CheckpointError, DamagedError, load, newest, save
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 STATE = {"model": {"w": torch.arange(20_000.0)}, "epoch": 3, "rng": [1, (2, "x")]}
 
@@ -237,7 +241,7 @@ def test_a_disk_that_is_full_is_named_in_the_system_s_words(tmp_path: Path, monk
     """torch's writer says "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"."""
 
     class Full(io.BytesIO):
-        def write(self, data: bytes) -> int:
+        def write(self, data: "ReadableBuffer", /) -> int:
             if self.tell() > 500:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return super().write(data)

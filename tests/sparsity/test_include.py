@@ -204,4 +204,4 @@ def test_parameters_named_as_weight_norm_names_its_own_are_not_taken_for_them() 
 )
 def test_a_rule_that_cannot_be_asked_says_what_to_write(rule: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        find_prunable(nn.Sequential(nn.Linear(4, 4)), include=[rule])  # type: ignore[list-item]
+        find_prunable(nn.Sequential(nn.Linear(4, 4)), include=[rule])  # pyright: ignore[reportArgumentType]

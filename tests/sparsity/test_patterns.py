@@ -237,7 +237,7 @@ def test_nm_sparsity_is_its_own() -> None:
 
 def test_a_bad_sparsity_beside_nm_is_refused_like_any_other() -> None:
     with pytest.raises(ValueError, match=r"^sparsity='0\.5': "):
-        acdc.ACDC(pattern=NM(2, 4), sparsity="0.5", epochs=4)  # type: ignore[arg-type]
+        acdc.ACDC(pattern=NM(2, 4), sparsity="0.5", epochs=4)  # pyright: ignore[reportArgumentType]
 
 
 def test_layers_that_do_not_divide_stay_dense_and_are_named() -> None:

@@ -1,6 +1,6 @@
 """Small recipes on made images, for tests of the trainer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,16 @@ def jpegs(root: Path) -> Path:
                 pixels = torch.randint(100 * label, 100 * label + 100, (40, 50, 3), generator=generator)
                 Image.fromarray(pixels.byte().numpy()).save(root / split / name / f"{number}.jpg")
     return root
+
+
+class MadeBatches:
+    """Batches that a test makes itself: it says how many there are, and yields them."""
+
+    samples: int
+    batch_size: int
+    steps: int
+    labels = torch.zeros(0, dtype=torch.int64)
+    unread: Sequence[int] = ()
 
 
 def recipe(*settings: str) -> Recipe:

@@ -16,7 +16,7 @@ from acdc.train.experiment import reproducible
 from acdc.train.stage import Stage
 from tests.conformance.harness import DEVICE
 from tests.train import problems
-from tests.train.problems import EAGER, stage
+from tests.train.problems import EAGER, MadeBatches, stage
 
 COMPILED = Execution(True, False, ())
 
@@ -54,7 +54,7 @@ def test_compiled_within_rounding_and_an_odd_last_batch_is_not_compiled(tmp_path
     run = stage(tmp_path)
     model, test = run.model, run.loaders.test
     rows = run.run()
-    next(rows), next(rows)  # while a compression is due, as after the first epoch, nothing runs compiled
+    _ = next(rows), next(rows)  # while a compression is due, as after the first epoch, nothing runs compiled
     assert any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
     model.train()
     fast = Spy(compiled(model, COMPILED))
@@ -75,7 +75,7 @@ def test_a_batch_that_lost_an_image_is_not_compiled(tmp_path: Path) -> None:
     run = stage(tmp_path)
     images, labels = next(run.loaders.test.batches(0))
 
-    class Some:
+    class Some(MadeBatches):
         samples, batch_size, steps = 48, 16, 3
 
         def batches(self, epoch: int, first: int = 0):
@@ -96,6 +96,9 @@ def test_every_phase_is_evaluated_with_the_weights_it_has(method, tmp_path, grap
     monkeypatch.setitem(problems.TABLES, "method", method)
     run = stage(tmp_path, "train.ema=0.9", "train.batch_size=12", "data.validation=20", execution=COMPILED)
     test, held, last = run.loaders.test, run.loaders.validation, None
+    assert held is not None
+    assert run.ema is not None
+    row = None
     for row in run.run():
         score = evaluate(run.model, test, run.recipe, run.setting)
         assert (row.test_accuracy, row.test_loss) == (score.accuracy, pytest.approx(score.loss, rel=1e-4))
@@ -103,6 +106,7 @@ def test_every_phase_is_evaluated_with_the_weights_it_has(method, tmp_path, grap
         assert row.ema_accuracy == evaluate(run.ema.module, test, run.recipe, run.setting).accuracy
         assert row.test_loss != last
         last = row.test_loss
+    assert row is not None
     assert row.sparsity > 0.5
     assert graphs() == 2
 
@@ -133,7 +137,11 @@ def half(folder: Path, mean: float) -> Stage:
     """Evaluated in fp16, with a batch norm that has seen, by its statistics, images of another world."""
     run = stage(folder)
     run.recipe = replace(run.recipe, train=replace(run.recipe.train, precision="fp16"))  # GradScaler needs a GPU
-    run.optimizer.register_step_post_hook(lambda *_: run.model.bn1.running_mean.fill_(mean))
+
+    def mislead(*_: object) -> None:
+        run.model.get_buffer("bn1.running_mean").fill_(mean)
+
+    run.optimizer.register_step_post_hook(mislead)
     return run
 
 
@@ -156,7 +164,7 @@ def test_cudnn_searches_no_kernels_for_evaluation_again_or_for_odd_batches(tmp_p
     """fp32 is a precision of its own to cuDNN: searching for it took a minute in the middle of a run."""
     run, seen = half(tmp_path, -1e6), []
     run.model.register_forward_hook(lambda *_: seen.append((len(_[2]), _[2].dtype, torch.backends.cudnn.benchmark)))
-    run.model.bn1.running_mean.fill_(-1e6)
+    run.model.get_buffer("bn1.running_mean").fill_(-1e6)
     with torch.backends.cudnn.flags(enabled=True, benchmark=True):
         evaluate(run.model, run.loaders.test, run.recipe, run.setting)
     full = max(size for size, _, _ in seen)

@@ -16,19 +16,27 @@ def test_the_model_fits_the_data_and_is_a_function_of_the_seed() -> None:
     learned = problem(said)
     assert (learned.classes, learned.shape) == (4, (1, 8, 8))
     model = learned.new_model(said)
-    assert model.fc.out_features == 4
-    assert torch.equal(model.conv1.weight, learned.new_model(said).conv1.weight)
-    assert not torch.equal(model.conv1.weight, learned.new_model(said.with_seed(1)).conv1.weight)
+    assert len(model.get_parameter("fc.weight")) == 4
+    first, again, other = (
+        made.get_parameter("conv1.weight")
+        for made in (model, learned.new_model(said), learned.new_model(said.with_seed(1)))
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 def test_images_set_aside_are_not_trained_on() -> None:
     loaders = problem(recipe("data.validation=20")).loaders
+    assert loaders.validation is not None
     assert (loaders.train.samples, loaders.validation.samples, loaders.test.samples) == (50, 20, 40)
 
 
 def test_labels_are_corrupted_in_the_training_set_only() -> None:
     plain, learned = problem(recipe()), problem(recipe("data.corrupt=9", "data.validation=20"))
     images = learned.images
+    assert plain.images is not None
+    assert images is not None
+    assert images.corrupted is not None
     index = images.corrupted["index"]
     assert len(index) == 9
     assert (images.train.labels[index] == images.corrupted["given"].to(images.train.labels.device)).all()

@@ -186,7 +186,7 @@ def test_pruned_weights_stay_zero_without_a_pass_after_each_step() -> None:
 # Under fp16
 
 
-def after_an_overflow(optimizer: torch.optim.Optimizer, weight: nn.Parameter) -> list[float]:
+def after_an_overflow(optimizer: torch.optim.Optimizer, weight: torch.Tensor) -> list[float]:
     """Weights after a first step that overflows and a second that does not. Memory nobody wrote holds NaN here."""
     scaler = torch.amp.GradScaler(weight.device.type, init_scale=2.0)
     for slope in (float("inf"), 1.0):

@@ -1,6 +1,7 @@
 """The learning rate as a pure function of the step: the paper's values (FACTS, §3), and the edges."""
 
 import math
+from typing import Literal
 
 import pytest
 
@@ -9,8 +10,8 @@ from acdc.recipes.schema import Rate
 from acdc.train.optim import Rates
 
 
-def by_epoch(name: str, steps: int = 3, **settings: str) -> list[float]:
-    recipe = load.read(name, [f"{key}={value}" for key, value in settings.items()])
+def by_epoch(name: str, *settings: str, steps: int = 3) -> list[float]:
+    recipe = load.read(name, settings)
     rates = Rates(recipe.rate, recipe.optimizer.lr, recipe.epochs, steps)
     each = [rates.at(epoch * steps) for epoch in range(recipe.epochs)]
     assert each == [rates.at(epoch * steps + steps - 1) for epoch in range(recipe.epochs)], "set per epoch"
@@ -26,7 +27,7 @@ def test_imagenet_warms_up_over_five_epochs_then_follows_a_cosine(name: str) -> 
 
 def test_wide_resnet_falls_at_76_116_156_in_longer_runs_too() -> None:
     for schedule, epochs in (("cifar100_20", 200), ("cifar100_14", 225), ("cifar100_7", 240)):
-        rates = by_epoch("cifar100-wrn28-10", **{"method.schedule": schedule})
+        rates = by_epoch("cifar100-wrn28-10", f"method.schedule={schedule}")
         wanted = [0.08] * 76 + [0.008] * 40 + [0.0008] * 40 + [0.00008] * (epochs - 156)
         assert rates == pytest.approx(wanted)
 
@@ -60,7 +61,7 @@ def test_a_short_run_has_an_epoch_after_its_warm_up() -> None:
 
 
 @pytest.mark.parametrize("shape", ["constant", "step", "cosine", "linear"])
-def test_no_rate_is_negative_or_above_lr(shape: str) -> None:
+def test_no_rate_is_negative_or_above_lr(shape: Literal["constant", "step", "cosine", "linear"]) -> None:
     rate = Rate(shape=shape, per="step", warmup=1.5, milestones=(2, 4))
     values = [Rates(rate, 0.3, 6, 7).at(step) for step in range(42)]
     assert 0 < min(values) <= max(values) <= 0.3

@@ -11,12 +11,12 @@ from acdc.models.norm import SplitBatchNorm2d
 from acdc.train.evaluate import recalibrate
 from acdc.train.execution import Setting
 from acdc.train.stopping import Stopped, StopRequest
-from tests.train.problems import EAGER
+from tests.train.problems import EAGER, MadeBatches
 
 SETTING = Setting(device=torch.device("cpu"), execution=EAGER, checkpoints=Path())
 
 
-class Batches:
+class Batches(MadeBatches):
     samples, batch_size, steps = 30, 10, 3
 
     def __init__(self) -> None:

@@ -16,7 +16,8 @@ from acdc.train.divergence import DivergedError
 from acdc.train.evaluate import Score, evaluate
 from acdc.train.execution import Progress
 from acdc.train.stopping import Stopped, StopRequest
-from tests.train.problems import outcome, stage
+from tests.conformance.harness import assert_same_bits
+from tests.train.problems import MadeBatches, outcome, stage
 
 STEPS = 5  # 70 images in batches of 16
 
@@ -43,8 +44,8 @@ def test_loss_and_accuracy_are_means_over_the_images(tmp_path: Path) -> None:
     """A model that always says class 1, at a learning rate that leaves it so."""
     run = stage(tmp_path, "optimizer.lr=1e-12", "optimizer.weight_decay=0")
     with torch.no_grad():
-        run.model.fc.weight.zero_()
-        run.model.fc.bias.copy_(torch.tensor([0.0, 1.0, 0.0, 0.0]))
+        run.model.get_parameter("fc.weight").zero_()
+        run.model.get_parameter("fc.bias").copy_(torch.tensor([0.0, 1.0, 0.0, 0.0]))
     row = next(run.run())
     labels = torch.cat([labels for _, labels in run.loaders.train.batches(0)])
     logits = torch.tensor([[0.0, 1.0, 0.0, 0.0]]).expand(len(labels), 4)
@@ -91,11 +92,14 @@ def test_a_run_taken_up_is_the_run_that_never_stopped(settings: tuple[str, ...],
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, second.model.state_dict()[name]), name
     if whole.ema is not None:
+        assert second.ema is not None
         for name, value in whole.ema.state_dict().items():
             assert torch.equal(value, second.ema.state_dict()[name]), name
+    assert whole.sparsifier is not None
+    assert second.sparsifier is not None
     one, two = whole.sparsifier.finish(), second.sparsifier.finish()
     assert one.dense_step == two.dense_step
-    assert all(torch.equal(one.dense[name], two.dense[name]) for name in one.dense)
+    assert_same_bits(one.dense, two.dense)
     assert whole.best == second.best
 
 
@@ -136,6 +140,8 @@ def test_the_average_has_the_masks_of_the_model(tmp_path: Path) -> None:
     run = stage(tmp_path, "train.ema=0.9")
     rows = list(run.run())
     assert all(row.ema_accuracy is not None for row in rows)
+    assert run.ema is not None
+    assert run.sparsifier is not None
     for name, mask in run.sparsifier.masks.items():
         assert not run.ema.module.get_parameter(name)[~mask].any()
 
@@ -145,8 +151,10 @@ def test_the_best_is_chosen_on_the_validation_images_of_the_final_phase(tmp_path
     rows = list(run.run())
     final = [row for row in rows if row.phase == "final compressed"]
     assert len(final) > 1
+    assert run.best is not None
+    assert run.best_weights is not None
     assert run.best["chosen_on"] == "validation"
-    assert run.best["accuracy"] == max(row.validation_accuracy for row in final)
+    assert run.best["accuracy"] == max(row.validation_accuracy or 0.0 for row in final)
     assert run.best["epoch"] in [row.epoch for row in final]
     assert sum(int((value == 0).sum()) for value in run.best_weights.values()) > 10_000, "a sparse model"
     assert run.loaders.train.samples == 50
@@ -155,6 +163,7 @@ def test_the_best_is_chosen_on_the_validation_images_of_the_final_phase(tmp_path
 def test_without_them_the_test_set_chose_and_that_is_said(tmp_path: Path) -> None:
     run = stage(tmp_path)
     list(run.run())
+    assert run.best is not None
     assert run.best["chosen_on"] == "test"
     assert run.best_weights is None
 
@@ -166,7 +175,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_the_last_good_checkpo
     def poison(*_: object) -> None:
         if run.step + 1 == bad:
             with torch.no_grad():
-                run.model.fc.bias[0] = math.inf
+                run.model.get_parameter("fc.bias")[0] = math.inf
 
     run.optimizer.register_step_post_hook(poison)
     with pytest.raises(DivergedError) as stopped:
@@ -187,7 +196,7 @@ def test_weights_that_are_not_finite_stop_it_before_they_are_compressed(tmp_path
     def poison(*_: object) -> None:
         if run.step + 1 == STEPS:
             with torch.no_grad():
-                run.model.conv1.weight[0] = math.nan
+                run.model.get_parameter("conv1.weight")[0] = math.nan
 
     run.optimizer.register_step_post_hook(poison)
     said = r"weights of epoch 1 are not finite \(conv1.weight\); there is no checkpoint yet"
@@ -221,7 +230,7 @@ def test_nor_is_what_is_not_finite_in_the_optimizer(optimizer: str, key: str, ba
 
     def poison(*_: object) -> None:
         if run.step >= 6:
-            run.optimizer.state[run.model.fc.weight][key][0, 0] = bad
+            run.optimizer.state[run.model.get_parameter("fc.weight")][key][0, 0] = bad
 
     run.optimizer.register_step_post_hook(poison)
     said = rf"optimizer states of epoch 2 are not finite \({key} of fc.weight\); the last good checkpoint"
@@ -237,7 +246,8 @@ def test_nor_are_weights_behind_the_model_s_that_are_not_finite(tmp_path: Path) 
 
     def poison(*_: object) -> None:
         if run.step >= 6:
-            run.sparsifier.context.weights["fc.weight"][run.model.fc.weight == 0] = math.nan
+            assert run.sparsifier is not None
+            run.sparsifier.context.weights["fc.weight"][run.model.get_parameter("fc.weight") == 0] = math.nan
 
     run.optimizer.register_step_post_hook(poison)
     said = r"weights behind the model's of epoch 2 are not finite \(fc.weight\)"
@@ -246,23 +256,26 @@ def test_nor_are_weights_behind_the_model_s_that_are_not_finite(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("settings", [(), ("optimizer.name=adamw", "train.accumulate=2", "train.clip_norm=1.0")])
-def test_a_step_that_overflows_fp16_leaves_no_trace_in_the_model(settings: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_step_that_overflows_fp16_leaves_no_trace_in_the_model(
+    settings: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Weights, batch norm's statistics and count, and the optimizer's state; the average stays finite, and the run ends
     as any other."""
     run = stage(tmp_path, "train.precision=fp16", "train.ema=0.9", *settings)
     places = [buffer.data_ptr() for buffer in run.model.buffers()]
     around, seen = run._step.__call__, []
 
-    def overflowing(images: torch.Tensor, *args: object, **knobs: object) -> None:
+    def overflowing(images: torch.Tensor, *args: Any, **knobs: Any) -> None:
         seen.append(to_cpu([run.model.state_dict(), run.optimizer.state_dict()["state"]]))
         around(images * 1e6 if len(seen) == STEPS - 1 else images, *args, **knobs)
 
-    run._step = overflowing
+    monkeypatch.setattr(run, "_step", overflowing)
     list(run.run())
     before, after, later = ([*model.values(), *_tensors(state)] for model, state in seen[STEPS - 2 : STEPS + 1])
     assert all(map(torch.equal, before, after))
     assert not all(map(torch.equal, after, later)), "the next step is made"
     assert [buffer.data_ptr() for buffer in run.model.buffers()] == places
+    assert run.ema is not None
     assert all(value.isfinite().all() for value in run.ema.state_dict().values())
 
 
@@ -294,7 +307,7 @@ def test_a_long_first_step_is_told_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_images_without_a_label_do_not_count(tmp_path: Path) -> None:
     run = stage(tmp_path)
 
-    class Some:
+    class Some(MadeBatches):
         samples, batch_size, steps = 4, 4, 1
 
         def batches(self, epoch: int, first: int = 0):
@@ -333,8 +346,10 @@ def test_the_twin_teaches_the_final_phase(tmp_path: Path) -> None:
     assert one[-1].loss != two[-1].loss
     teacher = taught._step.teacher
     assert teacher is not None
-    twin = taught.sparsifier.context.twin.model  # on the CPU, wherever the run is
-    assert all(torch.equal(value.cpu(), twin[name]) for name, value in teacher.state_dict().items())
+    assert taught.sparsifier is not None
+    twin = taught.sparsifier.context.twin  # on the CPU, wherever the run is
+    assert twin is not None
+    assert all(torch.equal(value.cpu(), twin.model[name]) for name, value in teacher.state_dict().items())
     assert not teacher.training
 
 

@@ -3,10 +3,14 @@
 import io
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from acdc.train.stopping import listening
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class Interrupted(io.RawIOBase):
@@ -17,10 +21,10 @@ class Interrupted(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, content: memoryview) -> int:  # type: ignore[override]
+    def write(self, content: "ReadableBuffer", /) -> int:
         signal.raise_signal(signal.SIGTERM)
         self.written += bytes(content)
-        return len(content)
+        return memoryview(content).nbytes
 
 
 def test_of_the_signals_ignored_from_the_start_only_nohup_s_stays_so() -> None:

@@ -1,7 +1,11 @@
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 """What type checkers make of the public names. Nothing here is Any, and each ignored line is an error they find."""
 
-from typing import assert_type
+from pathlib import Path
+from typing import Any, assert_type
+
+import torch
+from torch import Tensor
 
 import acdc
 
@@ -19,6 +23,29 @@ assert_type(acdc.Schedule.for_epochs(100).phase_at(0, 10), acdc.Phase)
 assert_type(acdc.Duration.parse("10ep"), acdc.Duration)
 assert_type(acdc.NM(2, 4).sparsity, float)
 acdc.methods.GMP(sparsity=0.9, epochs=100, pattern=acdc.Block(4, 4))
+
+
+def use(sparsifier: acdc.Sparsifier, average: torch.nn.Module, accuracy: Tensor) -> None:
+    sparsifier.report_metric(accuracy)
+    sparsifier.report_metric(0.9)
+    sparsifier.apply_masks(average)
+    assert_type(sparsifier.phase, acdc.Phase)
+    assert_type(sparsifier.masks, dict[str, Tensor])
+    assert_type(sparsifier.layer_sparsity, dict[str, float])
+    assert_type(sparsifier.method, acdc.Method)
+    assert_type(sparsifier.finish(), acdc.Result)
+    sparsifier.step = 3  # pyright: ignore[reportAttributeAccessIssue]
+    sparsifier.report_metric("0.9")  # pyright: ignore[reportArgumentType]
+
+
+def read(folder: str | Path) -> None:
+    result = acdc.Result.load(folder)
+    assert_type(result.sparse, dict[str, Any])
+    assert_type(result.dense, dict[str, Any] | None)
+    assert_type(result.masks, dict[str, Tensor])
+    assert_type(result.sparsity, float)
+    result.save(folder)
+
 
 acdc.ACDC(sparsity=0.9, epochs=100, criterion=3)  # pyright: ignore[reportArgumentType]
 acdc.methods.RigL(sparsity=0.9, epoch=100)  # pyright: ignore[reportCallIssue]

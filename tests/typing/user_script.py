@@ -21,21 +21,29 @@ def train(method: acdc.Method, folder: Path, epochs: int = 4) -> acdc.Result:
     folder.mkdir()
     sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=len(loader))
     for _ in range(epochs):
-        hits = 0
+        hits = torch.tensor(0)
         for inputs, labels in loader:
             logits = model(inputs)
             optimizer.zero_grad()
             nn.functional.cross_entropy(logits, labels).backward()
             optimizer.step()
-            hits += int((logits.argmax(1) == labels).sum())
+            hits += (logits.argmax(1) == labels).sum()
         if sparsifier.phase.kind == "dense":
             sparsifier.report_metric(hits / (8 * len(loader)))
         torch.save(sparsifier.state_dict(), folder / "sparsifier.pt")
     result = sparsifier.finish()
     print(sparsifier.summary(loader[0][0]))
     result.save(folder)
-    model.load_state_dict(result.sparse)
-    return result
+    sparsifier.detach()
+    if result.dense is not None:
+        for step in acdc.finetune_dense(result, model, optimizer):
+            inputs, labels = loader[step % len(loader)]
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+    read = acdc.Result.load(folder)
+    model.load_state_dict(read.sparse)
+    return read
 
 
 def main(folder: Path) -> list[acdc.Result]:

@@ -45,7 +45,7 @@ class Method(ABC):
 
     sparsity: float | None = None
     epochs: int | None = None
-    schedule: Schedule = None  # type: ignore[assignment]  # always a Schedule after __post_init__
+    schedule: Schedule = None  # pyright: ignore[reportAssignmentType]  # always a Schedule after __post_init__
     pattern: Pattern = field(default_factory=Unstructured)
     distribution: Distribution = "global"
     include: Sequence[Rule] = ()

@@ -7,7 +7,7 @@ are counted and phases begin is in stepper.py.
 import math
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor, nn
@@ -196,7 +196,7 @@ class Sparsifier:
         self.context.step = step
         self._stepper.expect_step()
 
-    def report_metric(self, metric: float) -> None:
+    def report_metric(self, metric: SupportsFloat) -> None:
         """Tell the quality of the model as it is now, higher is better. With twin="best" the best dense one is kept.
 
         Call it after the learning-rate scheduler's step, so that the twin is kept with the rate it goes on with.
@@ -204,7 +204,7 @@ class Sparsifier:
         value = float(metric)
         if not math.isfinite(value):
             allowed = "expected a finite number, higher is better"
-            raise ArgumentError("metric", received=metric, allowed=allowed, instead="negate a loss")
+            raise ArgumentError("metric", received=value, allowed=allowed, instead="negate a loss")
         context = self.context
         if not self.method.keeps_best_twin():
             context.warn('report_metric() changes nothing: the method keeps the last dense model; set twin="best"')

@@ -111,5 +111,5 @@ def _positions(weight: Weight, module: nn.Module, args: tuple, kwargs: dict, out
         by_name = {"k_proj_weight": key, "v_proj_weight": value, "in_proj_weight": (query + key + value) / 3}
         return by_name.get(local, query)
     if weight.kind == "conv_transpose":
-        return (args[0] if args else kwargs["input"]).numel() / weight.module.in_channels  # pyright: ignore[reportOperatorIssue]
+        return (args[0] if args else kwargs["input"]).numel() / weight.module.in_channels
     return output.numel() / weight.param.shape[weight.out_dim]

@@ -90,8 +90,8 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
     def _remember(self, mean: Tensor, var: Tensor, count: float) -> None:
         momentum: Any = self.momentum
         for kept, value in ((self.running_mean, mean), (self.running_var, var * (count / (count - 1)))):
-            kept.lerp_(value.to(kept.dtype), momentum)  # type: ignore[union-attr]
-        self.num_batches_tracked.add_(1)  # type: ignore[union-attr]
+            kept.lerp_(value.to(kept.dtype), momentum)  # pyright: ignore[reportOptionalMemberAccess]
+        self.num_batches_tracked.add_(1)  # pyright: ignore[reportOptionalMemberAccess]
 
     def _part_by_part(self, x: Tensor) -> Tensor:
         first, *rest = x.tensor_split(self.splits)

@@ -219,7 +219,7 @@ def _recipe(name: str, values: dict[str, Any], findings: list[Finding]) -> Recip
         findings.append(_finding("paper", "expected rows, each under a line [[paper]]"))
         rows = []
     paper = tuple(_build("paper", PaperRow, row, findings) for row in rows)
-    return None if None in built.values() else Recipe(name=name, about=about, paper=paper, **built)  # type: ignore[arg-type]
+    return None if None in built.values() else Recipe(name=name, about=about, paper=paper, **built)
 
 
 def _build(table: str, part: type, given: Any, findings: list[Finding]) -> Any:

@@ -88,7 +88,7 @@ def _stages(
         model = data.new_model(recipe).to(setting.device)
         uses = uses or forward_uses(model, data.example(setting.device))
         if recipe.train.channels_last:
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         stage = Stage(index, name, model, data.loaders, recipe, setting, uses=uses, method=method)
         stage.extra = partial(_of_the_run, stage, outcomes, began)
         if resume and index == resume.state["stage"]:

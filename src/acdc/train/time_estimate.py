@@ -49,7 +49,7 @@ class _Bench:
     ) -> None:
         self._train, self._device, self._shape, self._classes = recipe.train, device, shape, classes
         self._format = torch.channels_last if recipe.train.channels_last else torch.contiguous_format
-        self._model = model.to(device).to(memory_format=self._format)  # type: ignore[call-overload]
+        self._model = model.to(device).to(memory_format=self._format)  # pyright: ignore[reportCallIssue]
         self._optimizer = optim.build(recipe.optimizer, model, device, recipe.train.precision)
         for group in self._optimizer.param_groups:
             group["lr"] = 1e-6  # random labels are nothing to learn from
