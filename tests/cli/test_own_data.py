@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 
 from acdc import models
 from acdc.cli import main
+from tests import processes
 from tests.train.problems import jpegs
 
 SHORT = ("train.epochs=4", "train.batch_size=4", "run.baseline=false", "run.finetune=false", "rate.warmup=0")
@@ -160,8 +160,6 @@ def test_the_current_folder_is_importable_for_the_command(tmp_path: Path) -> Non
     script = tmp_path / "bin" / "acdc"
     script.write_text("import sys\nfrom acdc.cli import main\nsys.exit(main())\n")
     words = ["check", "digits", "--no-timing", "--set", "model.name=own_code:Net", "--device", "cpu"]
-    done = subprocess.run(
-        [sys.executable, str(script), *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = processes.run([sys.executable, script, *words], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "model: own_code:Net, " in done.stdout
