@@ -110,13 +110,13 @@ WRITE_TEN = 'write "10ep" for epochs, "10st" for optimizer steps or "10%" of the
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (10, TypeError, f"warmup=10: durations carry a unit; {WRITE_TEN}"),
-        (True, TypeError, f"warmup=True: durations carry a unit; {WRITE_TEN}"),
-        (None, TypeError, f"warmup=None: durations carry a unit; {WRITE_TEN}"),
-        ("10", ValueError, f"warmup='10': durations carry a unit; {WRITE_TEN}"),
-        ("10 epochs", ValueError, f"warmup='10 epochs': durations carry a unit; {WRITE_TEN}"),
-        ("ten", ValueError, f"warmup='ten': durations carry a unit; {WRITE_TEN}"),
-        ("-10ep", ValueError, f"warmup='-10ep': durations are not negative; {WRITE_TEN}"),
+        (10, TypeError, f"warmup=10: a duration needs a unit; {WRITE_TEN}"),
+        (True, TypeError, f"warmup=True: a duration needs a unit; {WRITE_TEN}"),
+        (None, TypeError, f"warmup=None: a duration needs a unit; {WRITE_TEN}"),
+        ("10", ValueError, f"warmup='10': a duration needs a unit; {WRITE_TEN}"),
+        ("10 epochs", ValueError, f"warmup='10 epochs': a duration needs a unit; {WRITE_TEN}"),
+        ("ten", ValueError, f"warmup='ten': a duration needs a unit; {WRITE_TEN}"),
+        ("-10ep", ValueError, f"warmup='-10ep': a duration cannot be negative; {WRITE_TEN}"),
         ("1/0ep", ValueError, "warmup='1/0ep': durations carry a unit; write \"1ep\" for epochs"),
         (
             "2.5st",
@@ -134,11 +134,11 @@ def test_duration_refuses(value, error, message):
 
 
 def test_duration_made_by_hand_is_checked_too():
-    with pytest.raises(TypeError, match=re.escape("Duration=(10, 'ep'): it holds a Fraction and one of")):
+    with pytest.raises(TypeError, match=re.escape("Duration=(10, 'ep'): expected a Fraction and one of")):
         Duration(10, "ep")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=re.escape('write Duration.parse("10ep")')):
         Duration(Fraction(10), "epochs")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="duration='-1ep': durations are not negative"):
+    with pytest.raises(ValueError, match="duration='-1ep': a duration cannot be negative"):
         Duration(Fraction(-1), "ep")
     with pytest.raises(ValueError, match=r"duration='0\.5st': optimizer steps are whole"):
         Duration(Fraction(1, 2), "st")
@@ -215,7 +215,7 @@ def test_alternating_without_warmup_starts_compressed():
     assert schedule.phase_at(0, 1).kind == "sparse"
 
 
-LAW = "warmup + n x (sparse + dense) + sparse + last_dense + final_sparse makes it for some whole n >= 0"
+LAW = "it must equal warmup + n x (sparse + dense) + sparse + last_dense + final_sparse gives it for some whole n >= 0"
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_alternating_sums_or_offers_what_does(lengths, total, unit):
         ({"total": "0ep"}, ValueError, "total='0ep': only warmup may be zero"),
         ({"total": 100}, TypeError, 'total=100: durations carry a unit; write "100ep" for epochs or "100st" for'),
         ({"total": "100%"}, ValueError, "total='100%': it cannot be a percentage; write \"100ep\" for epochs or"),
-        ({"last_dense": 10}, TypeError, "last_dense=10: durations carry a unit"),
+        ({"last_dense": 10}, TypeError, "last_dense=10: a duration needs a unit"),
     ],
 )
 def test_alternating_refuses(change, error, message):
@@ -304,19 +304,19 @@ def test_from_transitions_takes_steps_and_a_compressed_start():
             "has one entry more than decompress=[20, 40]; add a compress or drop a decompress"),
         ([], [], 50, ValueError, "compress=[]: training starts dense and ends compressed"),
         ([10, 20], [], 50, ValueError, "compress=[10, 20]: training starts dense"),
-        ([10, 30], [40], 50, ValueError, "compress=[10, 30]: it takes turns with decompress=[40], rising in one unit "
+        ([10, 30], [40], 50, ValueError, "compress=[10, 30]: it must alternate with decompress=[40], rising in one unit "
             'up to total="50ep"; 30ep follows 40ep, so change one of them'),
         ([10, 30], [5], 50, ValueError, "5ep follows 10ep"),
         ([10, 30], [10], 50, ValueError, "10ep follows 10ep"),
         ([10, 60], [40], 50, ValueError, "50ep follows 60ep"),
         ([50], [], 50, ValueError, "50ep follows 50ep"),
         ([10, "30st"], [20], 50, ValueError, "30st follows 20ep"),
-        ([-1], [], 50, ValueError, "compress='-1ep': durations are not negative"),
-        ([2.5], [], 50, TypeError, "compress=2.5: durations carry a unit"),
-        ([True], [], 50, TypeError, "compress=True: durations carry a unit"),
+        ([-1], [], 50, ValueError, "compress='-1ep': a duration cannot be negative"),
+        ([2.5], [], 50, TypeError, "compress=2.5: a duration needs a unit"),
+        ([True], [], 50, TypeError, "compress=True: a duration needs a unit"),
         (["10%"], [], 50, ValueError, "compress='10%': it cannot be a percentage"),
-        ([10, 30], [20.5], 50, TypeError, "decompress=20.5: durations carry a unit"),
-        ([10], [], 50.0, TypeError, "total=50.0: durations carry a unit"),
+        ([10, 30], [20.5], 50, TypeError, "decompress=20.5: a duration needs a unit"),
+        ([10], [], 50.0, TypeError, "total=50.0: a duration needs a unit"),
     ],
 )  # fmt: skip
 def test_from_transitions_refuses(compress, decompress, total, error, message):
@@ -377,17 +377,17 @@ def test_percentages_fall_within_half_a_step_of_their_share(weights, total, unit
     ("phases", "total", "error", "message"),
     [
         ([], None, ValueError, 'phases=[]: a schedule ends compressed; add a last phase such as ("sparse", "15ep")'),
-        ([("dense", "1ep")], None, ValueError, "phases=['dense']: a schedule ends compressed"),
+        ([("dense", "1ep")], None, ValueError, "phases=['dense']: a schedule must end compressed"),
         ([("dense", "1ep"), ("dense", "1ep"), ("sparse", "1ep")], None, ValueError,
             "phases[1]='dense': kinds alternate, and phases[0] is dense too; merge the two phases"),
         ([("warm", "1ep"), ("sparse", "1ep")], None, ValueError,
-            "phases[0]='warm': a phase is of one of two kinds; write \"dense\" or \"sparse\""),
+            "phases[0]='warm': there are two kinds of phases; write \"dense\" or \"sparse\""),
         ([("dense", "0ep"), ("sparse", "1ep")], None, ValueError,
             "phases[0]='0ep': the warm-up phase lasts some epochs or steps; make it longer or leave it out"),
-        ([("dense", "0.1%"), ("sparse", "99.9%")], "100st", ValueError, "phases[0]='0st': the warm-up phase lasts"),
+        ([("dense", "0.1%"), ("sparse", "99.9%")], "100st", ValueError, "phases[0]='0st': the warm-up phase must last"),
         ([("dense", "10%"), ("sparse", "1ep")], None, ValueError,
             "phases[0]='10%': a percentage needs a total; add total=\"100ep\""),
-        ([("dense", 10), ("sparse", "1ep")], None, TypeError, "phases[0]=10: durations carry a unit"),
+        ([("dense", 10), ("sparse", "1ep")], None, TypeError, "phases[0]=10: a duration needs a unit"),
         (["dense"], None, TypeError, "phases[0]='dense': a phase is a pair; write (\"dense\", \"10ep\")"),
         ([("dense", "10ep"), ("sparse", "5ep")], "20ep", ValueError,
             "total='20ep': the phases sum to 15ep; lengthen them by 5ep, or change total"),
@@ -447,7 +447,7 @@ def test_for_epochs_sums_alternates_and_ends_compressed(epochs):
 def test_for_epochs_refuses(epochs, error):
     message = (
         f"epochs={epochs}: expected a whole number, 4 or more; AC/DC needs a warm-up, a compressed, a decompressed "
-        "and a final compressed epoch, so write epochs=4 or more"
+        "one and a final compressed one, so write epochs=4 or more"
     )
     with pytest.raises(error, match=re.escape(message)):
         Schedule.for_epochs(epochs)
@@ -556,12 +556,12 @@ def test_an_invalid_schedule_cannot_be_made_by_hand():
     for phases in ((sparse, dense), (dense, dense), (sparse,), ("sparse",)):
         with pytest.raises(TypeError, match=r"phases\[0\]=|phases\[1\]=") as caught:
             Schedule(phases)  # pyright: ignore[reportArgumentType]
-        assert "Schedule makes its phases; use Schedule.from_phases" in str(caught.value)
-    with pytest.raises(ValueError, match="a schedule ends compressed"):
+        assert "Schedule builds its own phases; use Schedule.from_phases" in str(caught.value)
+    with pytest.raises(ValueError, match="a schedule must end compressed"):
         Schedule((Phase("dense", dense.length, 0, final=True),))
-    with pytest.raises(ValueError, match="the final compressed phase lasts some epochs or steps"):
+    with pytest.raises(ValueError, match="the final compressed phase must last some epochs or steps"):
         Schedule((Phase("sparse", Duration.parse("100%"), 0, final=True),))
-    with pytest.raises(ValueError, match="the phases sum to 2ep"):
+    with pytest.raises(ValueError, match="the phases add up to 2ep"):
         Schedule((dense, sparse), Duration.parse("3ep"))
     with pytest.raises(AttributeError):
         Schedule.imagenet().total = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -594,9 +594,9 @@ def test_to_dict_is_plain_and_from_dict_refuses_the_rest():
         "total": "4ep",
     }
     for state in ({}, {"phases": []}, {"phases": [], "total": None, "more": 1}, [["sparse", "1ep"]]):
-        with pytest.raises(ValueError, match="it has the keys phases and total; pass what to_dict"):
+        with pytest.raises(ValueError, match="expected the keys phases and total; pass what to_dict"):
             Schedule.from_dict(state)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="the phases sum to 1ep"):
+    with pytest.raises(ValueError, match="the phases add up to 1ep"):
         Schedule.from_dict({"phases": [["sparse", "1ep"]], "total": "2ep"})
 
 

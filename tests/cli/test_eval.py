@@ -74,10 +74,10 @@ def test_checkpoints_that_cannot_be_read(run: Path, tmp_path: Path, capsys: pyte
     newest = sorted((run / "checkpoints").glob("*.pt"))[-1]
     gone = newest.with_name("9-none-00000001.pt")
     code, _, error = evaluated(capsys, str(gone))
-    assert (code, f"there is no such checkpoint; type a checkpoint, such as {newest}" in error) == (2, True)
+    assert (code, f"there is no such checkpoint; name a checkpoint, such as {newest}" in error) == (2, True)
     alone = shutil.copy(newest, tmp_path / "alone.pt")
     code, _, error = evaluated(capsys, str(alone))
-    assert (code, "type RUN/checkpoints/NAME.pt" in error) == (2, True)
+    assert (code, "use RUN/checkpoints/NAME.pt" in error) == (2, True)
     newest.write_bytes(newest.read_bytes()[:5000])
     code, _, error = evaluated(capsys, str(newest))
     assert (code, f"{newest}: damaged" in error) == (2, True)
@@ -137,7 +137,7 @@ def test_a_model_that_another_tool_wrote_is_measured_and_a_note_says_so(
     model = run / "sparse.safetensors"
     save_file(load_file(model), model)
     assert main(["eval", str(model), "--device", "cpu"]) == 0
-    note = f"note: {model}: it holds no digest: another tool wrote it; its weights are not"
+    note = f"note: {model}: it has no digest: another tool wrote it; its weights are not"
     assert note in capsys.readouterr().out
     assert main(["eval", str(run / "dense.safetensors"), "--device", "cpu"]) == 0
     assert "note: " not in capsys.readouterr().out
@@ -213,4 +213,4 @@ def test_a_run_s_data_are_found_where_they_lay(tmp_path: Path, capsys) -> None:
     assert "note:" not in capsys.readouterr().out
     (images / "val" / "cat" / "0.jpg").unlink()
     assert main(["eval", str(out), *place, "--data", str(images)]) == 0
-    assert "note: these are not the data of the run: 6 test images as it began, 5 now" in capsys.readouterr().out
+    assert "note: this is not the run's data: 6 test images at the start, 5 now" in capsys.readouterr().out

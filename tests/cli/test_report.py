@@ -56,7 +56,7 @@ def test_bad_settings_are_refused(
 
 def test_no_run_is_refused_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
-    assert "there is no run (no config.json) in this folder; type a run's folder" in capsys.readouterr().err
+    assert "there is no run (no config.json) in this folder; name a run's folder" in capsys.readouterr().err
 
 
 def test_several_runs_lie_where_the_command_was_typed(

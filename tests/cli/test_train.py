@@ -203,7 +203,7 @@ def test_two_of_four_leaves_the_first_layer_dense_and_says_so(tmp_path: Path, ca
     out = tmp_path / "run"
     assert main(["train", "--no-report", "--epochs", "4", "--set", "method.pattern=2:4", "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "left dense: conv1.weight (1 input channels do not divide by 4)" in said
+    assert "left dense: conv1.weight (1 input channels are not a multiple of 4)" in said
     masks = load_file(out / "masks.safetensors")
     assert "conv1.weight" not in masks
     kept = masks["stages.1.0.conv2.weight"]  # 32 x 32 x 3 x 3
@@ -239,7 +239,7 @@ def test_a_method_that_found_no_sparsity_says_what_decides_it(tmp_path: Path, ca
     )
     (row,) = read(tmp_path / "run", "result.json")["models"]
     assert row["sparsity"] == 0, "else there is nothing to test here"
-    assert "STR, sparse: no weight is 0 yet; STR finds its sparsity by start and decay" in capsys.readouterr().out
+    assert "STR, sparse: no weight is 0 yet; the sparsity of STR depends on start and decay" in capsys.readouterr().out
 
 
 # What it says
@@ -310,7 +310,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--lr", "0"], "optimizer.lr = 0.0: expected a number above 0"),
         (["--lr", "fast"], 'optimizer.lr = "fast": expected a number'),
         (["--seed", "-1"], "run.seeds = .*expected whole numbers from 0"),
-        (["--seeds", "a"], "--seeds a: expected whole numbers with commas between; type --seeds 0,1,2"),
+        (["--seeds", "a"], "--seeds a: expected whole numbers separated by commas, such as --seeds 0,1,2"),
         (
             ["--set", "method.name=rigl", "--set", "method.drop=2"],
             "method.drop=2: expected a fraction of the kept weigh",
@@ -323,7 +323,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "sparsity=0.5"], "did you mean method.sparsity[?]"),
         (["--set", "train.precision=fp16"], 'train.precision = "fp16": it needs a GPU'),
         (["--set", "train.cuda_graphs=on"], 'train.cuda_graphs = "on": not here, they need a GPU'),
-        (["--device", "gpu"], "--device gpu: expected one of auto, cpu, cuda; type --device auto"),
+        (["--device", "gpu"], "--device gpu: expected one of auto, cpu, cuda; write --device auto"),
         (["--workers", "many"], "--workers many: expected a whole number"),
         (["--jobs", "0"], "--jobs 0: expected the number of runs"),
         (["digit"], "digit:.*no recipe has this name.*did you mean digits[?]"),
@@ -343,7 +343,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "method.name=lottery", "--epochs", "4"], "train.epochs = 4: a phase of lottery ticket would be"),
         (
             ["--set", 'method.criterion={name="synflow",shape=[1,3,8,8]}'],
-            r"method.criterion: SynFlow's shape is \[1, 3, 8, 8\], and images are 1 x 8 x 8; write shape = \[1, 1, 8",
+            r"method.criterion: SynFlow's shape is \[1, 3, 8, 8\], but images are 1 x 8 x 8; write shape = \[1, 1, 8",
         ),
         (
             ["--set", "method.name=one_shot", "--set", "method.at=0", "--set", "method.criterion=movement"],
@@ -391,7 +391,7 @@ def test_all_that_is_wrong_with_a_recipe_is_said_at_once(tmp_path: Path, monkeyp
 def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["train", "--device", "cuda"]) == 2
-    assert "--device cuda: expected a GPU that torch can use" in capsys.readouterr().err
+    assert "--device cuda: torch sees no GPU that it can use" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("available", "device"), [(False, "cpu"), (True, "cuda")])
@@ -407,7 +407,7 @@ def test_auto_takes_a_gpu_where_there_is_one(available: bool, device: str, monke
 def test_a_folder_that_holds_something_is_refused_and_left_alone(run: Path, capsys) -> None:
     before = contents(run)
     assert main(["train", "--epochs", "4", "--out", str(run)]) == 2
-    assert f"--out {run}: the folder exists and is not empty" in capsys.readouterr().err
+    assert f"--out {run}: the folder is not empty" in capsys.readouterr().err
     assert contents(run) == before
 
 
@@ -415,9 +415,9 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     Path("runs").write_text("a file")
     assert main(["train", "--epochs", "4"]) == 2
-    assert "--out runs: File exists; type another folder" in capsys.readouterr().err
+    assert "--out runs: File exists; choose another folder" in capsys.readouterr().err
     assert main(["train", "--out", "runs/x"]) == 2
-    assert "nothing can be written in" in capsys.readouterr().err
+    assert "is not writable" in capsys.readouterr().err
 
 
 def test_missing_scikit_learn_is_said_and_leaves_no_folder(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -568,7 +568,7 @@ def test_a_worker_that_dies_ends_the_run_in_words_and_it_goes_on(tmp_path: Path,
     typed = [sys.executable, script, "train", "imagenet-mobilenet", *folders, *settings]
     done = processes.run(typed, env=environment(), timeout=HANG)
     assert done.returncode == 1
-    assert re.match("acdc: workers=1: a worker process ended.*set fewer workers", done.stderr), done.stderr
+    assert re.match("acdc: workers=1: a worker process died.*set fewer workers", done.stderr), done.stderr
     assert done.stderr.endswith(f"resume with: acdc train --resume {out}\n")
     assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu", "--workers", "0"]) == 0
     assert (out / "result.json").is_file()
@@ -655,9 +655,11 @@ def test_checkpoints_of_another_version_are_left_alone(stopped: Path, capsys) ->
     capsys.readouterr()
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
     said = capsys.readouterr().err
-    assert ".pt: format 1, and this version of acdc reads format 2; resume with the version that wrote it" in said
+    assert (
+        ".pt: it has format 1, but this version of acdc reads format 2; resume with the version that wrote it" in said
+    )
     assert "free disk space" not in said
-    assert said.endswith("To start over, type the command that began the run with another --out.\n")
+    assert said.endswith("To start over, repeat the original command with another --out.\n")
     assert contents(stopped) == before
 
 
@@ -693,8 +695,8 @@ def test_epochs_that_metrics_lack_are_told_as_a_run_goes_on(stopped: Path, capsy
     metrics.write_text("".join(lines[:1] + lines[2:]))
     assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
     said = capsys.readouterr().out
-    assert "warning: metrics.jsonl lacks 1 epoch that the checkpoint has behind it (dense 2)" in said
-    assert "put its own metrics.jsonl back and resume again" in said
+    assert "warning: metrics.jsonl lacks 1 epoch from before the checkpoint (dense 2)" in said
+    assert "restore its own metrics.jsonl and resume again" in said
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> None:
@@ -827,7 +829,7 @@ def test_no_whole_checkpoint_is_an_error_that_loses_nothing(stopped: Path, capsy
         path.write_bytes(b"")
     before = contents(stopped)
     assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 1
-    assert "holds no whole checkpoint to go on from" in capsys.readouterr().err
+    assert "has no intact checkpoint to resume from" in capsys.readouterr().err
     assert contents(stopped) == before
 
 
@@ -865,7 +867,7 @@ def test_what_cannot_be_resumed_is_refused(run: Path, tmp_path: Path, capsys) ->
     for arguments, message in (
         ([str(tmp_path)], "this folder holds no run (no config.json)"),
         ([str(run)], "this run is complete"),
-        ([str(run), "--epochs", "5"], "leave the other settings out"),
+        ([str(run), "--epochs", "5"], "remove the other settings"),
     ):
         assert main(["train", "--resume", *arguments]) == 2
         assert message in capsys.readouterr().err

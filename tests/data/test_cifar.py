@@ -160,7 +160,7 @@ def test_all_missing_and_altered_files_are_named_at_once(name: str, small: Colle
     with pytest.raises(FileNotFoundError) as error:
         LOADERS[name](tmp_path)
     message = str(error.value)
-    assert f"2 of the {len(small.md5)} files in {str(folder)!r}" in message
+    assert f"2 of {len(small.md5)} files in {str(folder)!r}" in message
     assert f"{small.meta}: missing" in message
     assert f"{small.test[0]}: altered" in message
     assert f"{small.train[0]}:" not in message

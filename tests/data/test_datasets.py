@@ -76,9 +76,9 @@ GOOD = (PIXELS[0], 1)
 @pytest.mark.parametrize(
     ("result", "why"),
     [
-        (3, "expected two Datasets, and it returns a value of type int"),
-        ((1, 2, 3), "expected two Datasets, and it returns 3 values"),
-        ((iter([]), Items(GOOD)), "train is a value of type list_iterator: it needs a length and items by number"),
+        (3, "expected two Datasets, but it returns a value of type int"),
+        ((1, 2, 3), "expected two Datasets, but it returns 3 values"),
+        ((iter([]), Items(GOOD)), "train is a value of type list_iterator: it needs a length and items by index"),
         ((Items(GOOD), Items()), "test is empty"),
         ((Items(PIXELS[0]), Items(GOOD)), "item 0 of train is a uint8 tensor of 2 x 4 x 6; expected (image, label)"),
         ((Items(("a", 1)), Items(GOOD)), "image 0 of train is a value of type str; expected a tensor of channels x"),

@@ -222,7 +222,7 @@ def test_attention_counts_its_four_projections_and_embeddings_count_nothing() ->
     assert flops.dense == 2 * (3 * 64 + 64) * 5
     assert flops.actual == flops.dense // 2
     assert flops.attention == 2 * (2 * 5 * 5 * 8)  # QKᵀ and AV, beside
-    assert f"and {flops.attention:,} of products between activations" in str(flops)
+    assert f"and {flops.attention:,} in products between activations" in str(flops)
 
 
 class Attention(nn.Module):

@@ -16,7 +16,7 @@ def test_by_hand():
     t.step([-1, -1, -1, -1])
     assert t.weights == [5, -2, 0, 0]
     t.step([-1, -1, -1, -1])
-    assert t.weights == [6, -1, 1, 1], "the pruned ones go on from 0"
+    assert t.weights == [6, -1, 1, 1], "the pruned ones continue from 0"
     result = t.sparsifier.finish()
     assert result.sparse["0.weight"].tolist() == [[5, -2, 0, 0]]
     assert result.dense["0.weight"].tolist() == [[6, -1, 1, 1]]

@@ -75,7 +75,7 @@ def test_sparsity_is_reported_as_reached():
     ("knobs", "message"),
     [
         ({"sparsity": 0.9}, r"sparsity=0\.9: STR finds its sparsity in training; leave sparsity out, and set start"),
-        ({"distribution": "erk"}, "leave distribution out"),
+        ({"distribution": "erk"}, "omit distribution"),
         ({"pattern": acdc.NM(2, 4)}, "leave pattern out"),
         ({"start": 3}, "write start=-3200"),
         ({"decay": -1}, "write decay=5e-4"),

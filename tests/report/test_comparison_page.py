@@ -106,7 +106,7 @@ def test_runs_that_have_not_begun_are_named_in_one_line(tmp_path: Path) -> None:
     (out / "acdc-90-seed1" / "result.json").unlink()
     path, notes = make([out])
     assert (
-        "Left out, as they have not begun: gmp-90-seed1, gmp-90-seed2, set-90-seed1, set-90-seed2, static-90-seed1"
+        "Left out because they have not begun: gmp-90-seed1, gmp-90-seed2, set-90-seed1, set-90-seed2, static-90-seed1"
         in notes
     )
     assert sum("not begun" in note for note in notes) == 1

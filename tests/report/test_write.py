@@ -80,7 +80,7 @@ def test_missing_libraries_are_named_with_what_to_type(run: Path, monkeypatch: p
 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jinja2" else find(name))
-    with pytest.raises(ReportError, match=r"a report needs jinja2; type: pip install 'acdc-torch\[report\]'"):
+    with pytest.raises(ReportError, match=r"a report needs jinja2; run: pip install 'acdc-torch\[report\]'"):
         write_report(run)
 
 

@@ -50,7 +50,7 @@ def test_one_cut_short_is_passed_over_by_name(tmp_path: Path, share: float) -> N
     found = newest(tmp_path)
     assert found.path == good
     assert len(found.skipped) == 1
-    assert f"{bad}: damaged (it does not end with the digest that was written last)" in found.skipped[0]
+    assert f"{bad}: damaged (it does not end with its digest, which is written last)" in found.skipped[0]
 
 
 def test_one_with_a_flipped_bit_is_passed_over(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_one_that_memory_does_not_suffice_for_is_not_passed_over(tmp_path: Path)
 
 
 def test_none_left_says_why_of_each(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no whole checkpoint to go on from"):
+    with pytest.raises(CheckpointError, match="has no intact checkpoint to resume from"):
         newest(tmp_path / "nothing")
     for step in (5, 10):
         save(tmp_path, 0, "acdc", step, STATE, keep=2).write_bytes(b"")
@@ -176,7 +176,7 @@ def test_one_that_could_run_code_is_refused_without_advice_to_run_it(tmp_path: P
 
 def test_another_format_is_named(tmp_path: Path) -> None:
     path = save(tmp_path, 0, "acdc", 1, {**STATE, "format": 7}, keep=1)
-    with pytest.raises(CheckpointError, match="format 7, and this version of acdc reads format 2"):
+    with pytest.raises(CheckpointError, match="it has format 7, but this version of acdc reads format 2"):
         load(path)
 
 
@@ -210,7 +210,7 @@ def test_a_real_limit_on_file_size_does_too(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "could not be written (" in done.stdout
-    assert f"the newest one left is {good}" in done.stdout
+    assert f"the newest intact one is {good}" in done.stdout
     assert names(tmp_path) == [good.name]
     assert newest(tmp_path).path == good
 

@@ -198,7 +198,7 @@ def test_parameters_named_as_weight_norm_names_its_own_are_not_taken_for_them() 
     ("rule", "message"),
     [
         (nn.Linear, r"include=\[Linear\]: .*write include=\[lambda name, module: isinstance\(module, Linear\)\]"),
-        (lambda name: True, r"include=\[<lambda>\]: expected a function of two arguments"),
+        (lambda name: True, r"include=\[<lambda>\]: expected a function with two arguments"),
     ],
     ids=["class", "one argument"],
 )

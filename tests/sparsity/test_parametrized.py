@@ -118,7 +118,7 @@ def test_a_rule_that_asks_for_it_is_refused(compute: Callable, by: str, undo: st
         ValueError, match=rf"include=.* asks for no parameter: a\.weight is computed by {by} at"
     ) as error:
         find_prunable(net, include=[rule, "b"])
-    assert f"make it one with {undo}(model.get_submodule('a'), 'weight') before attaching" in str(error.value)
+    assert f"make it a parameter with {undo}(model.get_submodule('a'), 'weight') before attaching" in str(error.value)
     eval(f"{undo}(model.get_submodule('a'), 'weight')", {"torch": torch, "model": net})
     assert names(find_prunable(net, include=[rule, "b"])) == ["a.weight", "b.weight"]
 
@@ -148,7 +148,7 @@ def attach(net: nn.Module, **knobs: Any) -> list[str]:
 def test_attaching_says_so_once(compute: Callable, by: str, undo: str) -> None:
     (said,) = attach(model(compute))
     assert said.startswith("some weights stay dense: a.weight, which are 256 of 640 weights (40%). ")
-    assert f"computed by {by}, so that" in said
+    assert f"{by} computes them at each forward pass, so" in said
     assert f"call {undo}(layer, 'weight') before attaching" in said
     assert said.endswith("write exclude=['a.weight']")
 

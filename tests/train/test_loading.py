@@ -43,7 +43,7 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
 
 
 def test_a_last_batch_too_small_for_the_processes_is_refused() -> None:
-    with pytest.raises(ValueError, match="the last batch of an epoch has 1 images for 2 processes"):
+    with pytest.raises(ValueError, match="the last batch from in an epoch 1 images for 2 processes"):
         problem(recipe("train.batch_size=23"), World(0, 2, 0))
 
 
@@ -132,8 +132,8 @@ def test_a_run_that_goes_on_counts_the_bad_images_it_had_met(tree: Path, tmp_pat
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda tree: (tree / "train" / "cat" / "0.jpg").unlink(), "12 train images as it began, 11 now"),
-        (lambda tree: (tree / "val" / "dog" / "2.jpg").unlink(), "6 test images as it began, 5 now"),
+        (lambda tree: (tree / "train" / "cat" / "0.jpg").unlink(), "12 train images at the start, 11 now"),
+        (lambda tree: (tree / "val" / "dog" / "2.jpg").unlink(), "6 test images at the start, 5 now"),
         (lambda tree: [(tree / s / "cat").rename(tree / s / "wolf") for s in ("train", "val")], "other names"),
     ],
     ids=["training images", "test images", "classes"],
@@ -149,7 +149,7 @@ def test_a_run_does_not_go_on_with_other_data(tree: Path, tmp_path: Path, capsys
     again = ["train", "--resume", str(out), "--device", "cpu", "--workers", "0", "--set", "data.bad_limit=4"]
     assert main(again) == 2
     error = capsys.readouterr().err
-    assert "its data have changed: " in error
+    assert "its data has changed: " in error
     assert said in error
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
