@@ -41,7 +41,7 @@ def test_it_gets_what_it_names_and_its_options() -> None:
 
 @pytest.mark.parametrize("path", ["own_nets", "own_nets:", ":build", "own nets:build", "own_nets:build()", "a:b:c"])
 def test_what_is_not_written_as_one(path: str) -> None:
-    with pytest.raises(ArgumentError, match=r"expected a module and a function in it.*write for example"):
+    with pytest.raises(ArgumentError, match=r"expected a module and a function in it.*write, for example,"):
         check_import_path("model.name", path)
 
 

@@ -157,7 +157,7 @@ def test_what_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     code, _, error = evaluated(capsys, str(tmp_path))
     assert (code, "holds no run (no config.json)" in error) == (2, True)
     code, _, error = evaluated(capsys, str(run / "sparse.safetensors"), "--file", "dense")
-    assert (code, "leave --file out" in error) == (2, True)
+    assert (code, "remove --file" in error) == (2, True)
     (run / "config.json").write_text('{"recipe": {"model": {}}}')
     code, _, error = evaluated(capsys, str(run))
     assert (code, "config.json cannot be read" in error) == (2, True)

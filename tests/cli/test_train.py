@@ -280,7 +280,7 @@ def test_it_ends_with_the_table_and_the_folder(piped: tuple[Path, subprocess.Com
 
 
 def test_it_says_what_was_chosen_and_why(piped: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    assert "device: cpu (as asked), 1 thread" in piped[1].stdout
+    assert "device: cpu (as requested), 1 thread" in piped[1].stdout
     assert "schedule: 4 epochs" in piped[1].stdout
 
 

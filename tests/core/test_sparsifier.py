@@ -633,7 +633,7 @@ def test_wrong_types(arguments, message):
         ({"epochs": 3}, "4"),
         ({"epochs": None}, "epochs=None: ACDC needs either epochs or a schedule, but received neither"),
         ({"schedule": acdc.Schedule.for_epochs(5)}, "but received both; write"),
-        ({"pattern": acdc.NM(2, 4)}, r"NM\(n=2, m=4\) fixes it at 0\.5; leave sparsity out"),
+        ({"pattern": acdc.NM(2, 4)}, r"NM\(n=2, m=4\) fixes it at 0\.5; omit sparsity"),
         ({"pattern": acdc.NM(2, 4), "sparsity": None, "distribution": "erk"}, "omit distribution"),
         ({"distribution": "layerwise"}, "expected one of 'global', 'uniform', 'erk'"),
         ({"reset": "yes"}, "reset='yes': expected one of"),
@@ -708,11 +708,11 @@ class Wider(Net):
             lambda sd: {**sd, "layers": {**sd["layers"], "fc.weight": [17, 32]}},
             r"another model: 1 prunable layers differ, first 'fc\.weight': shape \[17, 32\] there, \[16, 32\] here",
         ),
-        (lambda sd: {**sd, "steps_per_epoch": 5}, "saved with steps_per_epoch=5, and steps_per_epoch=4 is attached"),
+        (lambda sd: {**sd, "steps_per_epoch": 5}, "steps_per_epoch=5, but the attached method has steps_per_epoch=4"),
         (lambda sd: {**sd, "config": {**sd["config"], "sparsity": 0.5}}, "saved with sparsity=0.5"),
         (
             lambda sd: {**sd, "config": {**sd["config"], "schedule": acdc.Schedule.for_epochs(9).to_dict()}},
-            r"schedule=<\d+ phases, 9ep>, and schedule=<6 phases, 6ep> is attached",
+            r"schedule=<\d+ phases, 9ep>, but the attached method has schedule=<6 phases, 6ep>",
         ),
     ],
 )

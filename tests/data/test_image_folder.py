@@ -574,7 +574,7 @@ def test_differing_classes(folder, own_tree: Path) -> None:
     (own_tree / "train" / "dog").mkdir()
     (own_tree / "val" / "bee").rename(own_tree / "val" / "wasp")
     expected = (
-        "train holds 4 classes and val 3, .* train has 2 that val has not: bee, dog; val has 1 .* wasp. Both must"
+        "train has 4 classes and val has 3, .* train has 2 that val does not: bee, dog; val has 1 .* wasp. Both must"
     )
     with pytest.raises(ValueError, match=expected):
         folder(own_tree)

@@ -411,7 +411,7 @@ def test_norms_of_several_axes_are_known() -> None:
 def test_a_model_of_unknown_layers_only_is_refused_with_their_names() -> None:
     with pytest.raises(
         ValueError,
-        match=r"model=Bilinear: its forward pass used no .*\(of no known layer: weight \(Bilinear\)\): there are no",
+        match=r"model=Bilinear: its forward pass used no .*\(of unknown layer type: weight \(Bilinear\)\): there are",
     ):
         inference_flops(nn.Bilinear(2, 3, 4), (torch.zeros(5, 2), torch.zeros(5, 3)))
 

@@ -171,7 +171,7 @@ def test_equal_weights_and_gradients_keep_the_count():
         ({"distribution": "global"}, r"distribution='global': RigL starts from random masks.*write distribution='erk'"),
         ({"drop": -0.1}, r"drop=-0\.1: expected a fraction"),
         ({"drop": 1.1}, r"drop=1\.1: expected a fraction .* write drop=0\.3"),
-        ({"end": 0}, r"end=0: updates end after they begin; write end=0\.75, or use Static"),
+        ({"end": 0}, r"end=0: updates must end after they begin; write end=0\.75, or use Static"),
         ({"end": -1}, r"end=-1: expected a fraction"),
         ({"every": "0st"}, r"every='0st': .* write every=\"1st\""),
         ({"every": "1%"}, r"every='1%': it cannot be a percentage"),

@@ -54,7 +54,7 @@ def test_until_the_last_epoch():
     [
         ({"distribution": "global"}, r"distribution='global': SET starts from random masks"),
         ({"drop": 2}, r"drop=2: expected a fraction"),
-        ({"end": 0.0}, r"end=0\.0: updates end after they begin"),
+        ({"end": 0.0}, r"end=0\.0: updates must end after they begin"),
         ({"every": "0ep"}, r"every='0ep': updates must be some steps or epochs apart"),
     ],
 )

@@ -155,7 +155,7 @@ FOUR = 'method.schedule={ warmup = "1ep", sparse = "1ep", dense = "1ep", final_s
         (["train.epochs=3", FOUR + ', total = "4ep" }'], "method.schedule lasts 4 epochs; omit train.epochs"),
         (
             ["train.epochs=5", FOUR + ', total = "4ep" }'],
-            "leave train.epochs out, or method.schedule, for the paper's proportions over 5 epochs",
+            "omit train.epochs, or method.schedule, for the paper's proportions over 5 epochs",
         ),
         (["train.epochs=3", "method.schedule="], "so write epochs=4 or more"),
         (["train.epochs=1", "method.name=gmp"], "train.epochs = 1: too few for the phases of GMP; set it higher"),
@@ -332,7 +332,7 @@ def test_files(write, tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     assert "this is not TOML: it is not text in UTF-8" in only(str(tmp_path / "bytes.toml"))
     assert "there is no such file" in only(str(tmp_path / "gone.toml"))
-    assert "ends in .toml; rename it to plain.toml" in only(write(WHOLE, "plain"))
+    assert "end in .toml; rename it to plain.toml" in only(write(WHOLE, "plain"))
     assert "did you mean cifar100-wrn28-10?" in only("cifar100-wrn28")
     assert only("zzz") == "no recipe has this name; `acdc ls` lists them"
 

@@ -109,7 +109,7 @@ def test_one_passed_over_takes_no_other_s_place_and_is_not_removed(tmp_path: Pat
     assert (tmp_path / "0-acdc-00000010.pt.damaged").read_bytes() == b"damaged"
 
 
-@pytest.mark.parametrize("wrong", [r"not a checkpoint of acdc train \(it holds no digest\)", "could not be read"])
+@pytest.mark.parametrize("wrong", [r"not a checkpoint of acdc train \(it has no digest\)", "could not be read"])
 def test_one_that_is_whole_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     save(tmp_path, 0, "acdc", 5, STATE, keep=2)
     path = save(tmp_path, 0, "acdc", 10, STATE, keep=2)
@@ -163,7 +163,7 @@ def test_nothing_in_one_is_executed(tmp_path: Path) -> None:
         load(path)
     assert not (tmp_path / "evil").exists()
     (tmp_path / "plain.pt").write_bytes(pickle.dumps({"format": 1}))
-    with pytest.raises(DamagedError, match="does not end with the digest"):
+    with pytest.raises(DamagedError, match="does not end with its digest"):
         load(tmp_path / "plain.pt")
 
 
@@ -188,7 +188,7 @@ def test_a_full_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(CheckpointError, match=rf"(?s)No space left on device.*the newest one left is {good}"):
+    with pytest.raises(CheckpointError, match=rf"(?s)No space left on device.*the newest intact one is {good}"):
         save(tmp_path, 0, "acdc", 10, STATE, keep=1)
     assert names(tmp_path) == [good.name]
     assert newest(tmp_path).path == good
@@ -245,7 +245,7 @@ def test_a_disk_that_is_full_is_named_in_the_system_s_words(tmp_path: Path, monk
     save = torch.save
     monkeypatch.setattr(torch, "save", lambda state, file: save(state, Full()))
     with pytest.raises(
-        CheckpointError, match=r"could not be written \(No space left on device\); there is none before"
+        CheckpointError, match=r"could not be written \(No space left on device\); there is no earlier one"
     ):
         checkpoint.save(tmp_path, 0, "dense", 1, {"a": torch.zeros(10_000)}, keep=1)
     assert not list(tmp_path.iterdir())

@@ -62,11 +62,11 @@ UNFIT: dict[str, Callable[[State], Any]] = {
     "optimizer.param_groups[0].nesterov = nothing: expected True": (
         lambda state: state["optimizer"]["param_groups"][0].pop("nesterov")
     ),
-    "optimizer.state: expected that of": lambda state: state["optimizer"]["state"].pop(0),
+    "optimizer.state: expected the state of": lambda state: state["optimizer"]["state"].pop(0),
     "sparsifier: expected one in this stage": lambda state: state.update(sparsifier=None),
     "ema: expected one in this stage": lambda state: state.update(ema=None),
     "model.fc.bias is missing": lambda state: state["model"].pop("fc.bias"),
-    "model.more = a tensor of shape [1] (float32): expected nothing of this name": lambda state: state["model"].update(
+    "model.more = a tensor of shape [1] (float32): expected no entry": lambda state: state["model"].update(
         more=torch.ones(1)
     ),
     "model.fc.bias = a tensor of shape [3] (float32): expected shape [4]": lambda state: state["model"].update(

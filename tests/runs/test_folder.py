@@ -138,7 +138,7 @@ def test_only_the_last_line_may_be_cut_short(tmp_path: Path, line: bytes) -> Non
     assert trim_metrics(tmp_path, {"acdc": range(3, 6)}, 0, 4) == Trimmed(0)
     assert file.read_bytes() == whole
     file.write_bytes(line + b"\n" + whole)
-    with pytest.raises(ValueError, match=r"metrics.jsonl line 1: it cannot be read .*; put the run's own file back"):
+    with pytest.raises(ValueError, match=r"metrics.jsonl line 1: it cannot be read .*; restore the run's own file"):
         trim_metrics(tmp_path, {"acdc": range(3, 6)}, 0, 4)
 
 

@@ -25,7 +25,7 @@ class Outer:
         (b'{"a": "\xff"}', "it cannot be read ('utf-8' codec can't decode"),
         (b'{"a": NaN}', "it cannot be read (NaN is not a number)"),
         (b'{"a": -Infinity}', "it cannot be read (-Infinity is not a number)"),
-        (b'{"a": 1, "a": 2}', 'it cannot be read ("a" stands there twice)'),
+        (b'{"a": 1, "a": 2}', 'it cannot be read ("a" appears twice)'),
         (b"[" * 100_000, "it cannot be read (brackets are nested too deeply)"),
         (b'{"a": ' + b"9" * 5_000 + b"}", "it cannot be read (a number has 5,000 digits)"),
     ],
@@ -46,7 +46,7 @@ def test_what_is_no_file_is_refused_or_not_there(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("folder.json", "pipe.json"):
-        with pytest.raises(RecordError, match="expected a file, and it is none"):
+        with pytest.raises(RecordError, match="it is not a regular file"):
             read_object(tmp_path / name)
 
 

@@ -79,7 +79,7 @@ def test_whether_they_are_of_the_same_images(tmp_path: Path) -> None:
     assert why_not("one", "same") is None
     assert why_not("one", "another") == "one lacks number 4, the other lacks number 5"
     assert why_not("one", "all") == "one lacks number 4, the other lacks none"
-    assert why_not("one", "older") == "8 predictions for 9 test images, and nothing says for which"
+    assert why_not("one", "older") == "it has 8 predictions for 9 test images, and nothing says for which"
     assert predictions.without(range(1200, 1206)) == "number 1,201, 1,202, 1,203, 1,204, 1,205 and 1 more"
 
 

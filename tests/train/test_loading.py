@@ -43,7 +43,7 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
 
 
 def test_a_last_batch_too_small_for_the_processes_is_refused() -> None:
-    with pytest.raises(ValueError, match="the last batch from in an epoch 1 images for 2 processes"):
+    with pytest.raises(ValueError, match="the last batch of an epoch has 1 images for 2 processes"):
         problem(recipe("train.batch_size=23"), World(0, 2, 0))
 
 
@@ -102,7 +102,7 @@ def test_a_run_stopped_by_bad_images_goes_on_with_a_higher_limit(tree: Path, tmp
     assert "free disk space" not in said
     again = ["train", "--resume", str(out), "--device", "cpu", "--workers", "0"]
     assert main([*again, "--set", "data.bad_limit=4", "--lr", "1"]) == 2
-    assert "only data.bad_limit, run.checkpoint_every, run.keep may be set anew" in capsys.readouterr().err
+    assert "only data.bad_limit, run.checkpoint_every, run.keep may change" in capsys.readouterr().err
     assert main([*again, "--set", "data.bad_limit=-4"]) == 2
     assert main([*again, "--set", "data.bad_limit=4"]) == 0
     assert json.loads((out / "config.json").read_text())["recipe"]["data"]["bad_limit"] == 4

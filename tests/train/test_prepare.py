@@ -92,14 +92,14 @@ def test_what_device_data_and_recipe_lack_is_raised_together() -> None:
     with pytest.raises(UsageError) as refused:
         prepare(read, CPU, mistakes=mistakes, problems=problems)
     text = "\n".join(refused.value.problems)
-    for part in ("digits:", "run.keep", 'train.precision = "fp16": it needs a GPU', "data.crop=9: images in digits"):
+    for part in ("digits:", "run.keep", 'train.precision = "fp16": it needs a GPU', "data.crop=9: images of digits"):
         assert part in text
 
 
 def test_data_is_closed_where_the_rest_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = []
     monkeypatch.setattr(LoadedData, "close", lambda data: closed.append(data))
-    with pytest.raises(UsageError, match="matches no weights"):
+    with pytest.raises(UsageError, match="matches no weight"):
         prepare(recipe('method.exclude=["nope"]'), CPU)
     assert len(closed) == 1
 

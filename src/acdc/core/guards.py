@@ -78,7 +78,7 @@ class OwnershipCheck:
         if not lost:
             return
         raise RuntimeError(
-            f"{action}: the model no longer holds the {few(lost)} that the sparsifier was attached to, so masks no "
+            f"{action}: the model no longer holds {few(lost)}, to which the sparsifier was attached, so masks no "
             "longer apply to it. load_state_dict(assign=True), a new layer or a wrapper in place of a layer, and "
             "parametrizations such as spectral_norm replace parameters: load without assign=True, and make other "
             "changes before attach. To continue with the model as it is, call sparsifier.detach(), build the optimizer "

@@ -73,4 +73,4 @@ def describe(
     if (wrong := not_finite(model, optimizer, sparsifier)) is None:
         return None
     kind, name = wrong
-    return step, f"{stage}: after epoch {epoch + 1}, {kind} are not finite ({name})"
+    return step, f"{stage}: {kind} of epoch {epoch + 1} are not finite ({name})"
