@@ -90,7 +90,7 @@ def test_the_cost_of_a_method_that_learns_its_sparsity_is_an_upper_bound(capsys,
     out = checked(capsys, "digits", "--set", f"method.name={name}", "--set", "method.sparsity=")
     assert re.search(r"^compressed model +at most [\d.]+ M +at most 1\.00x$", out, re.MULTILINE)
     assert re.search(r"^(STR|SparseVD) .* at most 1\.00x$", out, re.MULTILINE)
-    assert "an upper bound, every weight kept" in out
+    assert "an upper bound, with every weight kept" in out
     assert "exact" not in out
 
 
@@ -105,7 +105,7 @@ def test_layers_are_listed_on_request(capsys: pytest.CaptureFixture[str]) -> Non
 def test_what_dense_phases_may_cost_less_is_said_where_there_are_some_after_a_compression(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said = "dense phases are counted whole"
+    said = "dense phases are counted in full"
     assert said in checked(capsys, "digits")
     assert said not in checked(capsys, "digits", "--set", "method.name=gmp")
 

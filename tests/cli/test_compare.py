@@ -209,7 +209,7 @@ def test_checkpoints_that_cannot_be_compared(trained: Path, tmp_path: Path) -> N
     cut.write_bytes(whole.read_bytes()[:5000])
     assert f"{cut}: damaged" in refused(cut, trained)
     gone = run / "checkpoints" / "9-none-00000001.pt"
-    assert f"{gone}: there is no such checkpoint; type a checkpoint, such as {cut}" in refused(gone, trained)
+    assert f"{gone}: there is no such checkpoint; name a checkpoint, such as {cut}" in refused(gone, trained)
     alone = shutil.copy(whole, tmp_path / "alone.pt")
     said = refused(alone, trained)
     assert said.count("alone.pt") == 1
@@ -217,7 +217,7 @@ def test_checkpoints_that_cannot_be_compared(trained: Path, tmp_path: Path) -> N
     assert "is a single model, and B is missing" in refused(whole)
     for path in run.glob("*.safetensors"):
         path.unlink()
-    assert f"it holds neither a model nor predictions; type a checkpoint, such as {cut}" in refused(run)
+    assert f"it holds neither a model nor predictions; name a checkpoint, such as {cut}" in refused(run)
 
 
 def test_without_the_data_there_are_no_labels(
@@ -382,7 +382,7 @@ def test_a_run_of_one_model_wants_another(run: Path) -> None:
             path.unlink()
     assert "holds only one model, baseline, and B is missing" in refused(run)
     (run / "baseline.safetensors").unlink()
-    assert "it holds neither a model nor predictions; type a folder" in refused(run)
+    assert "it holds neither a model nor predictions; name the folder" in refused(run)
 
 
 def test_a_run_of_several_seeds_wants_one_of_them(trained: Path, tmp_path: Path) -> None:

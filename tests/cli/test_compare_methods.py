@@ -179,7 +179,7 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
         (["--variant", "fast=riggl:drop=1"], "riggl is not a method; expected one of acdc.*did you mean rigl[?]"),
         (["--variant", "gmp=acdc:gradual=true"], "gmp is the name of a method; use another name"),
         (["--variant", "a=acdc:gradual=true", "--variant", "a=gmp:every=1ep"], "a is the name of another variant"),
-        (["--variant", "a b=acdc:gradual=true"], "expected a name of letters, digits"),
+        (["--variant", "a b=acdc:gradual=true"], "expected a name made of letters, digits"),
         (["--variant", "a=rigl:dropp=1"], "a: method.dropp: no such setting.*did you mean drop[?]"),
         (["--variant", "a=rigl:train.epoch=1"], "a: train.epoch: no such setting"),
         (["--variant", "a=rigl:sparsity=0.5"], "method.sparsity cannot be set here: use --sparsities"),
@@ -193,7 +193,7 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
             "^acdc: a: train.batch_size=4096: digits",
         ),
         (["--methods", "gmp,rigl"], '^acdc: rigl: method.every="100st": the first update.*write rigl.every="1st"'),
-        (["--variant", "a=rigl:run.seeds=[1,2]"], "run.seeds is settled: all are trained with --seeds"),
+        (["--variant", "a=rigl:run.seeds=[1,2]"], "run.seeds cannot be set here: use --seeds"),
         (
             ["--variant", "acdc-90=str:decay=1", "--methods", "acdc"],
             "acdc-90-seed0: two runs would have this name|no such",
@@ -331,7 +331,8 @@ def test_another_comparison_s_folder_is_refused(tmp_path: Path, monkeypatch, cap
     assert compare(out, "--methods", "dense") == 0
     assert compare(out, "--methods", "dense", "--lr", "0.3") == 2
     assert (
-        "dense-seed0 began with other settings there (optimizer.lr was 0.1 there and is 0.3" in capsys.readouterr().err
+        "dense-seed0 was started there with other settings (optimizer.lr was 0.1 there and is 0.3"
+        in capsys.readouterr().err
     )
     assert compare(out, "--methods", "dense", "--set", "run.keep=5") == 0, "no number depends on it"
     assert compare(out, "--methods", "gmp", "--epochs", "6") == 2

@@ -31,7 +31,7 @@ def test_a_machine_that_can_train(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert f"ok  torch {importlib.metadata.version('torch')}" in out
     assert lines(out, "scikit-learn")[0].startswith("ok")
     assert lines(out, "CPU:")[0].startswith("ok")
-    assert f"{tmp_path / 'runs'} can be written to" in out
+    assert f"{tmp_path / 'runs'} is writable" in out
     assert "BAD" not in out
     assert out.endswith("the default run works here; run: acdc train\n")
     assert list(tmp_path.iterdir()) == [], "it only looks"
@@ -40,8 +40,8 @@ def test_a_machine_that_can_train(capsys: pytest.CaptureFixture[str], tmp_path: 
 def test_a_missing_package_names_the_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     out = examined(capsys, code=1)
-    assert 'BAD no scikit-learn, for the default run\'s data\n      type: pip install "acdc-torch[digits]"' in out
-    assert 'no  no matplotlib, for figures\n      type: pip install "acdc-torch[plot]"' in out
+    assert 'BAD no scikit-learn, for the default run\'s data\n      run: pip install "acdc-torch[digits]"' in out
+    assert 'no  no matplotlib, for figures\n      run: pip install "acdc-torch[plot]"' in out
     assert "the default run does not work here: fix what is marked BAD (1)" in out
 
 
@@ -49,7 +49,7 @@ def test_an_old_torch_is_bad(capsys: pytest.CaptureFixture[str], monkeypatch: py
     real = doctor.installed_version
     monkeypatch.setattr(doctor, "installed_version", lambda name: "2.9.1+cpu" if name == "torch" else real(name))
     out = examined(capsys, code=1)
-    assert 'BAD torch 2.9.1+cpu: acdc needs 2.11 or newer\n      type: pip install "torch>=2.11"' in out
+    assert 'BAD torch 2.9.1+cpu: acdc needs 2.11 or newer\n      run: pip install "torch>=2.11"' in out
 
 
 def test_the_versions_it_asks_for_are_those_of_the_project() -> None:

@@ -84,7 +84,7 @@ def test_checkpoints_that_cannot_be_read(run: Path, tmp_path: Path, capsys: pyte
     for file in run.glob("*.safetensors"):
         file.unlink()
     code, _, error = evaluated(capsys, str(run))
-    assert (code, f"acdc train --resume {run}; or type a checkpoint, such as {newest}" in error) == (2, True)
+    assert (code, f"acdc train --resume {run}; or name a checkpoint, such as {newest}" in error) == (2, True)
 
 
 def test_a_difference_shows(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +119,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_measured(
     assert (code, list(rows)) == (2, ["baseline.safetensors"])
     assert "sparse.safetensors: its contents do not match the digest written with it; restore the file" in error
     assert "dense.safetensors: cut short" in error
-    assert "it lacks fc.bias; it adds extra; fc.weight is 5 x 32 and should be 10 x 32" in error
+    assert "it lacks fc.bias; it also has extra; fc.weight is 5 x 32 but should be 10 x 32" in error
 
 
 def test_a_model_with_a_flipped_bit_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,7 +168,7 @@ def test_an_empty_run_says_how_to_go_on(run: Path, capsys: pytest.CaptureFixture
     for file in run.glob("*.safetensors"):
         file.unlink()
     code, _, error = evaluated(capsys, str(run))
-    assert (code, "no model in it yet; resume it with: acdc train --resume" in error) == (2, True)
+    assert (code, "it has no model yet; resume it with: acdc train --resume" in error) == (2, True)
 
 
 def test_a_folder_of_several_seeds(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,7 +137,7 @@ def test_a_seed_decides_the_weights_of_a_model_that_takes_none() -> None:
         (
             ["data.name=own_code:make", "model.name=own_code:thousand"],
             'model.name = "own_code:thousand": for one image of 3 x 10 x 10 it returns a tensor of [1, 1000]; expected '
-            "one number for each of the 3 classes of the data, [1, 3]; let it take classes=",
+            "one number for each of the 3 classes of the data, [1, 3]; make it accept classes=",
         ),
         (
             ["data.name=own_code:make", "model.name=own_code:pooled"],

@@ -228,7 +228,7 @@ def test_masks_are_exact_where_weights_they_keep_are_zero_as_well(tmp_path: Path
     assert row["mask_sparsity"] == 1 - sum(int(mask.sum()) for mask in masks.values()) / size
     assert abs(row["mask_sparsity"] - 0.98) < 1 / size
     assert row["sparsity"] > row["mask_sparsity"], "else there is nothing to test here"
-    assert "SET, sparse: its masks prune 98.00%; some of the weights they keep are 0 as well" in capsys.readouterr().out
+    assert "SET, sparse: its masks prune 98.00%; some of the weights they keep are also 0" in capsys.readouterr().out
 
 
 def test_a_method_that_found_no_sparsity_says_what_decides_it(tmp_path: Path, capsys) -> None:

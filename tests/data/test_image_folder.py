@@ -550,7 +550,7 @@ def test_missing_root(folder, tmp_path: Path) -> None:
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_missing_split(folder, own_tree: Path, missing: str, split: str) -> None:
     (own_tree / missing).rename(own_tree / "other")
-    with pytest.raises(FileNotFoundError, match=rf"holds other, \w+ and no folder {missing}; |no folder {missing}; "):
+    with pytest.raises(FileNotFoundError, match=rf"holds other, \w+ but no folder {missing}; |no folder {missing}; "):
         folder(own_tree, split)
 
 

@@ -207,8 +207,8 @@ def test_all_mistakes_at_once() -> None:
     )
     starts = (
         "--set lr=3: expected table.key=value; did you mean optimizer.lr?",
-        "[metod]: no such table; allowed are model, data,",
-        "optimizer.momentun: no such setting; allowed are name, lr,",
+        "[metod]: no such table; expected one of model, data,",
+        "optimizer.momentun: no such setting; expected one of name, lr,",
         'train.batch_size = "lots": expected a whole number',
         "method.pattern = 3: expected text",
         'method.schedule = "imagenet_15": expected one of imagenet, ',
@@ -304,7 +304,7 @@ def test_dense_training_has_neither_a_baseline_nor_a_twin() -> None:
         ('{ warmup = "4ep" }', "method.schedule: sparse, dense, final_sparse not set"),
         (
             '{ warmup = "4ep", sparse = "5ep", dense = "5ep", final_sparse = "5ep" }',
-            "train.epochs = 40: warmup + n x (sparse + dense)",
+            "train.epochs = 40: it must equal warmup + n x (sparse + dense)",
         ),
         ('{ warmup = "4", sparse = "5ep", dense = "5ep", final_sparse = "5ep" }', "method.schedule.warmup='4'"),
         (

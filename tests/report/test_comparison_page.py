@@ -88,7 +88,7 @@ def test_a_run_that_failed_is_named_and_the_rest_is_shown(tmp_path: Path) -> Non
     (out / "gmp-90-seed2.log").write_text("acdc: the loss is not finite\n")
     path, notes = make([out])
     assert "gmp-90-seed1 is left out: it has finished epoch 12 of 12" in notes
-    assert "gmp-90-seed2 is left out: no epoch of it has ended; its log ends: acdc: the loss is not finite" in notes
+    assert "gmp-90-seed2 is left out: none of its epochs has ended; its log ends: acdc: the loss is not finite" in notes
     text = path.read_text()
     assert "gmp-90-seed2 is left out" in text
     assert '<figure id="frontier"' in text

@@ -196,7 +196,7 @@ def test_settings_of_another_acdc_are_no_reason_to_stop(run: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda run: (run / "config.json").unlink(), "its config.json, which says what was run, is gone; put it back"),
+        (lambda run: (run / "config.json").unlink(), "its config.json, which says what was run, is gone; restore it"),
         (lambda run: (run / "config.json").write_text("{"), "cannot be read"),
         (lambda run: (run / "config.json").write_text("[]"), "expected a table"),
         (lambda run: (run / "metrics.jsonl").write_text(""), "no epoch has ended yet"),

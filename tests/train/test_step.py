@@ -147,7 +147,7 @@ def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentError, match=r"train.cuda_graphs='on': impossible here: they need a GPU; write"):
         choose(Training(cuda_graphs="on"), CPU, steps=1, world=1)
     monkeypatch.setattr("acdc.train.execution._toolchain", lambda device: "there is no C++ compiler")
-    with pytest.raises(ArgumentError, match=r"train.compile='on': not here, there is no C\+\+ compiler"):
+    with pytest.raises(ArgumentError, match=r"train.compile='on': impossible here: there is no C\+\+ compiler"):
         choose(Training(compile="on"), CPU, steps=1, world=1)
 
 
