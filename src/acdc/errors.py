@@ -57,8 +57,8 @@ class ArgumentError(ValueError):
             pickle.dumps(received)
         except Exception:  # pickle passes on whatever the value's own code raises
             received = Shown(show(received))
-        given = {"received": received} if self.was_received else {}
-        return _rebuild, (type(self), self.argument, given, self.allowed, self.instead)
+        keywords = {"received": received} if self.was_received else {}
+        return _rebuild, (type(self), self.argument, keywords, self.allowed, self.instead)
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
@@ -76,9 +76,9 @@ class Shown:
 
 
 def _rebuild(
-    kind: type[ArgumentError], argument: str, given: dict[str, Any], allowed: str, instead: str
+    kind: type[ArgumentError], argument: str, keywords: dict[str, Any], allowed: str, instead: str
 ) -> ArgumentError:
-    return kind(argument, **given, allowed=allowed, instead=instead)
+    return kind(argument, **keywords, allowed=allowed, instead=instead)
 
 
 class UsageError(Exception):

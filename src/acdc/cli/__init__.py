@@ -76,14 +76,14 @@ def _run(argv: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"acdc {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
-    typed = sys.argv[1:] if argv is None else list(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
     for name, summary in _VERBS.items():
-        if name in typed[:1]:
+        if name in arguments[:1]:
             import_module(f"acdc.cli.{name.replace('-', '_')}").add_to(verbs)
         else:
             verbs.add_parser(name, help=summary)
     with _on_local_rank_zero():
-        args = parser.parse_args(typed, argparse.Namespace(typed=shlex.join(["acdc", *typed])))
+        args = parser.parse_args(arguments, argparse.Namespace(typed=shlex.join(["acdc", *arguments])))
     if "verb" not in args:
         parser.print_help()
         return 0

@@ -76,14 +76,14 @@ def _show(agreements: Sequence[PairAgreement]) -> None:
     models = [model for one in agreements for model in (one.a, one.b)]
     runs, names, rows = dict.fromkeys(model.where for model in models), model_pairs.labels(models), []
     for one in agreements:
-        found = one.agreement
-        known = (found.accuracy_a, found.accuracy_b, found.both_right, found.only_a_right, found.only_b_right)
+        scores = one.agreement
+        known = (scores.accuracy_a, scores.accuracy_b, scores.both_right, scores.only_a_right, scores.only_b_right)
         rows.append(
             [
                 *(names[one.a.file], names[one.b.file]),
-                f"{found.top1:.2%}",
-                f"{found.cross_entropy_ab:.3f}",
-                f"{found.cross_entropy_ba:.3f}",
+                f"{scores.top1:.2%}",
+                f"{scores.cross_entropy_ab:.3f}",
+                f"{scores.cross_entropy_ba:.3f}",
                 *("–" if share is None else f"{share:.2%}" for share in known),
             ]
         )

@@ -116,7 +116,7 @@ def hold_out(data: ImageData, count: int, *, seed: int = 0) -> ImageData:
         allowed = f"{data.name} has {total:,} training images"
         raise ArgumentError("count", received=count, allowed=allowed, instead=f"set aside 1 to {total - 1}")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
-    kept, held = order[count:].sort().values, order[:count].sort().values
+    kept, aside = order[count:].sort().values, order[:count].sort().values
     corrupted, notes = data.corrupted, data.notes
     if corrupted:
         place = torch.full((total,), -1)
@@ -126,7 +126,7 @@ def hold_out(data: ImageData, count: int, *, seed: int = 0) -> ImageData:
         corrupted = {key: value[stays] for key, value in corrupted.items()} | {"index": index[stays]}
         notes += (f"{int((~stays).sum()):,} of the random labels were set aside with the validation images",)
     return replace(
-        data, train=data.train.take(kept), validation=data.train.take(held), corrupted=corrupted, notes=notes
+        data, train=data.train.take(kept), validation=data.train.take(aside), corrupted=corrupted, notes=notes
     )
 
 

@@ -78,13 +78,13 @@ class Dynamics:
         Without them the non-zero weights serve as the mask. Everything is read from the device at once.
         """
         weights, compared = self._layers.weights, bool(self._last)
-        asked = [
+        readings = [
             *(weight.param.detach().count_nonzero() for weight in weights),
             *(_dead_filters(weight) for weight in weights),
             _histogram(self._pruned),
             *([self._compare(masks or {})] if kind == "sparse" else []),
         ]
-        answers, names = _read(asked), [weight.name for weight in weights]
+        answers, names = _read(readings), [weight.name for weight in weights]
         (nonzero, dead), rest = (answers[: len(names)], answers[len(names) : 2 * len(names)]), answers[2 * len(names) :]
         counts, histogram = dict(zip(names, nonzero, strict=True)), rest[:BINS]
         return PhaseEnd(

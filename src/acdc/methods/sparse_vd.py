@@ -96,13 +96,13 @@ class SparseVD(Learned):
         log_variances, log_alphas = (bundle.join(context.memory[key]) for key in ("log_variance", "log_alpha"))
         if context.memory["noisy"]:
             generator = self.generator(context, bundle, latent.device)
-            for mean, log_variance, shown in bundle.pieces(latent, log_variances, out):
-                noise = shown.normal_(generator=generator)
-                torch.addcmul(mean, torch.mul(log_variance, _HALF).exp2_(), noise, out=shown)
+            for mean, log_variance, target in bundle.pieces(latent, log_variances, out):
+                noise = target.normal_(generator=generator)
+                torch.addcmul(mean, torch.mul(log_variance, _HALF).exp2_(), noise, out=target)
         else:
-            for mean, log_variance, ratio, shown in bundle.pieces(latent, log_variances, log_alphas, out):
+            for mean, log_variance, ratio, target in bundle.pieces(latent, log_variances, log_alphas, out):
                 log_alpha(log_variance, mean, out=ratio)
-                torch.mul(mean, torch.le(ratio, self.threshold, out=shown), out=shown)
+                torch.mul(mean, torch.le(ratio, self.threshold, out=target), out=target)
 
     def generator(self, context: MethodContext, bundle: Bundle, device: torch.device) -> torch.Generator:
         """Return the generator of ε, seeded by seed, step and layers: the same on every rank of one kind of device."""
@@ -123,9 +123,9 @@ class SparseVD(Learned):
         tensors = [grad, latent, context.model_weights(bundle), *(bundle.join(context.memory[key]) for key in keys)]
         share = self.weight_of_kl(context)
         steps = torch.full((), context.step - context.memory["began"], dtype=torch.float32, device=grad.device)
-        for slope, mean, held, ratio, log_variance, first, second in bundle.pieces(*tensors):
+        for slope, mean, current, ratio, log_variance, first, second in bundle.pieces(*tensors):
             kl = kl_slope(ratio, share)
-            gradient = torch.addcmul(kl, held - mean, slope, value=0.5)
+            gradient = torch.addcmul(kl, current - mean, slope, value=0.5)
             slope.addcdiv_(kl.mul_(mean), mean.square().add_(_TINY), value=-2)
             self._adam_(log_variance, gradient, first, second, steps.clone())
 

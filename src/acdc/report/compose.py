@@ -95,7 +95,7 @@ def _progress(run: Run) -> str:
 
 def _one_run(run: Run) -> Report:
     charts = [figure(run) for figure in _FIGURES]
-    shown = [tables.models(run), tables.paper(run), tables.phases(run), tables.agreement(run.pairs)]
+    candidates = [tables.models(run), tables.paper(run), tables.phases(run), tables.agreement(run.pairs)]
     return Report(
         title=_title(run),
         subtitle=_subtitle(run),
@@ -105,7 +105,7 @@ def _one_run(run: Run) -> Report:
         remarks=facts.remarks(run),
         cards=[model_card(model) for role in _CARDS for model in facts.models(run) if model.role == role],
         charts=[chart for chart in charts if chart is not None],
-        tables=[table for table in shown if table is not None],
+        tables=[table for table in candidates if table is not None],
         details=[tables.environment(run), tables.settings(run)],
         commands=commands(run),
     )
@@ -225,7 +225,7 @@ def _methods(settings: Sequence[Group], notes: Sequence[str]) -> Report:
         group_curves.method_loss(settings),
         group_curves.mask_change(settings),
     ]
-    shown = [group_tables.methods(standings), group_tables.method_agreement(standings)]
+    candidates = [group_tables.methods(standings), group_tables.method_agreement(standings)]
     counts = sorted({len(group.runs) for group in settings})
     seeds = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     names = len({group.name for group in settings})
@@ -239,7 +239,7 @@ def _methods(settings: Sequence[Group], notes: Sequence[str]) -> Report:
         remarks=groups.say_once(runs, facts.remarks),
         cards=[],
         charts=[chart for chart in charts if chart is not None],
-        tables=[table for table in shown if table is not None],
+        tables=[table for table in candidates if table is not None],
         details=[
             tables.environment(first),
             group_tables.shared_settings(settings),

@@ -86,10 +86,10 @@ def top_k_reference(scores: Scores, k: int) -> dict[str, Tensor]:
     places = share_ties(tied, strict, k - sum(strict))
     masks = {}
     for (name, values), ties, share in zip(magnitudes.items(), tied, places, strict=True):
-        keep, seen = [], 0
+        keep, passed = [], 0
         for m in values:
-            keep.append(m > threshold or (m == threshold and (seen + 1) * share // ties > seen * share // ties))
-            seen += m == threshold
+            keep.append(m > threshold or (m == threshold and (passed + 1) * share // ties > passed * share // ties))
+            passed += m == threshold
         masks[name] = new_mask(scores[name]).copy_(-torch.tensor(keep, dtype=torch.int8).view(scores[name].shape))
     return masks
 
@@ -232,16 +232,16 @@ def _keep_ties(keys: _Keys, masks: dict[str, Tensor], threshold: int, places: in
     shares = share_ties([sum(c) for c in tied], [sum(c) for c in strict], places)
 
     for layer, (name, mask) in enumerate(masks.items()):
-        ties, share, seen = sum(tied[layer]), shares[layer], sum(tied[layer][: shards.index])
+        ties, share, passed = sum(tied[layer]), shares[layer], sum(tied[layer][: shards.index])
         if not share or not tied[layer][shards.index]:
             continue
         for part, kept in in_index_order(chunk, keys.scores[name], mask):
             at = (keys.read(part) == threshold).flatten().nonzero().flatten()
-            rank = torch.arange(seen, seen + len(at), device=at.device)  # among the layer's ties
+            rank = torch.arange(passed, passed + len(at), device=at.device)  # among the layer's ties
             chosen = torch.zeros(part.numel(), dtype=torch.bool, device=at.device)
             chosen[at[(rank + 1) * share // ties > rank * share // ties]] = True
             kept |= chosen.view(kept.shape)
-            seen += len(at)
+            passed += len(at)
 
 
 def _refuse_non_finite(scores: Scores, histogram: Tensor, digit: _Digit) -> None:

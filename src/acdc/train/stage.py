@@ -187,8 +187,8 @@ class Stage:
         self.setting.world.share_buffers(self.model)
         if self.ema is not None:
             self.setting.world.share_buffers(self.ema)
-        test, held = self._judge(self.model, self.loaders.test, self._fast), self.loaders.validation
-        validation = self._judge(self.model, held, self._fast) if held else None
+        test, validation_images = self._judge(self.model, self.loaders.test, self._fast), self.loaders.validation
+        validation = self._judge(self.model, validation_images, self._fast) if validation_images else None
         average = None
         if self.ema is not None:
             if self.sparsifier:

@@ -89,7 +89,7 @@ def label_marks(axes: Axes, marks: Sequence[Mark], *, size: float = 10, beyond: 
     """Write each mark's name beside it, at most `beyond` pixels past the axes' right end, and return the boxes used."""
     width, height = axes.bbox.width + beyond, axes.bbox.height
     places = [_pixels(axes, mark.x, mark.y) for mark in marks]
-    taken = [box for mark, (x, y) in zip(marks, places, strict=True) for box in _boxes(axes, mark, x, y)]
+    occupied = [box for mark, (x, y) in zip(marks, places, strict=True) for box in _boxes(axes, mark, x, y)]
     names: dict[int, Box] = {}
     for index in sorted(range(len(marks)), key=lambda i: (-_crowd(places, i), places[i])):
         x, y = places[index]
@@ -97,7 +97,7 @@ def label_marks(axes: Axes, marks: Sequence[Mark], *, size: float = 10, beyond: 
             _candidates(x, y, _LETTER * size * len(marks[index].text), 1.25 * size),
             key=lambda box: (
                 round(
-                    sum(box.overlap(other) for other in taken)
+                    sum(box.overlap(other) for other in occupied)
                     + 20 * sum(box.overlap(other) for other in names.values())  # overlapping names are unreadable
                     + 50 * box.excess(width, height),
                     3,

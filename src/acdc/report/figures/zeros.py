@@ -235,7 +235,7 @@ def _span(before: list[int], after: list[int], cut: float | None) -> tuple[int, 
     """Return the bins from the smallest 3 % of the weights, but not far below the cut, to the largest weight."""
     both = [one + other for one, other in zip(before, after, strict=True)]
     high = max((index + 1 for index, count in enumerate(both) if count), default=dynamics.BINS)
-    seen = accumulate(both)
-    first = next((index for index, count in enumerate(seen) if count > 0.03 * sum(both)), 0)
+    running_total = accumulate(both)
+    first = next((index for index, count in enumerate(running_total) if count > 0.03 * sum(both)), 0)
     near = [index for index in range(high) if cut and dynamics.edge(index) > cut / 2**14]
     return min(max(first, near[0] if near else 0), high - 10), high
