@@ -118,7 +118,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_measured(
     code, rows, error = evaluated(capsys, str(run))
     assert (code, list(rows)) == (2, ["baseline.safetensors"])
     assert "sparse.safetensors: its contents do not match the digest written with it; restore the file" in error
-    assert "dense.safetensors: cut short" in error
+    assert "dense.safetensors: it is truncated" in error
     assert "it lacks fc.bias; it also has extra; fc.weight is 5 x 32 but should be 10 x 32" in error
 
 

@@ -43,7 +43,7 @@ def test_metrics_cut_in_the_last_line_count_up_to_it(run: Path, left: int) -> No
 def test_bytes_that_are_no_text_are_a_line_that_is_not_whole(run: Path) -> None:
     with (run / "metrics.jsonl").open("ab") as file:
         file.write(b'{"run": "acdc", "phase": "\xff\xfe')
-    assert any("cut short" in note for note in read(run).notes)
+    assert any("truncated" in note for note in read(run).notes)
 
 
 def test_a_broken_line_in_the_middle_is_named(run: Path) -> None:
@@ -103,7 +103,7 @@ def test_predictions_cut_short_are_said(run: Path) -> None:
     path.write_bytes(path.read_bytes()[:50])
     found = read(run)
     assert found.pairs == []
-    assert any("predictions.safetensors: cut short" in note for note in found.notes)
+    assert any("predictions.safetensors: it is truncated" in note for note in found.notes)
 
 
 def test_predictions_of_a_model_that_is_another_by_now_are_not_shown(run: Path) -> None:
