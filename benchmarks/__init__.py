@@ -1,1 +1,1 @@
-"""What acdc costs, measured beside what else there is. Run as `python -m benchmarks.select`, `benchmarks.overhead`."""
+"""Benchmarks of acdc against alternatives. Run as `python -m benchmarks.select`, `benchmarks.overhead`."""

@@ -36,9 +36,9 @@ Table = tuple[str, list[str], list[list[str]], str]
 
 
 def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = None, note: str | None = None) -> Path:
-    """A comparison may be kept again once it has grown; one that lacks a run of the kept one is refused.
+    """Keep a comparison under results/; one that has grown may be kept again, but one that lacks a kept run is refused.
 
-    What is kept holds no predictions: where it was unpacked to grow, the agreement of its old runs is carried over.
+    What is kept holds no predictions: if it was unpacked to grow, the agreement of its old runs is carried over.
     """
     folders = [folder for folder in comparison_runs(source) if (folder / "result.json").is_file()]
     if not folders:
@@ -50,15 +50,15 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
         if gone := sorted(set(before["runs"]) - {folder.name for folder in folders}):
             raise FileExistsError(f"{target} holds {gone[0]}, which {source} does not; keep this one by another name")
     target.mkdir(parents=True, exist_ok=True)
-    held = require(records.Comparison, ComparisonFolder(source).file)
-    found = {
-        "recipe": held.recipe,
-        "epochs": held.epochs,
-        "commands": list(held.commands),
+    comparison = require(records.Comparison, ComparisonFolder(source).file)
+    contents = {
+        "recipe": comparison.recipe,
+        "epochs": comparison.epochs,
+        "commands": list(comparison.commands),
         **keeping.where(folders, commit),
         "note": note or before.get("note"),
         "runs": sorted(folder.name for folder in folders),
-        "missing": sorted(set(held.runs) - {folder.name for folder in folders}),
+        "missing": sorted(set(comparison.runs) - {folder.name for folder in folders}),
         "methods": [
             {"name": row.group.name, **_agreement(before, row.group.name, told), **told, **_other_forms(row)}
             for row, told in _told(folders)
@@ -69,17 +69,17 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
     file = ComparisonFolder(source).file
     told = {file.name: file.read_bytes()}
     keeping.pack(target / keeping.ARCHIVE, {folder.name: folder for folder in sorted(folders)}, told)
-    write_json(target / "result.json", found)
+    write_json(target / "result.json", contents)
     return target
 
 
 def _told(folders: Sequence[Path]) -> Iterator[tuple[Standing, dict[str, Any]]]:
-    made = standings_of(group_runs(read_runs(folders)))
-    return zip(made, as_json(made), strict=True)
+    standings = standings_of(group_runs(read_runs(folders)))
+    return zip(standings, as_json(standings), strict=True)
 
 
 def _agreement(before: Comparison, name: str, told: dict[str, Any]) -> dict[str, Any]:
-    """As kept before, of the same runs."""
+    """Return the agreement that was kept before for the same runs."""
     same = [
         one
         for one in before["methods"]
@@ -89,16 +89,16 @@ def _agreement(before: Comparison, name: str, told: dict[str, Any]) -> dict[str,
 
 
 def _other_forms(row: Standing) -> dict[str, list[float]]:
-    """The sparse model's accuracy with batch-norm statistics taken anew, and of its weights' average, where asked."""
-    found: dict[str, list[float]] = {}
+    """Return the sparse model's accuracy with recomputed batch-norm statistics, and that of its averaged weights."""
+    forms: dict[str, list[float]] = {}
     for one in row.group.runs:
         models = one.result.models if one.result else ()
         by_file = {Path(model.file).stem: model.test_accuracy for model in models}
         main = next(iter(by_file), "")
         for key, ending in (("recalibrated", "recalibrated"), ("averaged", "ema")):
             if (file := f"{main}-{ending}") in by_file:
-                found.setdefault(key, []).append(by_file[file])
-    return found
+                forms.setdefault(key, []).append(by_file[file])
+    return forms
 
 
 def read_all(results: Path = RESULTS) -> dict[str, Comparison]:
@@ -128,7 +128,7 @@ def comparison_table(name: str, kept: Comparison) -> Table:
 
 
 def figure(name: str, results: Path, page: Path) -> str:
-    """The kept figure of a comparison, for a page of the repository; nothing where it has none."""
+    """Return the kept figure of a comparison as Markdown for a page; "" if it has none."""
     path = results / "comparisons" / name / "frontier.svg"
     if not path.is_file():
         return ""
@@ -137,7 +137,7 @@ def figure(name: str, results: Path, page: Path) -> str:
 
 
 def note(kept: Comparison) -> str:
-    """Where it was measured, by what, and what is not there yet."""
+    """Return where and with what a comparison was measured, and what is still missing."""
     left = f" Not trained yet: {_left(kept)}." if kept["missing"] else ""
     what = "Last epoch, mean ± std over seeds; costs as fractions of dense."
     also = f" {kept['note']}" if kept.get("note") else ""
@@ -145,7 +145,7 @@ def note(kept: Comparison) -> str:
 
 
 def _left(kept: Comparison) -> str:
-    """Runs that are missing, methods by their titles: "at 90 % GMP, RigL (seed 2); STR-4e-4"."""
+    """Describe the missing runs, with methods by their titles: "at 90 % GMP, RigL (seed 2); STR-4e-4"."""
     seeds: dict[str, list[str]] = {}
     for name in kept["missing"]:
         group, _, seed = name.rpartition("-seed")
@@ -181,7 +181,7 @@ def _share(one: dict[str, Any], key: str) -> str:
 
 
 def support(name: str, group: str, results: Path = RESULTS) -> Table:
-    """Phase by phase: weights still 0 in dense phases, masks' change, and the share of weights ever kept."""
+    """Tabulate, by phase, weights still 0 in dense phases, changes of masks, and the share of weights ever kept."""
     ends: list[list[dict[str, Any]]] = []
     with tarfile.open(results / "comparisons" / name / keeping.ARCHIVE) as archive:
         for entry in archive.getnames():

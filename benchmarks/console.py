@@ -17,7 +17,7 @@ def say(line: str) -> None:
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Gives a function to call with a word on what begins; without a terminal it prints a tenth of these lines."""
+    """Yield a function to call when something begins; without a terminal it prints every tenth line."""
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
@@ -58,5 +58,5 @@ def run(main: Callable[[], int]) -> None:
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        say("stopped; what was complete is written")
+        say("stopped; complete results have been written")
         sys.exit(130)

@@ -1,6 +1,6 @@
-"""Reading JPEGs for training: images a second of acdc.data.image_folder against a plain loader of the usual kind.
+"""Reading JPEGs for training: images per second of acdc.data.image_folder against a plain loader of the usual kind.
 
-Both read the same made files, of ImageNet's sizes, with as many workers, and take turns, an epoch each; the ratio is
+Both read the same generated files, of ImageNet's sizes, with as many workers, taking turns, an epoch each; the ratio is
 the median of the ratios within each round. The plain loader is what most scripts do: Pillow, RandomResizedCrop, mirror,
 float tensor, normalise, default collate, all in the workers. "acdc" ends with the same floats, made in the process that
 reads; "acdc, uint8" leaves them to the GPU. What an image costs in one process, step by step, is measured beside it.
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make_files(root: Path, count: int) -> list[Path]:
-    """root/train/0/*.JPEG, half of them with full and half with quartered chroma, and one file for val."""
+    """Write root/train/0/*.JPEG, half of them with full and half with quartered chroma, and one file for val."""
     rng = np.random.default_rng(0)
     files = [root / "train" / "0" / f"{number}.JPEG" for number in range(count)]
     for path in (*files[:1], root / "val" / "0" / "0.JPEG"):
@@ -72,7 +72,7 @@ def make_files(root: Path, count: int) -> list[Path]:
 
 
 def make_image(width: int, height: int, rng: np.random.Generator) -> np.ndarray:
-    """Noise whose amplitude falls with frequency, as a photograph's does, stronger in brightness than in colour."""
+    """Draw noise whose amplitude falls with frequency, as in a photograph, stronger in brightness than in colour."""
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None])
     frequency[0, 0] = math.inf
     noise = rng.normal(size=(4, *frequency.shape)) + 1j * rng.normal(size=(4, *frequency.shape))
@@ -103,7 +103,7 @@ class Plain(Dataset):
 
 
 def plain_crop(image: Image.Image) -> Image.Image:
-    """Torchvision's RandomResizedCrop and RandomHorizontalFlip for Pillow's images, drawn with torch."""
+    """Apply torchvision's RandomResizedCrop and RandomHorizontalFlip to a Pillow image, with torch's random numbers."""
     top, left, height, width = _plain_box(image.height, image.width)
     image = image.crop((left, top, left + width, top + height)).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if torch.rand(1) < 0.5 else image
@@ -169,7 +169,7 @@ def _unfinished(data: ImageFolder, epoch: int) -> Iterator[jpeg.Read]:
 
 
 def measure_parts(files: list[Path], rounds: int) -> list[Row]:
-    """Milliseconds an image of each step, one process, the two ways in turns over the same images and boxes."""
+    """Measure the milliseconds per image of each step in one process, both ways in turns over the same images."""
     data = [file.read_bytes() for file in files]
     images = [Image.open(io.BytesIO(x)).convert("RGB") for x in data]
     arrays = [torch.from_numpy(np.array(image)) for image in images]

@@ -1,4 +1,4 @@
-"""What everything kept under results/ has in common: runs without weights and without a machine's places, packed."""
+"""Packing of runs for results/, without weights and without a machine's paths."""
 
 import io
 import json
@@ -17,13 +17,13 @@ _PLACE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/'\"()]+/)+")  # an absolute path, u
 
 
 def settings_of(run: Path) -> dict[str, Any]:
-    """config.json without where the data lay on the machine that ran."""
+    """Return config.json without the path of the data on the machine that ran."""
     config = require(RunConfig, run / "config.json")
     return {key: value for key, value in config.settings.items() if key != "root"}
 
 
 def log_of(run: Path) -> str | None:
-    """What a run printed: in its folder, or beside it where several ran at a time."""
+    """Return a run's log, from its folder, or from beside it if several ran at a time."""
     for file in (run / "run.log", run.with_name(f"{run.name}.log")):
         if file.is_file():
             return without_places(file.read_text(encoding="utf-8", errors="replace"), run.name)
@@ -31,7 +31,7 @@ def log_of(run: Path) -> str | None:
 
 
 def without_places(log: str, run: str) -> str:
-    """Paths begin at the run's folder; those that lead elsewhere are the file's name alone."""
+    """Shorten paths in a log: they begin at the run's folder, or are only a file name if they lead elsewhere."""
     for place in set(re.findall(rf"^folder: (/.*/){re.escape(run)}$", log, flags=re.MULTILINE)):
         log = log.replace(f"{place}{run}", run)  # by what the log itself says: a path may have spaces
     inside = f"/{run}/"
@@ -39,7 +39,7 @@ def without_places(log: str, run: str) -> str:
 
 
 def pack(target: Path, runs: Mapping[str, Path], more: Mapping[str, bytes] | None = None) -> None:
-    """By their names: every run's settings, metrics, phases, result and log. The same file from the same runs."""
+    """Pack every run's settings, metrics, phases, result and log by name. The same runs give the same file."""
     with tarfile.open(target, "w:xz") as archive:
         for name, content in (more or {}).items():
             _add(archive, name, content)
@@ -59,7 +59,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def where(runs: Iterable[Path], commit: str | None) -> dict[str, Any]:
-    """What ran them, and when the first began."""
+    """Return the hardware and versions of runs, and when the first began."""
     configs = [settings_of(run) for run in runs]
     return {
         "commit": commit or "an unknown commit",
@@ -69,7 +69,7 @@ def where(runs: Iterable[Path], commit: str | None) -> dict[str, Any]:
     }
 
 
-def place(found: Mapping[str, Any]) -> str:
-    """What `where` gave, as tables say it below them."""
-    hardware, torch = (", ".join(found[key]) for key in ("hardware", "torch"))
-    return f"{hardware}; torch {torch}; acdc at {found['commit']}; {found['started']}."
+def place(details: Mapping[str, Any]) -> str:
+    """Format what `where` returned as the note below a table."""
+    hardware, torch = (", ".join(details[key]) for key in ("hardware", "torch"))
+    return f"{hardware}; torch {torch}; acdc at {details['commit']}; {details['started']}."

@@ -5,7 +5,7 @@ python -m benchmarks.memorization --keep DIR [DIR ...] --commit HASH            
 python -m benchmarks.memorization --redraw                                        the panels, from what is kept
 
 ResNet20 on CIFAR-10, dense and at 50, 75, 90 and 95 %, without augmentation and with it: ten runs, several at a time;
-typed again it goes on where it was stopped. Ends with the paper's four panels and a table. What is kept:
+the same command again resumes it. Ends with the paper's four panels and a table. What is kept:
 memorization.svg, the panels; result.json, the figures behind the table; runs.tar.xz, every run without its weights.
 Folders of other seeds (--set run.seeds=[1]) are kept together with the first.
 """
@@ -40,7 +40,7 @@ AUGMENTATION = {"plain": ("data.crop=0", "data.flip=false"), "augmented": ("data
 
 
 def settings_of(epochs: int | None) -> dict[str, list[str]]:
-    """By the run's name: what to set on the recipe."""
+    """Return, by the run's name, what to set on the recipe."""
     shared = ["run.baseline=false"] + ([f"train.epochs={epochs}"] if epochs else [])
     runs = {}
     for kind, augment in AUGMENTATION.items():
@@ -52,7 +52,7 @@ def settings_of(epochs: int | None) -> dict[str, list[str]]:
 
 
 def keep(sources: Sequence[Path], commit: str, results: Path = RESULTS) -> Path:
-    """The whole experiment or nothing of it, and nothing is overwritten."""
+    """Keep the whole experiment or nothing, without overwriting anything."""
     target = results / "memorization"
     if target.exists():
         raise FileExistsError(f"{target} is there already; to keep more seeds, move it away and name all folders")
@@ -74,7 +74,7 @@ def keep(sources: Sequence[Path], commit: str, results: Path = RESULTS) -> Path:
 
 
 def why_not(one: Path) -> str | None:
-    """Why a run cannot be kept, or None: it is there, it is complete, and it is the paper's experiment."""
+    """Return why a run cannot be kept, or None if it exists, is complete, and is the paper's experiment."""
     if not (one / "result.json").is_file():
         return f"{one}: no result.json; only complete runs are kept"
     trained = load.from_dict(keeping.settings_of(one)["recipe"]).to_dict()
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m benchmarks.memorization", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--data", metavar="DIR", help="where CIFAR-10 lies (default $ACDC_DATA, or ./data)")
+    parser.add_argument("--data", metavar="DIR", help="folder of CIFAR-10 (default $ACDC_DATA, or ./data)")
     parser.add_argument("--epochs", type=int, help="fewer than the paper's 200: a trial")
     parser.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="change a setting of every run")
     parser.add_argument("--jobs", default="1", help="runs at the same time")
@@ -114,10 +114,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     if options.keep and not options.commit:
-        parser.error("--keep needs to know what ran: type --commit HASH")
+        parser.error("--keep needs to know which code ran: add --commit HASH")
     if options.keep:
         try:
-            say(f"kept: {keep(options.keep, options.commit, options.results)}; now type python -m benchmarks.tables")
+            say(f"kept: {keep(options.keep, options.commit, options.results)}; now run python -m benchmarks.tables")
         except (FileExistsError, ValueError) as error:
             print(error, file=sys.stderr)
             return 1

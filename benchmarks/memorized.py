@@ -1,4 +1,4 @@
-"""What runs of the memorization experiment say: a table at the ends of phases, and the block of docs/memorization.md.
+"""Results of the memorization experiment: a table at the ends of phases, and the block of docs/memorization.md.
 
 Both from results/memorization/result.json, which `python -m benchmarks.memorization --keep` writes.
 """
@@ -40,7 +40,7 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
 
 
 def collect(runs: Sequence[Path], commit: str | None) -> Kept:
-    """What the table needs of complete runs, and what ran them."""
+    """Return what the table needs of complete runs, and what ran them."""
     recipes = [load.from_dict(keeping.settings_of(run)["recipe"]) for run in runs]
     return {
         "model": recipes[0].model.name,
@@ -65,7 +65,7 @@ def collect(runs: Sequence[Path], commit: str | None) -> Kept:
 
 
 def _ends(run: Path) -> dict[str, Any]:
-    """Shares and test accuracy at the end of the last dense phase and of the last compressed one, where there is one.
+    """Return shares and test accuracy at the end of the last dense phase and of the last compressed one, if any.
 
     The last epoch of dense training is the end of its only phase.
     """
@@ -119,7 +119,7 @@ def note(kept: Kept) -> str:
 
 
 def _grouped(kept: Kept) -> dict[tuple[bool, float], list[dict[str, Any]]]:
-    """Seeds together."""
+    """Group the seeds of each run."""
     groups: dict[tuple[bool, float], list[dict[str, Any]]] = {}
     for run in sorted(kept["runs"], key=lambda run: (run["augmented"], run["sparsity"], run["seed"])):
         groups.setdefault((run["augmented"], run["sparsity"]), []).append(run)
@@ -139,7 +139,7 @@ def _percent(runs: Sequence[dict[str, Any]], phase: str, key: str, digits: int) 
 
 
 def block(results: Path, markdown: Callable[[Table], str]) -> str:
-    """The figure, the table and what is seen in them, in numbers; where nothing is kept, that."""
+    """Return the figure, the table and what they show, in numbers; or that nothing is kept."""
     kept = read_kept(results)
     if kept is None:
         return "\nNothing is kept yet.\n"
@@ -147,17 +147,17 @@ def block(results: Path, markdown: Callable[[Table], str]) -> str:
 
 
 def seen(kept: Kept) -> str:
-    """Where the paper says something, what we have: in its order, and without a verdict."""
+    """List our numbers for each of the paper's statements, in its order and without a verdict."""
     groups, lines = _grouped(kept), []
     for augmented, sparsity in PAPER:
         if not (runs := groups.get((augmented, sparsity))):
             continue
         memorised, true = ([_percent(runs, p, k, 1) for p in ("dense", "compressed")] for k in ("memorised", "true"))
         who = "the last dense phase" if sparsity else "dense training"
-        said = f"{who} ends with {memorised[0]} % memorised and {true[0]} % in their true class"
+        sentence = f"{who} ends with {memorised[0]} % memorised and {true[0]} % in their true class"
         if sparsity:
-            said += f", the final compressed phase with {memorised[1]} % and {true[1]} %"
+            sentence += f", the final compressed phase with {memorised[1]} % and {true[1]} %"
         where = f"{_side(augmented).capitalize()}{f', {sparsity:.0%} sparsity' if sparsity else ''}"
-        lines.append(f"- {where}: {said}. The paper: {PAPER[augmented, sparsity]}.")
+        lines.append(f"- {where}: {sentence}. The paper: {PAPER[augmented, sparsity]}.")
     n = len(kept["seeds"])
     return "\n".join([f"In numbers, n = {n} of each run:", "", *lines])

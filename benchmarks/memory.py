@@ -21,7 +21,7 @@ _PROBE = 4_000_000
 
 
 def measure(method: str, size: int) -> Row:
-    """Peak bytes and survivors of `method` on the CPU, in a process of its own; {"skipped": reason} if it died."""
+    """Measure peak bytes and survivors of `method` on the CPU, in its own process; {"skipped": reason} if it died."""
     command = [sys.executable, "-m", "benchmarks.memory", method, str(size)]
     child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if child.returncode in (-signal.SIGINT, 130):
@@ -34,7 +34,7 @@ def measure(method: str, size: int) -> Row:
 
 
 def why_not(method: str, size: int, device: torch.device) -> str | None:
-    """Why this much would not fit beside the weights, judged by what a small selection needs; None if it fits."""
+    """Return why this much would not fit beside the weights, judging by a small selection; None if it fits."""
     free = available(device)
     weights = 4 * size if device.type == "cpu" else 0  # the measuring process makes its own
     if weights + _UNKNOWN * size < free:
@@ -53,7 +53,9 @@ def why_not(method: str, size: int, device: torch.device) -> str | None:
     needed = weights + each * size * 1.1
     if needed < free:
         return None
-    return f"needs about {needed / 1e9:.1f} GB ({each:.0f} bytes a weight beyond the weights), {free / 1e9:.1f} GB free"
+    return (
+        f"needs about {needed / 1e9:.1f} GB ({each:.0f} bytes per weight beyond the weights), {free / 1e9:.1f} GB free"
+    )
 
 
 def measure_cuda(prepared: Prepared, size: int) -> Row:
@@ -67,7 +69,7 @@ def measure_cuda(prepared: Prepared, size: int) -> Row:
 
 
 def available(device: torch.device) -> int:
-    """Free bytes on the device; for the CPU what the kernel says can be had, or the container's limit if less."""
+    """Return the free bytes on the device; for the CPU what the kernel reports, or the container's limit if less."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -1,4 +1,4 @@
-"""What the methods cost: an update of RigL and SET against a dense training step, and every method's steps between.
+"""The cost of methods: an update of RigL and SET against a dense training step, and every method's steps in between.
 
 Updates are timed on the weights of ResNet50, with random gradients in place, RigL's look at them included; the dense
 step beside them is a plain copy's on the same machine in the same round. Between updates, a plain copy and one with the
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure_updates(rounds: int, *, quick: bool = False) -> list[Row]:
-    """Seconds of an update of each method in UPDATES on ResNet50, and of a dense step."""
+    """Measure the seconds of an update of each method in UPDATES on ResNet50, and of a dense step."""
     net = NETS["resnet50"]
     plain = _trainer(net, quick)
     updated = {}
@@ -100,7 +100,7 @@ def measure_updates(rounds: int, *, quick: bool = False) -> list[Row]:
 
 
 def measure_between(net_name: str, name: str, rounds: int, *, quick: bool = False) -> Row:
-    """Seconds of a step with a method attached, between its updates, and of a plain one."""
+    """Measure the seconds of a step with a method attached, between its updates, and of a plain one."""
     net = NETS[net_name]
     plain = _trainer(net, quick)
     mine = _copy(plain, net)

@@ -8,12 +8,12 @@ from torch.nn import functional
 
 
 def resnet20(classes: int = 10) -> nn.Module:
-    """ResNet-20 for 32 x 32 images (He et al. 2016, §4.2)."""
+    """Build ResNet-20 for 32 x 32 images (He et al. 2016, §4.2)."""
     return ResNet(nn.Sequential(_conv(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU()), Basic, 16, (3, 3, 3), classes)
 
 
 def resnet50(classes: int = 1000, width: int = 64) -> nn.Module:
-    """ResNet-50 with the stride in the 3 x 3 convolution: 25.6 M parameters."""
+    """Build ResNet-50 with the stride in the 3 x 3 convolution: 25.6 M parameters."""
     stem = nn.Sequential(_conv(3, width, 7, 2), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
     return ResNet(stem, Bottleneck, width, (3, 4, 6, 3), classes)
 

@@ -1,4 +1,4 @@
-"""What attaching acdc costs a training step, in dense and in compressed phases.
+"""The cost of attaching acdc to a training step, in dense and in compressed phases.
 
 Copies of one model train on the same batch: one plain, one with acdc in a dense phase, one with acdc in a compressed
 phase, one masked by torch.nn.utils.prune. They take turns, every round in another order, and the ratios to the plain
@@ -56,7 +56,7 @@ class Net:
         return len(self.cpu) == 4
 
     def batch(self, shape: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Random inputs and targets; for tokens the targets are the inputs one further."""
+        """Draw random inputs and targets; for tokens the targets are the inputs shifted by one."""
         if self.is_conv:
             return torch.randn(shape, device=device), torch.randint(self.classes, shape[:1], device=device)
         tokens = torch.randint(self.classes, (shape[0], shape[1] + 1), device=device)
@@ -99,7 +99,7 @@ NETS = {
 
 @dataclass
 class Trainer:
-    """One copy of the model and the loop around it."""
+    """A copy of the model and the loop around it."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -176,7 +176,7 @@ def measure_net(name: str, device: torch.device, rounds: int, *, quick: bool = F
 
 
 def _trainers(model: nn.Module, net: Net, shape: tuple[int, ...], device: torch.device) -> dict[str, Trainer]:
-    """All copies before the first step, so that none finds the allocator in another state."""
+    """Build all copies before the first step, so that all find the allocator in the same state."""
     model = model.to(device)
     inputs, targets = net.batch(shape, device)
     on_gpu = device.type == "cuda"
@@ -188,7 +188,7 @@ def _trainers(model: nn.Module, net: Net, shape: tuple[int, ...], device: torch.
 
 
 def _compress(trainers: dict[str, Trainer], repeats: int) -> tuple[list[float], list[float]]:
-    """Attach, bring every copy to its phase, and time what happens once a phase and once a run."""
+    """Attach, bring every copy to its phase, and time what happens once per phase and once per run."""
     dense, compressed, pruned = (trainers[name] for name in (_DENSE, _COMPRESSED, _PRUNE))
     acdc.attach(dense.model, dense.optimizer, acdc.ACDC(sparsity=SPARSITY, schedule=_STAYS_DENSE))
     method = acdc.ACDC(sparsity=SPARSITY, schedule=_COMPRESSES)
@@ -213,7 +213,7 @@ def _compress(trainers: dict[str, Trainer], repeats: int) -> tuple[list[float], 
 def _time_in_turns(
     name: str, trainers: dict[str, Trainer], rounds: int, steps: int, warm_up: int
 ) -> dict[str, list[float]]:
-    """Seconds a step of each copy in each round."""
+    """Measure the seconds per step of each copy in each round."""
     times: dict[str, list[float]] = {method: [] for method in trainers}
     order = random.Random(0)
     with progress(name, rounds + 1) as begin:
@@ -228,7 +228,7 @@ def _time_in_turns(
 
 
 def _check_phases(trainers: dict[str, Trainer]) -> None:
-    """The timings mean what they say only if each copy stayed in its phase."""
+    """Check that each copy stayed in its phase; otherwise the timings would be meaningless."""
     for name, kind, sparsity in ((_DENSE, "dense", 0.0), (_COMPRESSED, "sparse", SPARSITY)):
         sparsifier = attached_to(trainers[name].model)
         assert sparsifier is not None

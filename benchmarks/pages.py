@@ -13,7 +13,7 @@ Newest = dict[tuple[str, str], list[Row]]
 
 
 def filled(root: Path, results: Path) -> dict[Path, str]:
-    """Return README.md and the pages of docs/ with each `<!-- results:NAME -->` block written anew."""
+    """Return README.md and the pages of docs/ with each `<!-- results:NAME -->` block regenerated."""
     docs = root / "docs"
     blocks = {
         root / "README.md": {"runs": _runs(results)},
@@ -25,12 +25,12 @@ def filled(root: Path, results: Path) -> dict[Path, str]:
 
 
 def insert(text: str, blocks: Mapping[str, str], page: str) -> str:
-    """The page with these blocks in place of what stands between their markers."""
+    """Return the page with these blocks in place of what is between their markers."""
     for name, block in blocks.items():
         pattern = rf"(<!-- results:{name} -->\n).*?(<!-- /results:{name} -->)"
-        text, found = re.subn(pattern, lambda match, block=block: match[1] + block + match[2], text, flags=re.S)
-        if found != 1:
-            raise ValueError(f"{page} has {found} blocks <!-- results:{name} --> … <!-- /results:{name} -->; needs one")
+        text, count = re.subn(pattern, lambda match, block=block: match[1] + block + match[2], text, flags=re.S)
+        if count != 1:
+            raise ValueError(f"{page} has {count} blocks <!-- results:{name} --> … <!-- /results:{name} -->; needs one")
     return text
 
 
@@ -54,7 +54,7 @@ def _runs(results: Path) -> str:
         name, zeros, inference, training = _described(group)
         lines.append(f"| {name} | {runs.percent(runs.of(group, main))} | {zeros} | {inference} | {training} |")
     more = "[All figures, beside the paper's](docs/wrn.md)"
-    note = f"<sub>{_hardware(kept)}; FLOPs against dense, in theory. {more}.</sub>"
+    note = f"<sub>{_hardware(kept)}; theoretical FLOPs, relative to dense. {more}.</sub>"
     return "\n".join([*lines, "", note]) + "\n" if kept else ""
 
 
@@ -75,7 +75,7 @@ def _all_runs(results: Path) -> str:
             f"| {inference}, {training} |"
         )
     note = (
-        f"<sub>{_hardware(kept)}. † the last epoch's weights, batch norm's statistics taken once over the training set "
+        f"<sub>{_hardware(kept)}. † the last epoch's weights, batch norm's statistics recomputed over the training set "
         f"([why](#what-closes-the-gap-to-the-paper)). * {runs.CHOSEN}.</sub>"
     )
     return "\n".join([*lines, "", note]) + "\n" if kept else ""
@@ -101,7 +101,7 @@ def _hardware(kept: Sequence[dict[str, Any]]) -> str:
 
 
 def _frontier(results: Path, folder: Path) -> str:
-    """A row for each method, a pair of columns for each sparsity that was asked for; dense training last."""
+    """Return a row for each method, a column for each requested sparsity; dense training comes last."""
     kept = comparisons.read_all(results).get("frontier")
     if kept is None:
         return ""

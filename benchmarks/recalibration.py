@@ -1,8 +1,8 @@
-"""How much of a model's test accuracy hangs on batch norm's statistics, and on which of them.
+"""The effect of batch norm's statistics on a model's test accuracy, and of which of them.
 
 python -m benchmarks.recalibration RUN --data DIR    models of a run folder of `acdc train`
 
-Each model as it was trained, and with statistics taken anew over the training images, no weight changed:
+Each model as it was trained, and with statistics recomputed over the training images, no weight changed:
 
     the last layer's     of the last batch norm alone: published WRN-28-10 has momentum .9 there
     all, dropout on      every batch counts the same and none is split; activations are those of training
@@ -66,7 +66,7 @@ def measure(folder: Path, device: torch.device, data: str | None) -> Iterator[Ro
 
 @contextmanager
 def _only_the_last(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """All batch norms but the last keep their statistics."""
+    """Let all batch norms but the last keep their statistics."""
     others = norms_of(model)[:-1] if wanted else []
     for norm in others:
         norm.track_running_stats = False
@@ -77,7 +77,7 @@ def _only_the_last(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def _dropout(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """Dropout acts in evaluation mode, too."""
+    """Let dropout act in evaluation mode, too."""
     drops = [module for module in model.modules() if isinstance(module, nn.Dropout)] if wanted else []
     for drop in drops:
         drop.forward = partial(F.dropout, p=drop.p, training=True)
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m benchmarks.recalibration", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("run", type=Path, help="a folder that `acdc train` wrote, with its models")
-    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default $ACDC_DATA, or ./data)")
+    parser.add_argument("--data", metavar="DIR", help="folder of the data sets (default $ACDC_DATA, or ./data)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--commit", help="of the code that ran, where that is a copy outside git")
     parser.add_argument("--results", type=Path, default=RESULTS / "recalibration.jsonl")

@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 def environment(device: torch.device, commit: str | None) -> Row:
-    """What every line of one run shares; `run` tells runs apart."""
+    """Return what every line of one run shares; `run` distinguishes runs."""
     return {
         "run": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "device": device.type,
@@ -48,7 +48,7 @@ def cpu_model() -> str:
 
 
 def git_commit() -> str | None:
-    """The commit of the code that ran, marked where src or benchmarks differ from it; None outside a checkout."""
+    """Return the commit of the code that runs, marked if src or benchmarks differ from it; None outside a checkout."""
 
     def git(*command: str) -> str:
         return subprocess.run(["git", *command], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""What happens to filters that were pruned whole when their phase ends: the first gradients after each decompression.
+"""The fate of filters that were pruned whole when their phase ends: first gradients after each decompression.
 
 python -m benchmarks.revival --sparsity 0.95 --seed 1
 
@@ -78,8 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="change the digits recipe")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    said = [f"method.sparsity={options.sparsity}", f"run.seeds=[{options.seed}]", *options.set]
-    print_table(*measure(said))
+    settings = [f"method.sparsity={options.sparsity}", f"run.seeds=[{options.seed}]", *options.set]
+    print_table(*measure(settings))
     return 0
 
 

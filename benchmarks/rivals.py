@@ -1,6 +1,6 @@
 """Five ways to mask all but the k largest magnitudes of a model: ours and the ones people use.
 
-Each takes weights by name and returns masks of one byte a weight. The rivals are written as sparingly as they allow:
+Each takes weights by name and returns masks of one byte per weight. The rivals use as little memory as they allow:
 one buffer for the concatenated magnitudes, partitioned in place, no sorting. torch's pruning makes float masks of
 its own, so the conversion to boolean is part of its time; it is the smallest part.
 """
@@ -26,7 +26,7 @@ _ALL_EQUAL = 0.5
 
 
 def sizes_of_layers(size: int) -> list[int]:
-    """50 layers of uneven size, the largest 82 times the smallest, that sum to `size` (a multiple of 64)."""
+    """Return 50 uneven layer sizes, the largest 82 times the smallest, that add up to `size` (a multiple of 64)."""
     parts = [1 + (layer % 10) ** 2 for layer in range(LAYERS)]
     rows, total = size // _COLUMNS, sum(parts)
     edges = [rows * sum(parts[:layer]) // total for layer in range(LAYERS + 1)]
@@ -38,7 +38,7 @@ def round_size(size: int) -> int:
 
 
 def make_weights(size: int, device: torch.device, *, equal: bool = False) -> dict[str, Tensor]:
-    """Random normal weights; with `equal` all the same, so that every choice is a tie."""
+    """Draw random normal weights; with `equal` all are the same, so that every choice is a tie."""
     generator = torch.Generator(device).manual_seed(0)
     weights = {}
     for layer, count in enumerate(sizes_of_layers(size)):
@@ -92,7 +92,7 @@ def numpy_partition(weights: Weights, k: int) -> Prepared:
 
 
 def torch_prune(weights: Weights, k: int) -> Prepared:
-    """New modules over the same weights, so that nothing is left of an earlier pruning."""
+    """Build new modules over the same weights, so that nothing is left of an earlier pruning."""
     modules = {name: _Holder(weight) for name, weight in weights.items()}
     pairs = [(module, "weight") for module in modules.values()]
     amount = sum(weight.numel() for weight in weights.values()) - k
@@ -123,7 +123,7 @@ def count_kept(masks: Masks) -> int:
 
 
 class _Holder(nn.Module):
-    """A layer that is nothing but its weight."""
+    """A layer that consists of its weight only."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()

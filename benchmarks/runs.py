@@ -1,4 +1,4 @@
-"""Real training runs kept under results/runs, and the table that sets them beside the paper's values.
+"""Real training runs kept under results/runs, and the table that compares them with the paper's values.
 
 python -m benchmarks.runs RUN [RUN ...]    keep these run folders of `acdc train`, without weights and checkpoints
 """
@@ -29,7 +29,7 @@ CHOSEN = "of the final phase (dense training: of all epochs), chosen on the test
 
 
 def keep(source: Path, results: Path = RESULTS, commit: str | None = None) -> Path:
-    """Copy a complete run's small files to results/runs, with the commit of the code that ran if it is said.
+    """Copy a complete run's small files to results/runs, with the commit of the code that ran, if given.
 
     A run that is kept already is not overwritten.
     """
@@ -60,7 +60,7 @@ def name_of(recipe: Recipe) -> str:
 
 
 def read_all(results: Path = RESULTS) -> list[Kept]:
-    """Every kept run, with what the table needs."""
+    """Return every kept run, with what the table needs."""
     return [_read(folder) for folder in sorted((results / "runs").glob("*")) if (folder / "result.json").is_file()]
 
 
@@ -89,7 +89,7 @@ def _read(folder: Path) -> Kept:
 
 
 def grouped(kept: Sequence[Kept]) -> list[list[Kept]]:
-    """Runs that differ in nothing but the seed, together."""
+    """Group runs that differ only in the seed."""
     groups: dict[str, list[Kept]] = {}
     for one in kept:
         key = name_of(one["recipe"]).rpartition("-seed")[0]
@@ -139,14 +139,14 @@ def main_model(group: Sequence[Kept]) -> str:
 
 
 def published(group: Sequence[Kept]) -> tuple[float | None, str]:
-    """The paper's accuracy of these runs' main model, and how it is written."""
+    """Return the paper's accuracy for these runs' main model, as a number and as text."""
     paper = group[0]["paper"] or PaperRow()
     value = paper.sparse if main_model(group) == "sparse" else paper.dense
     return value, "–" if value is None else f"{value:.1f}{f' ± {paper.std:g}' if paper.std else ''}"
 
 
 def beside(ours: Sequence[float], paper: float | None) -> str:
-    """By how many points our mean is above the paper's value."""
+    """Return by how many points our mean is above the paper's value, as text."""
     return "–" if paper is None or not ours else f"{100 * statistics.mean(ours) - paper:+.2f}".replace("-", "−")
 
 
@@ -163,7 +163,7 @@ def percent(values: Sequence[float]) -> str:
 
 
 def accuracy(group: Sequence[Kept], model: str) -> str:
-    """Where not every seed's run has the model, with the number of those that do."""
+    """Format the accuracy of a model, with the number of seeds that have it if not all do."""
     values = of(group, model)
     return percent(values) + (f" ({len(values)} of {len(group)} seeds)" if 0 < len(values) < len(group) else "")
 
@@ -183,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--final",
         metavar="NAME",
-        help="tell how test accuracy moved in the phases of a kept run, the final one above all, and how fast it ran",
+        help="show how test accuracy moved in the phases of a kept run, especially the final one, and how fast it ran",
     )
     options = parser.parse_args(arguments)
     for source in options.runs:
@@ -196,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def phase_ends(folder: Path) -> list[str]:
-    """Where each phase of the method ends: test accuracy over its last 10 epochs, and the last one's training loss."""
+    """Describe the end of each phase: test accuracy over its last 10 epochs, and the last one's training loss."""
     stage = [row for row in _rows(folder) if row.run != "finetune"]
     lines = []
     for phase, found in groupby(stage, key=lambda row: row.phase):
@@ -210,7 +210,7 @@ def phase_ends(folder: Path) -> list[str]:
 
 
 def speed(folder: Path) -> str:
-    """Training images a second, evaluation and all else of an epoch included."""
+    """Describe the training images per second, including evaluation and everything else in an epoch."""
     images = require(RunConfig, folder / "config.json").data.train or 0
     whole = require(RunResult, folder / "result.json").seconds or math.inf
     _, *others = (row.seconds for row in _rows(folder))
@@ -221,14 +221,14 @@ def speed(folder: Path) -> str:
 
 
 def _rows(folder: Path) -> list[EpochRow]:
-    found = read_lines(EpochRow, folder / "metrics.jsonl")
-    return found.checked() if found else []
+    lines = read_lines(EpochRow, folder / "metrics.jsonl")
+    return lines.checked() if lines else []
 
 
 def final_phase(folder: Path) -> list[str]:
-    """How test accuracy moved in the final phase, or over the last 30 epochs of a run without phases.
+    """Describe how test accuracy moved in the final phase, or over the last 30 epochs of a run without phases.
 
-    With a fine-tuned twin: whether that moves along.
+    With a fine-tuned twin, also whether that moved along.
     """
     rows = _rows(folder)
     stage = [row for row in rows if row.run != "finetune"]

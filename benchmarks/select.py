@@ -92,7 +92,7 @@ def measure_size(size: int, names: list[str], device: torch.device, rounds: int)
 def time_in_turns(
     title: str, names: list[str], weights: Weights, k: int, rounds: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """Seconds of each method in each round; one more round before them is not counted."""
+    """Measure the seconds of each method in each round, after one warm-up round."""
     times: dict[str, list[float]] = {name: [] for name in names}
     order = random.Random(0)
     with progress(f"{title}, time", (rounds + 1) * len(names)) as begin:

@@ -1,7 +1,7 @@
-"""What a run on a GPU costs before it is at speed, and what cuDNN's search for kernels gives back.
+"""The start-up cost of a run on a GPU, and what cuDNN's search for kernels gains.
 
-A recipe's own steps on made images, through dense, compressed, dense and compressed phases, in a process of its own for
-each limit of the search (torch.backends.cudnn.benchmark_limit; 0 tries every kernel, "off" takes cuDNN's guess):
+A recipe's own steps on synthetic images, through dense, compressed, dense and compressed phases, in a separate process
+for each limit of the search (torch.backends.cudnn.benchmark_limit; 0 tries every kernel, "off" takes cuDNN's guess):
 
     first step    seconds until it has run: the search, and the library's own start
     transitions   seconds of the first step after each change of phase; a second search would show here
@@ -97,7 +97,7 @@ def measure(
             model.train()
 
         def odd(left_out: int, search: bool) -> float:
-            """A step of gradients only: the sparsifier's steps stay those of the schedule."""
+            """Run a step of gradients only, so that the sparsifier's steps stay those of the schedule."""
             fewer = images[:-left_out], labels[:-left_out]
             return timed(lambda: step._eager(model, *fewer) if search else step(*fewer, sparsifier.phase.index))
 

@@ -29,7 +29,7 @@ _SELECT = """
 
 `python -m benchmarks.select`: masks of the 10 % largest magnitudes over 50 layers. The methods take turns in one
 process; times are medians of n rounds, and "time / ours" is the median of the ratios within each round. Peak extra
-memory is what a call needs beyond the weights; the mask it returns is 1 byte a weight of that. "Random" and "all
+memory is what a call needs beyond the weights; the mask it returns is 1 byte per weight of that. "Random" and "all
 equal" say whether exactly k weights survive in normally distributed weights and in weights that are all the same.
 """
 _OVERHEAD = """
@@ -37,9 +37,9 @@ _OVERHEAD = """
 
 `python -m benchmarks.overhead`: a whole training step (forward, backward, optimizer) against the same step of a plain
 copy of the model on the same batch, taking turns in one process. "Step / plain" is the median of the ratios within
-each round, with its quartiles. The step that compresses is not among them: what compressing costs, once a phase, is
-its own column, and so is copying the dense twin to the host, once a run. torch prune keeps the same masks through
-`torch.nn.utils.prune`. These are costs of training with masks on dense kernels: no speed-up from sparsity is meant.
+each round, with its quartiles. The step that compresses is not among them: the cost of compressing, once per phase, has
+its own column, and so has copying the dense twin to the host, once per run. torch prune keeps the same masks through
+`torch.nn.utils.prune`. These are costs of training with masks on dense kernels: no speed-up from sparsity is claimed.
 """
 _DIGITS = """
 ## The default run
@@ -48,21 +48,21 @@ _DIGITS = """
 Accuracy and FLOPs as mean ± standard deviation over seeds. FLOPs are theoretical, per image.
 """
 _THROUGHPUT = """
-## Images a second
+## Images per second
 
-`python -m benchmarks.throughput`: a recipe's model on made images of the data's size, augmentation, masks, optimizer
-and one evaluation an epoch included, in the second epoch of each phase. "Outside the step" is the share of that
-time not spent in forward, backward and optimizer on a batch that lies ready; "measuring" is counting zeros after an
-epoch of 50,000 images and describing every 20th; "compressed / dense" compares training
-epochs of neighbouring phases, as the median over pairs.
+`python -m benchmarks.throughput`: a recipe's model on synthetic images of the data's size, including augmentation,
+masks, optimizer and one evaluation per epoch, in the second epoch of each phase. "Outside the step" is the share of
+time not spent in forward, backward and optimizer on a batch already on the device; "measuring" is counting zeros after
+an epoch of 50,000 images and describing every 20th; "compressed / dense" compares training epochs of neighbouring
+phases, as the median over pairs.
 """
 _STARTUP = """
 ## Start-up
 
 `python -m benchmarks.startup`: seconds until a recipe's first step has run, of the first step of each later phase, of
 the first batch of another size (an epoch's last) and of the first evaluations, for each limit of cuDNN's search for
-kernels, in a process of its own; "step" is the median of those after that. Acdc searches as torch does, ten kernels,
-and not at all for odd batches and for fp16's evaluations that are done again in fp32.
+kernels, in a separate process; "step" is the median of the steps after that. acdc searches as torch does, ten kernels,
+and not at all for odd batches and for fp16 evaluations that are repeated in fp32.
 """
 _METHODS = """
 ## What methods cost
@@ -85,16 +85,16 @@ Runs of `acdc train`, kept in [runs](runs) with their settings, every epoch's me
 _RECALIBRATION = """
 ## Batch norm's statistics
 
-`python -m benchmarks.recalibration RUN`: a run's models as they were trained, and with batch norm's statistics taken
-anew over the training images, no weight changed: of the last layer alone, or of all, with dropout as in training or
-without it as in evaluation (`run.recalibrate`).
+`python -m benchmarks.recalibration RUN`: a run's models as they were trained, and with batch norm's statistics
+recomputed over the training images, no weight changed: of the last layer alone, or of all, with dropout as in training
+or without it as in evaluation (`run.recalibrate`).
 """
 _COMPARISONS = """
 ## Methods on the same footing
 
 Folders of `acdc compare-methods`, kept in [comparisons](comparisons) with every run's settings, metrics and log; the
 commands are in each one's result.json. "BN recalibrated" is the same model after one pass over the training images
-that takes batch-norm statistics anew, "weights averaged" an exponential average of it. "Agrees" is the share of test
+that recomputes batch-norm statistics, "weights averaged" an exponential average of it. "Agrees" is the share of test
 images to which two models give the same class: the sparse model and the dense twin of its own run, or the dense run of
 the same seed (dense: of other seeds).
 """
@@ -104,7 +104,7 @@ _MEMORIZATION = """
 `python -m benchmarks.memorization`: do compressed phases return images with a random label to their true class, while
 dense phases memorise the label? Kept in [memorization](memorization) with every run's settings, metrics and log, and
 [drawn](memorization/memorization.svg); [the experiment](../docs/memorization.md). "Augmented views" are cropped and
-mirrored as in training, all else is of the images as they are.
+mirrored as in training; everything else is measured on the images as they are.
 """
 _NONE = "\nNothing measured yet.\n"
 
@@ -114,20 +114,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is stale")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON lines and the README.md")
     options = parser.parse_args(arguments)
-    wanted = {options.results / "README.md": page(options.results)}
+    pages_by_path = {options.results / "README.md": page(options.results)}
     if options.results == RESULTS:
-        wanted |= pages.filled(ROOT, options.results)
+        pages_by_path |= pages.filled(ROOT, options.results)
         labels = ROOT / "docs" / "memorization.md"
         block = {"memorization": memorized.block(options.results, markdown)}
-        wanted[labels] = pages.insert(labels.read_text(encoding="utf-8"), block, labels.name)
-    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+        pages_by_path[labels] = pages.insert(labels.read_text(encoding="utf-8"), block, labels.name)
+    stale = [
+        path for path, text in pages_by_path.items() if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
     for path in stale:
         if options.check:
             print(f"{path} is stale: run python -m benchmarks.tables", file=sys.stderr)
         else:
-            path.write_text(wanted[path], encoding="utf-8")
+            path.write_text(pages_by_path[path], encoding="utf-8")
     if not options.check:
-        say(f"written: {', '.join(map(str, stale)) or 'nothing, all was up to date'}")
+        say(f"written: {', '.join(map(str, stale)) or 'nothing, everything was up to date'}")
     return 1 if options.check and stale else 0
 
 
@@ -157,7 +159,7 @@ def page(results: Path) -> str:
 
 
 def newest(rows: Sequence[Row], key: str) -> list[list[Row]]:
-    """The rows of the newest run on each device of each value of `key`, CPUs first; trials are left out."""
+    """Return the rows of the newest run on each device for each value of `key`, CPUs first, without trials."""
     runs: dict[tuple, dict[str, list[Row]]] = {}
     for row in rows:
         if row.get("quick"):

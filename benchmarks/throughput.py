@@ -1,7 +1,7 @@
-"""Images a second of whole training runs: augmentation, masks, optimizer and evaluation included.
+"""Images per second of whole training runs, including augmentation, masks, optimizer and evaluation.
 
-A recipe's model and settings on made images of the data's size, through phases of three epochs that alternate. Of the
-second epoch of each (the first compiles, or captures CUDA graphs; after a dense phase's last, where a compression is
+A recipe's model and settings on synthetic images of the data's size, through alternating phases of three epochs. In the
+second epoch of each (the first compiles, or captures CUDA graphs; after the last of a dense phase, with a compression
 due, evaluation is not compiled):
 
     images/s            of an epoch with its evaluation. The last batches count as in a real run at the default number
@@ -87,7 +87,7 @@ def _train(row: EpochRow) -> float:
 
 
 def _step_seconds(stage: Stage, device: torch.device, rounds: int = 3) -> float:
-    """Of one step on a batch that lies ready, in the phase the run ended with."""
+    """Measure the seconds of one step on a batch that is already on the device, in the phase the run ended with."""
     images, labels = next(iter(stage.loaders.train.batches(0)))
     stage.model.train()
     count, times = max(3, min(100, stage.loaders.train.steps)), []
@@ -103,7 +103,7 @@ def _step_seconds(stage: Stage, device: torch.device, rounds: int = 3) -> float:
 
 
 def _measuring_seconds(stage: Stage, device: torch.device, rounds: int = 5) -> tuple[float, float]:
-    """Of counting zeros, as after every epoch, and of describing a phase, as where one ends."""
+    """Measure the seconds of counting zeros, as after every epoch, and of describing a phase, as at its end."""
     assert stage.sparsifier is not None
     masks = stage.sparsifier.masks
     phase = {"run": "acdc", "index": 1, "phase": "compressed", "kind": "sparse", "epoch": 0, "masks": masks}

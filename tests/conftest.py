@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("ACDC_TEST_DEVICE") == "cuda" and not torch.cuda.is_available():
-        pytest.exit("ACDC_TEST_DEVICE=cuda: torch sees no GPU here; leave it out to test on the CPU", returncode=2)
+        pytest.exit("ACDC_TEST_DEVICE=cuda: torch sees no GPU here; unset it to test on the CPU", returncode=2)
     config.addinivalue_line("markers", "long: deselected without --long, as `make test-all` gives it")
     config.addinivalue_line("markers", "feature(name): the column of docs/compatibility.md this test fills")
 

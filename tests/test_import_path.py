@@ -41,7 +41,7 @@ def test_it_gets_what_it_names_and_its_options() -> None:
 
 @pytest.mark.parametrize("path", ["own_nets", "own_nets:", ":build", "own nets:build", "own_nets:build()", "a:b:c"])
 def test_what_is_not_written_as_one(path: str) -> None:
-    with pytest.raises(ArgumentError, match=r"expected a module and a function in it.*write for example"):
+    with pytest.raises(ArgumentError, match=r"expected a module and a function in it.*write, for example,"):
         check_import_path("model.name", path)
 
 
@@ -51,7 +51,7 @@ def test_what_is_not_written_as_one(path: str) -> None:
         ("own_gone:build", "own_gone cannot be imported (ModuleNotFoundError", "in the folder that holds own_gone"),
         ("own_broken:build", "own_broken cannot be imported (ZeroDivisionError", 'python -c "import own_broken"'),
         ("own_nets:biuld", "own_nets has no biuld; did you mean build?", "after the colon"),
-        ("own_nets:COUNT", "expected a function or a class, and it is of type int", "after the colon"),
+        ("own_nets:COUNT", "expected a function or a class, but it is of type int", "after the colon"),
     ],
 )
 def test_what_cannot_be_found(path: str, why: str, instead: str) -> None:
@@ -67,5 +67,5 @@ def test_what_cannot_be_called_so() -> None:
     assert (unknown.argument, unknown.received) == ("widht", 3)
     assert "own_nets:build takes width; did you mean width?" in unknown.allowed
     assert "it raises KeyError: 'nothing here'" in refused("own_nets:fails").allowed
-    with pytest.raises(ArgumentError, match="classes: own_nets:build cannot be called without it"):
+    with pytest.raises(ArgumentError, match="classes: own_nets:build requires it"):
         call("name", "own_nets:build", offered={}, options={})

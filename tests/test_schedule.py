@@ -110,18 +110,18 @@ WRITE_TEN = 'write "10ep" for epochs, "10st" for optimizer steps or "10%" of the
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (10, TypeError, f"warmup=10: durations carry a unit; {WRITE_TEN}"),
-        (True, TypeError, f"warmup=True: durations carry a unit; {WRITE_TEN}"),
-        (None, TypeError, f"warmup=None: durations carry a unit; {WRITE_TEN}"),
-        ("10", ValueError, f"warmup='10': durations carry a unit; {WRITE_TEN}"),
-        ("10 epochs", ValueError, f"warmup='10 epochs': durations carry a unit; {WRITE_TEN}"),
-        ("ten", ValueError, f"warmup='ten': durations carry a unit; {WRITE_TEN}"),
-        ("-10ep", ValueError, f"warmup='-10ep': durations are not negative; {WRITE_TEN}"),
-        ("1/0ep", ValueError, "warmup='1/0ep': durations carry a unit; write \"1ep\" for epochs"),
+        (10, TypeError, f"warmup=10: a duration needs a unit; {WRITE_TEN}"),
+        (True, TypeError, f"warmup=True: a duration needs a unit; {WRITE_TEN}"),
+        (None, TypeError, f"warmup=None: a duration needs a unit; {WRITE_TEN}"),
+        ("10", ValueError, f"warmup='10': a duration needs a unit; {WRITE_TEN}"),
+        ("10 epochs", ValueError, f"warmup='10 epochs': a duration needs a unit; {WRITE_TEN}"),
+        ("ten", ValueError, f"warmup='ten': a duration needs a unit; {WRITE_TEN}"),
+        ("-10ep", ValueError, f"warmup='-10ep': a duration cannot be negative; {WRITE_TEN}"),
+        ("1/0ep", ValueError, "warmup='1/0ep': a duration needs a unit; write \"1ep\" for epochs"),
         (
             "2.5st",
             ValueError,
-            "warmup='2.5st': optimizer steps are whole; "
+            "warmup='2.5st': optimizer steps are whole numbers; "
             'write "2.5ep" for epochs, "3st" for optimizer steps or "2.5%" of the total',
         ),
     ],
@@ -134,11 +134,11 @@ def test_duration_refuses(value, error, message):
 
 
 def test_duration_made_by_hand_is_checked_too():
-    with pytest.raises(TypeError, match=re.escape("Duration=(10, 'ep'): it holds a Fraction and one of")):
+    with pytest.raises(TypeError, match=re.escape("Duration=(10, 'ep'): expected a Fraction and one of")):
         Duration(10, "ep")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=re.escape('write Duration.parse("10ep")')):
         Duration(Fraction(10), "epochs")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="duration='-1ep': durations are not negative"):
+    with pytest.raises(ValueError, match="duration='-1ep': a duration cannot be negative"):
         Duration(Fraction(-1), "ep")
     with pytest.raises(ValueError, match=r"duration='0\.5st': optimizer steps are whole"):
         Duration(Fraction(1, 2), "st")
@@ -215,18 +215,18 @@ def test_alternating_without_warmup_starts_compressed():
     assert schedule.phase_at(0, 1).kind == "sparse"
 
 
-LAW = "warmup + n x (sparse + dense) + sparse + last_dense + final_sparse makes it for some whole n >= 0"
+LAW = "it must equal warmup + n x (sparse + dense) + sparse + last_dense + final_sparse for some whole n >= 0"
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"total": "98ep"}, LAW + ', but n = 6 makes 100ep, 2ep too much; write total="100ep" or final_sparse="13ep"'),
-        ({"total": "104ep"}, 'n = 6 makes 100ep, 4ep too little; write total="100ep" or final_sparse="19ep"'),
-        ({"total": "30ep"}, 'n = 0 makes 40ep, 10ep too much; write total="40ep" or final_sparse="5ep"'),
-        ({"total": "20ep"}, 'n = 0 makes 40ep, 20ep too much; write total="40ep"'),
-        ({"final_sparse": "17%"}, 'n = 6 makes 102ep, 2ep too much; write final_sparse="15%"'),
-        ({"warmup": "99%"}, "n = 0 makes 129ep, 29ep too much; write shorter phases"),
+        ({"total": "98ep"}, LAW + ', but n = 6 gives 100ep, 2ep too much; write total="100ep" or final_sparse="13ep"'),
+        ({"total": "104ep"}, 'n = 6 gives 100ep, 4ep too little; write total="100ep" or final_sparse="19ep"'),
+        ({"total": "30ep"}, 'n = 0 gives 40ep, 10ep too much; write total="40ep" or final_sparse="5ep"'),
+        ({"total": "20ep"}, 'n = 0 gives 40ep, 20ep too much; write total="40ep"'),
+        ({"final_sparse": "17%"}, 'n = 6 gives 102ep, 2ep too much; write final_sparse="15%"'),
+        ({"warmup": "99%"}, "n = 0 gives 129ep, 29ep too much; write shorter phases"),
     ],
 )  # fmt: skip
 def test_alternating_refuses_what_does_not_sum(change, message):
@@ -240,7 +240,7 @@ def test_alternating_refuses_what_does_not_sum(change, message):
 def test_alternating_offers_a_final_phase_that_can_exist():
     # n = 1 is nearer, but 26 % cannot be taken from a final phase of 5 %.
     shares: dict[str, Any] = {"warmup": "1%", "sparse": "30%", "dense": "30%", "last_dense": "30%"}
-    with pytest.raises(ValueError, match=r'n = 0 makes 66ep, 34ep too little; write final_sparse="39%"$'):
+    with pytest.raises(ValueError, match=r'n = 0 gives 66ep, 34ep too little; write final_sparse="39%"$'):
         Schedule.alternating(**shares, final_sparse="5%", total="100ep")
     assert Schedule.alternating(**shares, final_sparse="39%", total="100ep").transitions == ((1, 61), (31,))
 
@@ -277,9 +277,9 @@ def test_alternating_sums_or_offers_what_does(lengths, total, unit):
         ),
         ({"dense": "0ep"}, ValueError, "dense='0ep': only warmup may be zero; write \"1ep\" or more"),
         ({"total": "0ep"}, ValueError, "total='0ep': only warmup may be zero"),
-        ({"total": 100}, TypeError, 'total=100: durations carry a unit; write "100ep" for epochs or "100st" for'),
+        ({"total": 100}, TypeError, 'total=100: a duration needs a unit; write "100ep" for epochs or "100st" for'),
         ({"total": "100%"}, ValueError, "total='100%': it cannot be a percentage; write \"100ep\" for epochs or"),
-        ({"last_dense": 10}, TypeError, "last_dense=10: durations carry a unit"),
+        ({"last_dense": 10}, TypeError, "last_dense=10: a duration needs a unit"),
     ],
 )
 def test_alternating_refuses(change, error, message):
@@ -301,22 +301,22 @@ def test_from_transitions_takes_steps_and_a_compressed_start():
     ("compress", "decompress", "total", "error", "message"),
     [
         ([10, 30], [20, 40], 50, ValueError, "compress=[10, 30]: training starts dense and ends compressed, so it "
-            "has one entry more than decompress=[20, 40]; add a compress or drop a decompress"),
+            "needs one entry more than decompress=[20, 40]; add a compress or drop a decompress"),
         ([], [], 50, ValueError, "compress=[]: training starts dense and ends compressed"),
         ([10, 20], [], 50, ValueError, "compress=[10, 20]: training starts dense"),
-        ([10, 30], [40], 50, ValueError, "compress=[10, 30]: it takes turns with decompress=[40], rising in one unit "
-            'up to total="50ep"; 30ep follows 40ep, so change one of them'),
+        ([10, 30], [40], 50, ValueError, "compress=[10, 30]: it must alternate with decompress=[40], rising in one "
+            'unit up to total="50ep"; 30ep follows 40ep, so change one of them'),
         ([10, 30], [5], 50, ValueError, "5ep follows 10ep"),
         ([10, 30], [10], 50, ValueError, "10ep follows 10ep"),
         ([10, 60], [40], 50, ValueError, "50ep follows 60ep"),
         ([50], [], 50, ValueError, "50ep follows 50ep"),
         ([10, "30st"], [20], 50, ValueError, "30st follows 20ep"),
-        ([-1], [], 50, ValueError, "compress='-1ep': durations are not negative"),
-        ([2.5], [], 50, TypeError, "compress=2.5: durations carry a unit"),
-        ([True], [], 50, TypeError, "compress=True: durations carry a unit"),
+        ([-1], [], 50, ValueError, "compress='-1ep': a duration cannot be negative"),
+        ([2.5], [], 50, TypeError, "compress=2.5: a duration needs a unit"),
+        ([True], [], 50, TypeError, "compress=True: a duration needs a unit"),
         (["10%"], [], 50, ValueError, "compress='10%': it cannot be a percentage"),
-        ([10, 30], [20.5], 50, TypeError, "decompress=20.5: durations carry a unit"),
-        ([10], [], 50.0, TypeError, "total=50.0: durations carry a unit"),
+        ([10, 30], [20.5], 50, TypeError, "decompress=20.5: a duration needs a unit"),
+        ([10], [], 50.0, TypeError, "total=50.0: a duration needs a unit"),
     ],
 )  # fmt: skip
 def test_from_transitions_refuses(compress, decompress, total, error, message):
@@ -339,7 +339,7 @@ def test_from_phases_mixes_units():
 
 def test_from_phases_checks_a_mixed_total_once_steps_are_known():
     assert Schedule.from_phases(MIXED, total="5ep").boundaries(10)[-1] == 50
-    message = "total='6ep': with steps_per_epoch=10 the phases sum to 50st; change a phase, or leave total out"
+    message = "total='6ep': with steps_per_epoch=10 the phases add up to 50st; change a phase, or omit total"
     with pytest.raises(ValueError, match=re.escape(message)):
         Schedule.from_phases(MIXED, total="6ep").boundaries(10)
     needs_epochs = Schedule.from_phases([("dense", "20st"), ("sparse", "30st")], total="5ep")
@@ -376,25 +376,25 @@ def test_percentages_fall_within_half_a_step_of_their_share(weights, total, unit
 @pytest.mark.parametrize(
     ("phases", "total", "error", "message"),
     [
-        ([], None, ValueError, 'phases=[]: a schedule ends compressed; add a last phase such as ("sparse", "15ep")'),
-        ([("dense", "1ep")], None, ValueError, "phases=['dense']: a schedule ends compressed"),
+        ([], None, ValueError, 'phases=[]: a schedule must end compressed; add a last phase such as ("sparse"'),
+        ([("dense", "1ep")], None, ValueError, "phases=['dense']: a schedule must end compressed"),
         ([("dense", "1ep"), ("dense", "1ep"), ("sparse", "1ep")], None, ValueError,
-            "phases[1]='dense': kinds alternate, and phases[0] is dense too; merge the two phases"),
+            "phases[1]='dense': kinds must alternate, but phases[0] is dense too; merge the two phases"),
         ([("warm", "1ep"), ("sparse", "1ep")], None, ValueError,
-            "phases[0]='warm': a phase is of one of two kinds; write \"dense\" or \"sparse\""),
+            "phases[0]='warm': there are two kinds of phases; write \"dense\" or \"sparse\""),
         ([("dense", "0ep"), ("sparse", "1ep")], None, ValueError,
-            "phases[0]='0ep': the warm-up phase lasts some epochs or steps; make it longer or leave it out"),
-        ([("dense", "0.1%"), ("sparse", "99.9%")], "100st", ValueError, "phases[0]='0st': the warm-up phase lasts"),
+            "phases[0]='0ep': the warm-up phase must last some epochs or steps; make it longer or remove it"),
+        ([("dense", "0.1%"), ("sparse", "99.9%")], "100st", ValueError, "phases[0]='0st': the warm-up phase must last"),
         ([("dense", "10%"), ("sparse", "1ep")], None, ValueError,
             "phases[0]='10%': a percentage needs a total; add total=\"100ep\""),
-        ([("dense", 10), ("sparse", "1ep")], None, TypeError, "phases[0]=10: durations carry a unit"),
+        ([("dense", 10), ("sparse", "1ep")], None, TypeError, "phases[0]=10: a duration needs a unit"),
         (["dense"], None, TypeError, "phases[0]='dense': a phase is a pair; write (\"dense\", \"10ep\")"),
         ([("dense", "10ep"), ("sparse", "5ep")], "20ep", ValueError,
-            "total='20ep': the phases sum to 15ep; lengthen them by 5ep, or change total"),
+            "total='20ep': the phases add up to 15ep; lengthen them by 5ep, or change total"),
         ([("dense", "10ep"), ("sparse", "15ep")], "20ep", ValueError,
-            "total='20ep': the phases sum to 25ep; shorten them by 5ep, or change total"),
+            "total='20ep': the phases add up to 25ep; shorten them by 5ep, or change total"),
         ([("dense", "33.3%"), ("sparse", "66.6%")], "100st", ValueError,
-            "total='100st': the phases sum to 99.9st; lengthen them by 0.1st"),
+            "total='100st': the phases add up to 99.9st; lengthen them by 0.1st"),
         ([("dense", "10ep"), ("sparse", "5ep")], "100%", ValueError, "total='100%': it cannot be a percentage"),
     ],
 )  # fmt: skip
@@ -446,8 +446,8 @@ def test_for_epochs_sums_alternates_and_ends_compressed(epochs):
 )
 def test_for_epochs_refuses(epochs, error):
     message = (
-        f"epochs={epochs}: expected a whole number, 4 or more; AC/DC needs a warm-up, a compressed, a decompressed "
-        "and a final compressed epoch, so write epochs=4 or more"
+        f"epochs={epochs}: expected a whole number, 4 or more; AC/DC needs a warm-up epoch, a compressed "
+        "one, a decompressed one and a final compressed one, so write epochs=4 or more"
     )
     with pytest.raises(error, match=re.escape(message)):
         Schedule.for_epochs(epochs)
@@ -528,7 +528,7 @@ def test_phase_at_refuses(step, steps_per_epoch, error, message):
 
 def test_a_phase_without_a_step_is_refused_by_name():
     schedule = Schedule.from_phases([("dense", "1ep"), ("sparse", "0.25ep"), ("dense", "1ep"), ("sparse", "1ep")])
-    message = "phases[1]='0.25ep': with steps_per_epoch=1 this compressed phase has no step; write \"1st\" or more"
+    message = "phases[1]='0.25ep': with steps_per_epoch=1 this compressed phase has no steps; write \"1st\" or more"
     with pytest.raises(ValueError, match=re.escape(message)):
         schedule.boundaries(1)
     assert schedule.boundaries(4) == (4, 5, 9, 13)
@@ -539,7 +539,7 @@ def test_a_phase_without_a_step_is_refused_by_name():
 
 def test_mixed_units_have_no_single_length():
     schedule = Schedule.from_phases(MIXED)
-    message = "units=['ep', 'st']: this needs one unit; use boundaries(steps_per_epoch), which takes any"
+    message = "units=['ep', 'st']: this needs a single unit; use boundaries(steps_per_epoch), which accepts any"
     for read in ("unit", "dense_length", "sparse_length", "transitions"):
         with pytest.raises(ValueError, match=re.escape(message)):
             getattr(schedule, read)
@@ -556,12 +556,12 @@ def test_an_invalid_schedule_cannot_be_made_by_hand():
     for phases in ((sparse, dense), (dense, dense), (sparse,), ("sparse",)):
         with pytest.raises(TypeError, match=r"phases\[0\]=|phases\[1\]=") as caught:
             Schedule(phases)  # pyright: ignore[reportArgumentType]
-        assert "Schedule makes its phases; use Schedule.from_phases" in str(caught.value)
-    with pytest.raises(ValueError, match="a schedule ends compressed"):
+        assert "Schedule builds its own phases; use Schedule.from_phases" in str(caught.value)
+    with pytest.raises(ValueError, match="a schedule must end compressed"):
         Schedule((Phase("dense", dense.length, 0, final=True),))
-    with pytest.raises(ValueError, match="the final compressed phase lasts some epochs or steps"):
+    with pytest.raises(ValueError, match="the final compressed phase must last some epochs or steps"):
         Schedule((Phase("sparse", Duration.parse("100%"), 0, final=True),))
-    with pytest.raises(ValueError, match="the phases sum to 2ep"):
+    with pytest.raises(ValueError, match="the phases add up to 2ep"):
         Schedule((dense, sparse), Duration.parse("3ep"))
     with pytest.raises(AttributeError):
         Schedule.imagenet().total = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -594,9 +594,9 @@ def test_to_dict_is_plain_and_from_dict_refuses_the_rest():
         "total": "4ep",
     }
     for state in ({}, {"phases": []}, {"phases": [], "total": None, "more": 1}, [["sparse", "1ep"]]):
-        with pytest.raises(ValueError, match="it has the keys phases and total; pass what to_dict"):
+        with pytest.raises(ValueError, match="expected the keys phases and total; pass what to_dict"):
             Schedule.from_dict(state)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="the phases sum to 1ep"):
+    with pytest.raises(ValueError, match="the phases add up to 1ep"):
         Schedule.from_dict({"phases": [["sparse", "1ep"]], "total": "2ep"})
 
 

@@ -64,7 +64,10 @@ def test_keys_of_a_newer_version_are_ignored_and_kept_in_the_whole() -> None:
         ({"count": 1, "inner": [1]}, "inner = […]: expected a table"),
         ({"count": 1, "inner": {"name": 3}}, "inner.name = 3: expected text"),
         ({"count": 1, "inner": {"name": "\ud800"}}, 'inner.name = "\\ud800": expected text'),
-        ({"count": 1, "inner": {"name": "a" * 10_001}}, f'inner.name = "{"a" * 59}…: expected at most 10,000 letters'),
+        (
+            {"count": 1, "inner": {"name": "a" * 10_001}},
+            f'inner.name = "{"a" * 59}…: expected at most 10,000 characters',
+        ),
         ({"count": 1, "sizes": {"x": None}}, "sizes.x = null: expected a whole number"),
         ({"count": 1, "several": {}}, "several = {…}: expected a list"),
         ({"count": 1, "several": [{"name": "a"}, 7]}, "several[1] = 7: expected a table"),

@@ -1,6 +1,6 @@
 """Sparse training for PyTorch: train once, keep an accurate sparse model and its dense twin.
 
-Names are imported when they are asked for: torch takes seconds, and `acdc ls` needs none of it.
+Names are imported on first use: importing torch takes seconds, and `acdc ls` does not need it.
 """
 
 import typing
@@ -66,7 +66,7 @@ _MODULES = {
 }
 _PACKAGES = ("criteria", "data", "flops", "measure", "methods", "models", "sparsity")
 
-if not typing.TYPE_CHECKING:  # else every misspelt name would be an Any
+if not typing.TYPE_CHECKING:  # otherwise every misspelt name would be an Any
 
     def __getattr__(name: str) -> typing.Any:
         import importlib

@@ -1,7 +1,7 @@
-"""Every complaint as data: the argument that was set, what was received, what is allowed, and what to type instead.
+"""Errors as data: the argument that was set, the value received, what is allowed, and what to type instead.
 
 Code reads the fields of an error and never its text. A caller that knows a value by a longer name gives the error that
-name: what a method says of `sparsity` becomes `method.sparsity` in a recipe, by `error.under("method")`.
+name: a method's error about `sparsity` becomes one about `method.sparsity` in a recipe, by `error.under("method")`.
 """
 
 import pickle
@@ -17,10 +17,10 @@ _LONGEST = 200  # characters of a received value: a data loader full of tensors 
 
 
 class ArgumentError(ValueError):
-    """A value that cannot be used, which reads "argument=received: allowed; instead".
+    """A value that cannot be used; its text is "argument=received: allowed; instead".
 
     argument  the dotted name of what was set, such as "sparsity" or "method.sparsity"; "" where it has none.
-    received  the value; left out where the mistake is that there is none.
+    received  the value; left out where the mistake is that none was given.
     allowed   what is expected, or why the value is refused.
     instead   what to type instead.
     """
@@ -38,11 +38,11 @@ class ArgumentError(ValueError):
         return self.received is not _NOTHING
 
     def under(self, *outer: str) -> Self:
-        """Return the same complaint about an argument of `outer`: "sparsity" under "method" is "method.sparsity"."""
+        """Return the same error about an argument of `outer`: "sparsity" under "method" is "method.sparsity"."""
         return self.about(".".join(filter(None, (*outer, self.argument))))
 
     def about(self, argument: str) -> Self:
-        """Return the same complaint under another name."""
+        """Return the same error under another name."""
         return type(self)(argument, self.received, self.allowed, self.instead)
 
     def __str__(self) -> str:
@@ -51,14 +51,14 @@ class ArgumentError(ValueError):
         return ": ".join(filter(None, (f"{self.argument}{value}", advice)))
 
     def __reduce__(self) -> Any:
-        """Let it travel to another process, whatever was received: what cannot be pickled goes as its text."""
+        """Make the error picklable whatever was received: a value that cannot be pickled is sent as text."""
         received = self.received
         try:
             pickle.dumps(received)
-        except Exception:  # pickle raises what the value's own code does
+        except Exception:  # pickle passes on whatever the value's own code raises
             received = Shown(show(received))
-        given = {"received": received} if self.was_received else {}
-        return _rebuild, (type(self), self.argument, given, self.allowed, self.instead)
+        keywords = {"received": received} if self.was_received else {}
+        return _rebuild, (type(self), self.argument, keywords, self.allowed, self.instead)
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
@@ -66,7 +66,7 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 
 class Shown:
-    """Stands for a received value that cannot travel, or whose own repr would not help."""
+    """A stand-in for a received value that cannot be pickled, or whose own repr would not help."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -76,32 +76,32 @@ class Shown:
 
 
 def _rebuild(
-    kind: type[ArgumentError], argument: str, given: dict[str, Any], allowed: str, instead: str
+    kind: type[ArgumentError], argument: str, keywords: dict[str, Any], allowed: str, instead: str
 ) -> ArgumentError:
-    return kind(argument, **given, allowed=allowed, instead=instead)
+    return kind(argument, **keywords, allowed=allowed, instead=instead)
 
 
 class UsageError(Exception):
-    """All that is wrong with a command, at once."""
+    """A command that cannot run, with all of its problems at once."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n      ".join(self.problems))
 
     def __reduce__(self) -> tuple[type, tuple[tuple[str, ...]]]:
-        """Let an error of rank 0 travel to the other ranks."""
+        """Make an error of rank 0 picklable, for the other ranks."""
         return type(self), (self.problems,)
 
 
 class Problems(list[str]):
-    """Collects what is wrong, so that a user reads all of it at once."""
+    """A list of problems, collected so that a user reads all of them at once."""
 
-    def attempt(self, act: Callable[..., T], *given: Any) -> T | None:
-        """Return what `act` makes of `given`; where it fails, note why and return None."""
-        if any(value is None for value in given):
-            return None  # what it builds on has failed, and its reason is noted
+    def attempt(self, act: Callable[..., T], *arguments: Any) -> T | None:
+        """Return `act(*arguments)`; if it fails, record why and return None."""
+        if any(value is None for value in arguments):
+            return None  # an earlier attempt failed, and its reason is recorded
         try:
-            return act(*given)
+            return act(*arguments)
         except UsageError as error:
             self.extend(error.problems)
         except (ValueError, OSError, ModuleNotFoundError) as error:
@@ -123,27 +123,27 @@ def wrong(argument: str, received: Any, allowed: str, instead: str) -> ArgumentE
 
 
 def show(value: Any) -> str:
-    """Return `value` as Python writes it, cut where it is long."""
+    """Return the repr of `value`, shortened if it is long."""
     try:
         text = repr(value)
-    except ValueError:  # Python does not write out numbers of more than 4,300 digits
+    except ValueError:  # Python does not print numbers of more than 4,300 digits
         return "a number of thousands of digits"
     if len(text) <= _LONGEST:
         return text
     return reprlib.repr(value) if isinstance(value, str | int) else f"<{type(value).__name__}>"
 
 
-def did_you_mean(typed: object, known: Iterable[str], *, most: int = 1) -> str:
-    """Return "; did you mean …?" with the known words nearest to what was typed, or "" where none is near."""
-    folded = {fold(word): word for word in known}
-    return suggest([folded[near] for near in get_close_matches(fold(str(typed)), folded, n=most)])
+def did_you_mean(word: object, known: Iterable[str], *, most: int = 1) -> str:
+    """Return "; did you mean …?" with the known words closest to `word`, or "" if none is close."""
+    folded = {fold(candidate): candidate for candidate in known}
+    return suggest([folded[near] for near in get_close_matches(fold(str(word)), folded, n=most)])
 
 
 def suggest(words: Sequence[str]) -> str:
-    """Return "; did you mean …?" with these words, or "" where there are none."""
+    """Return "; did you mean …?" with these words, or "" if there are none."""
     return f"; did you mean {' or '.join(words)}?" if words else ""
 
 
 def fold(word: str) -> str:
-    """Return a word without what people get wrong: capitals, hyphens and underscores."""
+    """Return a word without the things people get wrong: capitals, hyphens and underscores."""
     return word.lower().replace("-", "").replace("_", "")

@@ -1,4 +1,4 @@
-"""Format numbers and names for people: tables, reports and the console share these."""
+"""Formatting of numbers and names for people, shared by tables, reports and the console."""
 
 import math
 import re
@@ -10,7 +10,7 @@ _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3
 
 
 def fixed(value: float, digits: int = 1) -> str:
-    """Round halves up, as people do: 99.25 becomes "99.3". Binary noise far behind the point does not decide."""
+    """Round halves up, as people do: 99.25 becomes "99.3". Binary noise in distant digits is ignored."""
     return str(Decimal(f"{value:.9f}").quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 
@@ -20,14 +20,14 @@ def percent(fraction: float, digits: int = 1) -> str:
 
 
 def short_percent(fraction: float) -> str:
-    """Format a fraction with no more digits than it needs: "90 %", "99.5 %"; what is not 0 is never shown as 0."""
+    """Format a fraction with no more digits than it needs: "90 %", "99.5 %". Only 0 itself is shown as 0."""
     if 0 < fraction < 0.0005:
         return "<0.1 %"
     return fixed(100 * fraction).removesuffix(".0") + " %"
 
 
 def bar_label(value: float) -> str:
-    """Format the number beside a bar: whole, except for the smallest, which are not 0."""
+    """Format the number beside a bar: rounded to a whole, except small values, which are never shown as 0."""
     if not value or value >= 0.95:
         return fixed(value, 0)
     return fixed(value) if value >= 0.05 else "<0.1"
@@ -41,7 +41,7 @@ def times(ratio: float) -> str:
 def si(value: float, unit: str = "", *, digits: int = 3) -> str:
     """Format a number with an SI prefix: "1.73 GFLOPs", "146 MB"; without a unit "1.73 G".
 
-    It has `digits` that count, or more where that many stand before the point.
+    It has `digits` significant digits, or more if there are more before the decimal point.
     """
     factor, prefix = si_prefix(value)
     number = round(value / factor, max(0, digits - len(str(int(value / factor)))))
@@ -75,13 +75,13 @@ def mean_std(values: Sequence[float], *, scale: float = 100, digits: int = 2) ->
     return f"{mean} ± {fixed(scale * statistics.stdev(values), digits)}" if len(values) > 1 else mean
 
 
-# Two accuracies beside each other
+# Comparing two accuracies
 
 
 def gap(value: float, other: float, noun: str, *, uncertainty: float = 0.0, limited_by: str = "") -> str:
-    """Say how far an accuracy is from another: "0.2 points below its dense twin".
+    """Describe how far an accuracy is from another: "0.2 points below its dense twin".
 
-    They are level where they differ by no more than `uncertainty`, which `limited_by` explains: "400 images".
+    They are level if they differ by no more than `uncertainty`, which `limited_by` explains: "400 images".
     """
     points = float(fixed(100 * value)) - float(fixed(100 * other))  # as both are shown
     if abs(points) < 0.05:
@@ -92,10 +92,10 @@ def gap(value: float, other: float, noun: str, *, uncertainty: float = 0.0, limi
 
 
 def uncertainty(values: Sequence[float], others: Sequence[float], images: int | None) -> float:
-    """Return by how much the means of two lists of accuracies may differ without meaning anything.
+    """Return how far apart the means of two lists of accuracies may be without it meaning anything.
 
-    This is one standard deviation over seeds, the larger of the two. A single run has none: then it is two standard
-    errors of a fraction of that many test images.
+    This is one standard deviation over seeds, the larger of the two. For a single run, which has none, it is two
+    standard errors of a fraction measured on that many test images.
     """
     deviations = [statistics.stdev(some) for some in (values, others) if len(some) > 1]
     if len(deviations) < 2 and images:
@@ -105,7 +105,7 @@ def uncertainty(values: Sequence[float], others: Sequence[float], images: int | 
 
 
 def indistinguishable(values: Sequence[float], others: Sequence[float], images: int | None) -> bool:
-    """True if the means of two lists of accuracies read the same, or are too close to tell apart."""
+    """Return True if the means of two lists of accuracies look the same, or are too close to tell apart."""
     one, other = statistics.fmean(values), statistics.fmean(others)
     return fixed(100 * one) == fixed(100 * other) or abs(one - other) <= uncertainty(values, others, images)
 
@@ -114,21 +114,21 @@ def indistinguishable(values: Sequence[float], others: Sequence[float], images: 
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Join names as a sentence does: "RigL, SET and GMP", "RigL, SET and 4 others"."""
-    shown = [*names] if len(names) <= 3 else [*names[:2], f"{len(names) - 2} others"]
-    return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+    """Join names as in a sentence: "RigL, SET and GMP", "RigL, SET and 4 others"."""
+    parts = [*names] if len(names) <= 3 else [*names[:2], f"{len(names) - 2} others"]
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def capitalize(text: str) -> str:
-    """Begin with a capital, as a sentence does; the rest stays as it is."""
+    """Capitalize the first letter and leave the rest alone."""
     return text[:1].upper() + text[1:]
 
 
 def shorten(text: str, length: int) -> str:
-    """Cut the beginning of a long name: its end tells it from others."""
+    """Cut off the beginning of a long name: its end distinguishes it from others."""
     return text if len(text) <= length else "…" + text[1 - length :]
 
 
 def keep_units_together(text: str) -> str:
-    """Put a no-break space between numbers and their units, so that a line never ends between them."""
+    """Put a no-break space between numbers and their units, so that lines never break there."""
     return re.sub(r"(\d) (?=%|[kMGTPE]?(?:FLOPs|B)\b|points)", "\\1\u00a0", text)

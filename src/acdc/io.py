@@ -1,13 +1,13 @@
-"""Atomic writes of bytes, JSON and safetensors, and digests by which a file that changed later is recognised.
+"""Atomic writes of bytes, JSON and safetensors, with digests that reveal later changes to a file.
 
-A file is written under a temporary name, synced and renamed: it is complete, or not there. A checkpoint and a
-safetensors file also hold a sha256 of themselves, where their format has room, so that other tools read them as ever:
+A file is written under a temporary name, synced and renamed: it is either complete or absent. A checkpoint and a
+safetensors file also hold their own sha256, where their format has room for it, so other tools read them as usual:
 
     checkpoints (zip)   The archive's comment is "acdc sha256:HEX". The digest covers every byte before the comment.
     *.safetensors       The metadata has one entry, "acdc": a JSON object that begins with the digest. The digest covers
                         the whole file, with its own 64 digits set to 0.
 
-Digests are computed and checked as a stream: a large file needs no more memory than a small one.
+Digests are computed and checked while streaming: a large file needs no more memory than a small one.
 """
 
 import hashlib
@@ -28,27 +28,27 @@ _COMMENT = b"acdc sha256:"
 _END = struct.Struct("<4s16sH")  # a zip's last record: its signature, its contents, the length of the comment
 _SIGNATURE = b"PK\5\6"
 
-_ENTRY, _KEY = "acdc", "acdc_sha256"  # one entry alone: safetensors does not keep the order of several
-_LENGTH = struct.Struct("<Q")  # of a safetensors header
-_LONGEST = 100_000_000  # bytes of a header, safetensors' own limit
-# As they stand in a header, where the quotes of a JSON text inside another are escaped.
+_ENTRY, _KEY = "acdc", "acdc_sha256"  # a single entry: safetensors does not keep the order of several
+_LENGTH = struct.Struct("<Q")  # the length of a safetensors header
+_LONGEST = 100_000_000  # bytes in a header, safetensors' own limit
+# In a header, the quotes of a JSON text nested in another are escaped.
 _MARKS = (f'"{_ENTRY}":"'.encode(), f'\\"{_KEY}\\":'.encode())
 _SEAL = re.compile(rb'"%s":"\{\\"%s\\": \\"([0-9a-f]{%d})\\"' % (_ENTRY.encode(), _KEY.encode(), _DIGITS))
 
 
 class IntegrityError(ValueError):
-    """A file is not as it was written."""
+    """A file whose contents have changed since it was written."""
 
 
 class UnsealedError(IntegrityError):
-    """A file holds no digest: another tool wrote it."""
+    """A file without a digest, which another tool wrote."""
 
 
 # Atomic writes
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write all of the file or nothing."""
+    """Write the whole file or nothing."""
     temporary = _temporary(path)
     try:
         with temporary.open("wb") as file:
@@ -66,7 +66,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def append_json_line(path: Path, content: Mapping[str, Any]) -> None:
-    """Append one line, which is on disk when this returns."""
+    """Append one line and wait until it is on disk."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(content, allow_nan=False) + "\n")
         file.flush()
@@ -74,9 +74,9 @@ def append_json_line(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_safetensors(files: Mapping[Path, Mapping[str, Any]], details: Mapping[str, Any] | None = None) -> None:
-    """Write all of these state dicts or none, each with a digest of itself and `details`, plain data, in its metadata.
+    """Write all of these state dicts or none, each with its digest and `details` (plain data) in its metadata.
 
-    None is renamed before the last one is complete.
+    No file is renamed before all are complete.
     """
     temporaries = {path: _temporary(path) for path in files}
     try:
@@ -90,20 +90,20 @@ def write_safetensors(files: Mapping[Path, Mapping[str, Any]], details: Mapping[
 
 
 def _write_safetensors(path: Path, name: str, tensors: Mapping[str, Any], details: Mapping[str, Any] | None) -> None:
-    from safetensors.torch import save_file  # commands that write text only do not wait for torch
+    from safetensors.torch import save_file  # so that commands which write only text need not wait for torch
     from torch import Tensor
 
     other = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
     if other:
-        raise TypeError(f"{name} cannot hold {', '.join(other)}: safetensors keeps tensors only; use torch.save")
+        raise TypeError(f"{name} cannot hold {', '.join(other)}: safetensors stores only tensors; use torch.save")
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     save_file(plain, path, safetensors_metadata(details))
     seal_safetensors(path)
-    path.chmod(default_mode())  # safetensors makes files that only their owner can read
+    path.chmod(default_mode())  # safetensors creates files that only their owner can read
 
 
 def default_mode() -> int:
-    """Return the permissions of a new file: one made under a temporary name may let only its owner read it."""
+    """Return the default permissions of a new file; temporary files may be readable only by their owner."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
@@ -121,7 +121,7 @@ def seal_zip(file: BinaryIO) -> None:
     start = file.seek(-_END.size, os.SEEK_END)
     signature, contents, comment = _END.unpack(file.read(_END.size))
     if signature != _SIGNATURE or comment:
-        raise RuntimeError("seal_zip: expected a zip archive without a comment, as torch.save writes it")
+        raise RuntimeError("seal_zip: expected a zip archive without a comment, such as torch.save writes")
     file.seek(start)
     file.write(_END.pack(signature, contents, len(_COMMENT) + _DIGITS))
     file.seek(0)
@@ -130,16 +130,16 @@ def seal_zip(file: BinaryIO) -> None:
 
 
 def verify_zip(file: BinaryIO) -> None:
-    """Raise an IntegrityError unless the archive is as `seal_zip` left it. `file` stands at its start afterwards."""
+    """Raise an IntegrityError unless the archive is as `seal_zip` left it. Afterwards `file` is at its start."""
     size = file.seek(0, os.SEEK_END)
     comment = len(_COMMENT) + _DIGITS
     tail = _read_at(file, max(0, size - comment), comment)
     if not tail.startswith(_COMMENT):
         end = tail[-_END.size :]
-        # An archive that lost its comment still tells how long that was.
+        # An archive that lost its comment still records how long it was.
         if len(end) == _END.size and end.startswith(_SIGNATURE) and end.endswith(bytes(2)):
-            raise UnsealedError("it holds no digest")
-        raise IntegrityError("it does not end with the digest that was written last")
+            raise UnsealedError("it has no digest")
+        raise IntegrityError("it does not end with its digest, which is written last")
     file.seek(0)
     if _hash(file, size - comment) != tail.removeprefix(_COMMENT):
         raise IntegrityError(_MISMATCH)
@@ -150,20 +150,20 @@ def verify_zip(file: BinaryIO) -> None:
 
 
 def safetensors_metadata(details: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the metadata to write a safetensors file with: room for the digest, and details beside it."""
+    """Return the metadata for a new safetensors file: room for the digest, and the details beside it."""
     return {_ENTRY: json.dumps({_KEY: _BLANK, **(details or {})})}
 
 
 def safetensors_details(entries: Mapping[str, str]) -> dict[str, Any]:
-    """Return the details beside the digest in the metadata of a file that was verified."""
+    """Return the details beside the digest in the metadata of a verified file."""
     content = json.loads(entries.get(_ENTRY, "null"))
     if not isinstance(content, dict):
-        raise IntegrityError("its metadata holds no details")
+        raise IntegrityError("its metadata has no details")
     return {key: value for key, value in content.items() if key != _KEY}
 
 
 def seal_safetensors(path: Path) -> None:
-    """Write the digest into a file that was written with `safetensors_metadata`, and wait until the disk has it all."""
+    """Write the digest into a file created with `safetensors_metadata`, and wait until all of it is on disk."""
     with path.open("r+b") as file:
         seal = _SEAL.search(_header(file))
         if seal is None or seal[1] != _BLANK.encode():
@@ -191,19 +191,19 @@ def _verify_safetensors(file: BinaryIO) -> None:
     if seal is None:
         if any(mark in header for mark in _MARKS):
             raise IntegrityError("the digest in its metadata is damaged")
-        raise UnsealedError("it holds no digest: another tool wrote it")
+        raise UnsealedError("it has no digest: another tool wrote it")
     blank = header[: seal.start(1)] + _BLANK.encode() + header[seal.end(1) :]
     if _hash(file, before=_LENGTH.pack(len(header)) + blank) != seal[1]:
         raise IntegrityError(_MISMATCH)
 
 
 def _header(file: BinaryIO) -> bytes:
-    """Read the JSON text that a safetensors file begins with; `file` stands behind it afterwards."""
+    """Read the JSON text at the start of a safetensors file; afterwards `file` is just behind it."""
     size = file.seek(0, os.SEEK_END)
     start = _read_at(file, 0, _LENGTH.size)
     length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else size
     if length > min(_LONGEST, size - _LENGTH.size):
-        raise IntegrityError("cut short, or not a safetensors file")
+        raise IntegrityError("it is truncated, or not a safetensors file")
     return _read_at(file, _LENGTH.size, length)
 
 
@@ -213,7 +213,7 @@ def _read_at(file: BinaryIO, position: int, length: int) -> bytes:
 
 
 def _hash(file: BinaryIO, length: int | None = None, *, before: bytes = b"") -> bytes:
-    """Return the digits of the digest of `before` and the next `length` bytes of the file, or all that follow."""
+    """Return the hex digest of `before` and the next `length` bytes of the file, or of all that follow."""
     digest = hashlib.sha256(before)
     while piece := file.read(_PIECE if length is None else min(length, _PIECE)):
         digest.update(piece)

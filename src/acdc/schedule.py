@@ -1,4 +1,4 @@
-"""When to compress: the phases of a run, as a pure function from training step to phase.
+"""The phases of a run, as a pure function from training step to phase.
 
 AC/DC trains densely for a warm-up Δ_w, then alternates compressed phases Δ_s with decompressed phases Δ_d (the
 last one Δ_D), and ends compressed:
@@ -26,7 +26,7 @@ Unit = Literal["ep", "st", "%"]
 Kind = Literal["dense", "sparse"]
 
 _DURATION = re.compile(r"(-?[0-9]+(?:\.[0-9]+|/[1-9][0-9]*)?)(ep|st|%)")
-_LONGEST = 40  # characters, which a fraction such as 1000/3 ep is far from
+_LONGEST = 40  # characters; a fraction such as 1000/3 ep is far shorter
 _UNITS: dict[Unit, str] = {"ep": "for epochs", "st": "for optimizer steps", "%": "of the total"}
 ABSOLUTE: tuple[Unit, ...] = ("ep", "st")
 
@@ -40,34 +40,34 @@ class Duration:
 
     def __post_init__(self) -> None:
         if not isinstance(self.value, Fraction) or self.unit not in _UNITS:
-            allowed = 'it holds a Fraction and one of "ep", "st", "%"'
+            allowed = 'expected a Fraction and one of "ep", "st", "%"'
             raise ArgumentTypeError("Duration", (self.value, self.unit), allowed, 'write Duration.parse("10ep")')
         if self.value < 0 or (self.unit == "st" and self.value.denominator > 1):
-            Duration.parse(str(self))  # refuses it and says why
+            Duration.parse(str(self))  # raises, and says why
 
     @classmethod
     def parse(
         cls, value: "str | Duration", argument: str = "duration", units: Sequence[Unit] = tuple(_UNITS)
     ) -> "Duration":
-        """Read "10ep", "500st" or "2.5%" (a Duration passes through); an error calls it `argument`."""
+        """Read "10ep", "500st" or "2.5%" (a Duration passes through); errors call it `argument`."""
         readable = isinstance(value, str | Duration)
         match = _DURATION.fullmatch(str(value)) if readable else None
         if len(str(value)) > _LONGEST:
             allowed = f"durations have at most {_LONGEST} characters"
         elif not match:
-            allowed = "durations carry a unit"
+            allowed = "a duration needs a unit"
         elif match[1].startswith("-"):
-            allowed = "durations are not negative"
+            allowed = "a duration cannot be negative"
         elif match[2] == "st" and Fraction(match[1]).denominator > 1:
-            allowed = "optimizer steps are whole"
+            allowed = "optimizer steps are whole numbers"
         elif match[2] not in units:
             allowed = "it cannot be a percentage"
         else:
             return cls(Fraction(match[1]), cast(Unit, match[2]))
         digits = re.search(r"[0-9]+(\.[0-9]+)?", str(value))
         amount = digits[0] if digits and len(digits[0]) <= _LONGEST else "10"
-        typed = {"ep": amount, "st": max(1, round_half_up(Fraction(amount))), "%": amount}
-        *choices, last = (f'"{typed[unit]}{unit}" {_UNITS[unit]}' for unit in units)
+        spellings = {"ep": amount, "st": max(1, round_half_up(Fraction(amount))), "%": amount}
+        *choices, last = (f'"{spellings[unit]}{unit}" {_UNITS[unit]}' for unit in units)
         instead = f"write {', '.join(choices)} or {last}"
         kind = ArgumentError if readable else ArgumentTypeError
         received = str(value) if isinstance(value, Duration) else value
@@ -89,7 +89,7 @@ Length = str | Duration
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training with the mask on (sparse) or off (dense). Schedule makes its phases."""
+    """A stretch of training with the mask on (sparse) or off (dense). Schedule builds its own phases."""
 
     kind: Kind
     length: Duration
@@ -98,7 +98,7 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """Return the paper's word for it."""
+        """Return the paper's name for the phase."""
         if self.kind == "sparse":
             return "final compressed" if self.final else "compressed"
         return {-1: "untrained", 0: "warm-up"}.get(self.index, "decompressed")
@@ -106,10 +106,10 @@ class Phase:
 
 @dataclass(frozen=True, repr=False)
 class Schedule(PaperSchedules):
-    """Phases that alternate and end compressed. Use a constructor below: from lengths, transitions or phases.
+    """Alternating phases that end compressed. Use a constructor below: from lengths, transitions or phases.
 
-    `total` is the sum of the phases. Where units mix, the sum needs steps_per_epoch: `total` is then what the user
-    declared, or None, and boundaries() holds the phases to it.
+    `total` is the sum of the phases. Where units are mixed, the sum needs steps_per_epoch: `total` is then what the
+    user declared, or None, and boundaries() checks the phases against it.
     """
 
     phases: tuple[Phase, ...]
@@ -122,18 +122,18 @@ class Schedule(PaperSchedules):
         for index, phase in enumerate(self.phases):
             where, place = f"phases[{index}]", (index, index == len(kinds) - 1)
             if not isinstance(phase, Phase) or (phase.index, phase.final) != place:
-                raise ArgumentTypeError(where, phase, "Schedule makes its phases", "use Schedule.from_phases")
+                raise ArgumentTypeError(where, phase, "Schedule builds its own phases", "use Schedule.from_phases")
             if phase.kind not in ("dense", "sparse"):
-                raise ArgumentError(where, phase.kind, "a phase is of one of two kinds", 'write "dense" or "sparse"')
+                raise ArgumentError(where, phase.kind, "there are two kinds of phases", 'write "dense" or "sparse"')
             if not phase.length.value or phase.length.unit == "%":
-                allowed = f"the {phase.name} phase lasts some epochs or steps"
-                raise ArgumentError(where, str(phase.length), allowed, "make it longer or leave it out")
+                allowed = f"the {phase.name} phase must last some epochs or steps"
+                raise ArgumentError(where, str(phase.length), allowed, "make it longer or remove it")
             if index and phase.kind == kinds[index - 1]:
-                allowed = f"kinds alternate, and phases[{index - 1}] is {phase.kind} too"
+                allowed = f"kinds must alternate, but phases[{index - 1}] is {phase.kind} too"
                 raise ArgumentError(where, phase.kind, allowed, "merge the two phases")
         if kinds[-1:] != ["sparse"]:
             raise ArgumentError(
-                "phases", kinds, "a schedule ends compressed", 'add a last phase such as ("sparse", "15ep")'
+                "phases", kinds, "a schedule must end compressed", 'add a last phase such as ("sparse", "15ep")'
             )
         lengths = [(phase.length.value, phase.length.unit) for phase in self.phases]
         object.__setattr__(self, "total", _sum(lengths, self.total))
@@ -153,17 +153,17 @@ class Schedule(PaperSchedules):
         """Build warmup, (sparse, dense) x n, sparse, last_dense, final_sparse, with the n >= 0 that makes `total`.
 
         The paper's Δ_w, Δ_s, Δ_d, Δ_D. Lengths are in total's unit or in "%" of it; warmup may be "0ep".
-        shape="cosine", not in the paper: early compressed phases are short and late ones long, along half a cosine;
-        each dense phase gives what the compressed one before it takes, so that both kinds keep their sums.
+        shape="cosine" (not in the paper) makes early compressed phases short and late ones long, along half a cosine;
+        each dense phase makes up for the compressed one before it, so that both kinds keep their total length.
         """
         if shape not in ("even", "cosine"):
             raise ArgumentError(
-                "shape", shape, "phases have one length, or follow a cosine", 'write "even" or "cosine"'
+                "shape", shape, "phases have equal lengths or follow a cosine", 'write "even" or "cosine"'
             )
         whole = Duration.parse(total, "total", ABSOLUTE)
-        given = {"warmup": warmup, "sparse": sparse, "dense": dense}
-        given |= {"last_dense": dense if last_dense is None else last_dense, "final_sparse": final_sparse}
-        lengths = {name: Duration.parse(length, name) for name, length in given.items()}
+        lengths_by_name = {"warmup": warmup, "sparse": sparse, "dense": dense}
+        lengths_by_name |= {"last_dense": dense if last_dense is None else last_dense, "final_sparse": final_sparse}
+        lengths = {name: Duration.parse(length, name) for name, length in lengths_by_name.items()}
         for name, length in {"total": whole, **lengths}.items():
             if length.unit not in (whole.unit, "%"):
                 instead = f'write it in "{whole.unit}" or "%", or mix units with Schedule.from_phases'
@@ -193,12 +193,12 @@ class Schedule(PaperSchedules):
         on, off = [point(at, "compress") for at in compress], [point(at, "decompress") for at in decompress]
         whole, others = point(total, "total"), f"decompress={list(decompress)!r}"
         if len(on) != len(off) + 1:
-            allowed = f"training starts dense and ends compressed, so it has one entry more than {others}"
+            allowed = f"training starts dense and ends compressed, so it needs one entry more than {others}"
             raise ArgumentError("compress", list(compress), allowed, "add a compress or drop a decompress")
         points = [*chain.from_iterable(zip(on, off, strict=False)), on[-1], whole]
         for before, after in pairwise(points):
             if before.unit != after.unit or before.value >= after.value:
-                allowed = f'it takes turns with {others}, rising in one unit up to total="{whole}"'
+                allowed = f'it must alternate with {others}, rising in one unit up to total="{whole}"'
                 raise ArgumentError(
                     "compress", list(compress), allowed, f"{after} follows {before}, so change one of them"
                 )
@@ -222,7 +222,7 @@ class Schedule(PaperSchedules):
             kinds.append(pair[0])
             lengths.append(length.resolve(whole))
         _sum(lengths, whole)
-        # A percentage of steps may end between two: positions are rounded, not lengths, so the sum stays exact.
+        # A percentage may end between two steps: positions are rounded, not lengths, so the sum stays exact.
         reached, rounded = Fraction(0), []
         for index, (kind, (value, unit)) in enumerate(zip(kinds, lengths, strict=True)):
             if unit == "st":
@@ -234,7 +234,7 @@ class Schedule(PaperSchedules):
     @classmethod
     def for_epochs(cls, epochs: int) -> Self:
         """Build the ImageNet proportions in whole epochs: 10 % warm-up, 5 % phases, last dense 10 %, final 15 %."""
-        needs = "AC/DC needs a warm-up, a compressed, a decompressed and a final compressed epoch"
+        needs = "AC/DC needs a warm-up epoch, a compressed one, a decompressed one and a final compressed one"
         check_whole("epochs", epochs, 4, f"{needs}, so write epochs=4 or more")
         tenth, final = (max(1, round_half_up(Fraction(percent * epochs, 100))) for percent in (10, 15))
         middle = epochs - tenth - tenth - final
@@ -253,12 +253,12 @@ class Schedule(PaperSchedules):
             scale = {"ep": steps_per_epoch or 0, "st": 1}
             exact = list(accumulate(phase.length.value * scale[phase.length.unit] for phase in self.phases))
             if self.total and exact[-1] != self.total.value * scale[self.total.unit]:
-                allowed = f"with steps_per_epoch={steps_per_epoch} the phases sum to {number(exact[-1])}st"
-                raise ArgumentError("total", str(self.total), allowed, "change a phase, or leave total out")
+                allowed = f"with steps_per_epoch={steps_per_epoch} the phases add up to {number(exact[-1])}st"
+                raise ArgumentError("total", str(self.total), allowed, "change a phase, or omit total")
             ends = tuple(map(round_half_up, exact))
             for phase, (start, end) in zip(self.phases, pairwise((0, *ends)), strict=True):
                 if start == end:
-                    allowed = f"with steps_per_epoch={steps_per_epoch} this {phase.name} phase has no step"
+                    allowed = f"with steps_per_epoch={steps_per_epoch} this {phase.name} phase has no steps"
                     raise ArgumentError(f"phases[{phase.index}]", str(phase.length), allowed, 'write "1st" or more')
             self._ends[steps_per_epoch] = ends
         return self._ends[steps_per_epoch]
@@ -286,11 +286,11 @@ class Schedule(PaperSchedules):
 
     @property
     def unit(self) -> Unit:
-        """Return the unit of every phase; an error where they mix."""
+        """Return the unit that all phases share; raise if units are mixed."""
         units = sorted({phase.length.unit for phase in self.phases})
         if len(units) > 1:
             raise ArgumentError(
-                "units", units, "this needs one unit", "use boundaries(steps_per_epoch), which takes any"
+                "units", units, "this needs a single unit", "use boundaries(steps_per_epoch), which accepts any"
             )
         return self.phases[0].length.unit
 
@@ -311,7 +311,7 @@ class Schedule(PaperSchedules):
     @property
     def transitions(self) -> tuple[tuple[int | Fraction, ...], tuple[int | Fraction, ...]]:
         """Return when to compress and when to decompress, in the schedule's unit: the paper's two lists."""
-        _ = self.unit  # refuses mixed units
+        _ = self.unit  # raises for mixed units
         ends = accumulate(phase.length.value for phase in self.phases)
         starts = [int(at) if at.denominator == 1 else at for at in (Fraction(0), *ends)]
         points = list(zip(self.phases, starts, strict=False))
@@ -327,7 +327,7 @@ class Schedule(PaperSchedules):
     def from_dict(cls, state: Mapping[str, Any]) -> Self:
         """Build the schedule that `to_dict` described."""
         if not isinstance(state, Mapping) or set(state) != {"phases", "total"}:
-            raise ArgumentError("state", state, "it has the keys phases and total", "pass what to_dict() returned")
+            raise ArgumentError("state", state, "expected the keys phases and total", "pass what to_dict() returned")
         return cls.from_phases(state["phases"], state["total"])
 
     def __repr__(self) -> str:
@@ -350,7 +350,7 @@ def number(value: Fraction) -> str:
 
 
 def _sum(lengths: Sequence[tuple[Fraction, str]], declared: Duration | None) -> Duration | None:
-    """Return the summed length, which must be the declared one; where units mix, the declared one, on trust."""
+    """Return the summed length, which must equal the declared one; for mixed units, trust the declared one."""
     units: set[Any] = {unit for _, unit in lengths} | ({declared.unit} if declared else set())
     if len(units) != 1:
         return declared
@@ -358,12 +358,12 @@ def _sum(lengths: Sequence[tuple[Fraction, str]], declared: Duration | None) -> 
     if declared and value != declared.value:
         verb, miss = "lengthen" if value < declared.value else "shorten", number(abs(value - declared.value))
         instead = f"{verb} them by {miss}{unit}, or change total"
-        raise ArgumentError("total", str(declared), f"the phases sum to {number(value)}{unit}", instead)
+        raise ArgumentError("total", str(declared), f"the phases add up to {number(value)}{unit}", instead)
     return Duration(value, unit)
 
 
 def _cycles(lengths: Sequence[Duration], total: Duration) -> int:
-    """Return the n of Schedule.alternating; where none makes the total, raise an error that offers the nearest fit."""
+    """Return the n of Schedule.alternating; if none fits the total, raise an error that offers the nearest fit."""
     warm, on, off, last_off, final = (length.resolve(total)[0] for length in lengths)
     spare, cycle = total.value - (warm + on + last_off + final), on + off
     fewest = max(0, spare // cycle)
@@ -378,14 +378,14 @@ def _cycles(lengths: Sequence[Duration], total: Duration) -> int:
         share = f"{number((final + gap) * 100 / total.value)}%" if percent else f"{number(final + gap)}{unit}"
         fits.append(f'final_sparse="{share}"')
     allowed = (
-        "warmup + n x (sparse + dense) + sparse + last_dense + final_sparse makes it for some whole n >= 0, "
-        f"but n = {n} makes {reached}, {number(abs(gap))}{unit} too {'little' if gap > 0 else 'much'}"
+        "it must equal warmup + n x (sparse + dense) + sparse + last_dense + final_sparse for some whole n >= 0, "
+        f"but n = {n} gives {reached}, {number(abs(gap))}{unit} too {'little' if gap > 0 else 'much'}"
     )
     raise ArgumentError("total", str(total), allowed, f"write {' or '.join(fits) or 'shorter phases'}")
 
 
 def _along_cosine(pairs: Sequence[tuple[Duration, Duration]], total: Duration) -> list[tuple[Duration, Duration]]:
-    """Stretch sparse phases from nearly 0 to nearly twice their length, and dense ones the rest, by whole units."""
+    """Stretch sparse phases from nearly 0 to nearly twice their length, in whole units; dense ones take the rest."""
     lengths = [(on.resolve(total)[0], off.resolve(total)[0]) for on, off in pairs]
     swing = min(chain.from_iterable(lengths))
     most = max(swing - 1, Fraction(0))  # each phase keeps one unit, or what it has where that is less

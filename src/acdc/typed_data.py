@@ -1,10 +1,10 @@
-"""Reads nested data against types: JSON into dataclasses, and state dicts against TypedDicts. Pure Python.
+"""Checks nested data against types: JSON into dataclasses, and state dicts against TypedDicts. Pure Python.
 
     decode(EpochRow, parse(line))        parsed JSON as a record; keys that the class does not name are ignored
-    check(state, Contents, "state")      plain data and tensors, left as they are; other keys are left alone
+    check(state, Contents, "state")      plain data and tensors, unchanged; other keys are left alone
 
-Data from elsewhere may hold anything, so every way in which it can be wrong ends in a DataError that names the first
-part that is: `inner.sizes[3] = "x": expected a whole number, 0 or more`. A type is a class, a dataclass, a TypedDict,
+Data from elsewhere may hold anything, so anything wrong with it raises a DataError that names the first wrong part:
+`inner.sizes[3] = "x": expected a whole number, 0 or more`. A type is a class, a dataclass, a TypedDict,
 `T | None`, Literal, list[T], tuple[T, ...], tuple[A, B], dict[K, V] or one with a range:
 `Annotated[int, Limits(least=0)]`.
 """
@@ -30,22 +30,22 @@ from typing import (
 )
 
 T = TypeVar("T")
-_MOST_DEPTH = 20  # of settings that are kept as they are
+_MOST_DEPTH = 20  # nesting of settings that are stored unchanged
 _MOST_LETTERS = 10_000
-_MOST_DIGITS = 19  # of a whole number: those of 64 bits
+_MOST_DIGITS = 19  # in a whole number of 64 bits
 _LARGEST = 1e100  # sums and squares of such numbers are finite
 _NOUNS: dict[Any, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 class DataError(ValueError):
-    """Data is not as its type says: where, what is expected, and what stands there, as text."""
+    """Data that does not match its type: where, what is expected, and what was found there, as text."""
 
     def __init__(self, path: str, expected: str, received: str = "") -> None:
         super().__init__(path, expected, received)
         self.path, self.expected, self.received = path, expected, received
 
     def under(self, outer: str) -> Self:
-        """Return the same complaint about a part of `outer`."""
+        """Return the same error about a part of `outer`."""
         return type(self)(_inside(outer, self.path), self.expected, self.received)
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ class DataError(ValueError):
 
 
 class MissingError(DataError):
-    """Data lacks a part that it must have."""
+    """Data that lacks a required part."""
 
-    def __init__(self, path: str, expected: str = "it to be there", received: str = "") -> None:
+    def __init__(self, path: str, expected: str = "a value", received: str = "") -> None:
         super().__init__(path, expected, received)
 
     def __str__(self) -> str:
@@ -70,7 +70,8 @@ class MissingError(DataError):
 class Limits:
     """The range of a number, written beside its type.
 
-    `text` says the range to people. `cap` is a far end that no use comes near; it is mentioned where it is exceeded.
+    `text` describes the range to people. `cap` is a distant bound that no real use comes near, and is mentioned only
+    when exceeded.
     """
 
     least: float | None = None
@@ -81,7 +82,7 @@ class Limits:
     text: str = ""
 
     def complaint(self, value: float) -> str | None:
-        """Return what is expected in place of `value`, or None where it lies in the range."""
+        """Return what is expected instead of `value`, or None if it lies in the range."""
         inside = (
             (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
@@ -112,11 +113,11 @@ Percent = Annotated[float, Limits(least=0, most=100)]
 Epoch = Annotated[int, Limits(least=0, most=10_000_000)]
 
 Plain = Annotated[Any, "plain"]
-"""Numbers, texts, None, and lists, tuples and dicts of them, which are kept as they are."""
+"""Numbers, strings, None, and lists, tuples and dicts of them, stored unchanged."""
 
 
 def whole() -> Any:
-    """Declare a field that holds the object itself, with the keys that the class does not name."""
+    """Declare a field that holds the whole object, including keys that the class does not name."""
     return field(default_factory=dict, repr=False, metadata={"whole": True})
 
 
@@ -124,9 +125,9 @@ def whole() -> Any:
 
 
 def parse(content: bytes) -> Any:
-    """Parse UTF-8 text as this library writes JSON, or raise a ValueError: NaN, keys twice and endless numbers are not.
+    """Parse UTF-8 JSON text as this library writes it, or raise a ValueError.
 
-    json.loads takes all of these.
+    NaN, duplicate keys and endless numbers, all of which json.loads accepts, are refused.
     """
     try:
         text = content.decode("utf-8")
@@ -150,7 +151,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"{show(twice)} stands there twice")
+        raise ValueError(f"{show(twice)} appears twice")
     return table
 
 
@@ -158,20 +159,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Return parsed JSON as a record of this dataclass, or raise a DataError about the first key that is wrong."""
+    """Return parsed JSON as an instance of this dataclass, or raise a DataError about the first wrong key."""
     return _JSON.read(kind, value, "")
 
 
 def check(value: Any, kind: Any, name: str) -> None:
-    """Raise a DataError about the first part of nested plain data and tensors that is not of its type."""
+    """Raise a DataError about the first part of nested plain data and tensors that has the wrong type."""
     _STATE.read(kind, value, name)
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """Walks data and its type side by side.
+    """A walk over data and its type, side by side.
 
-    JSON has no tuples, and files of JSON may come from anywhere: texts and numbers that no run writes are refused.
+    JSON has no tuples, and JSON files may come from anywhere: strings and numbers that no run writes are refused.
     """
 
     from_json: bool
@@ -204,17 +205,17 @@ class _Reader:
         return self._simple(kind, value, path)
 
     def _record(self, kind: Any, table: Mapping[str, Any], path: str) -> Any:
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, (hint, needed, as_it_is) in _fields(kind).items():
             if as_it_is:
-                given[name] = self.read(hint, table, path)
+                values[name] = self.read(hint, table, path)
             elif name in table:
-                given[name] = self.read(hint, table[name], _inside(path, name))
+                values[name] = self.read(hint, table[name], _inside(path, name))
             elif needed:
                 raise MissingError(_inside(path, name))
         try:
-            return kind(**given)
-        except DataError as error:  # what single values cannot show
+            return kind(**values)
+        except DataError as error:  # a problem that no single value shows
             raise error.under(path) from None
 
     def _items(self, origin: type, inner: tuple[Any, ...], value: Any, path: str) -> list[Any]:
@@ -232,7 +233,7 @@ class _Reader:
         return number
 
     def _simple(self, kind: Any, value: Any, path: str, limits: str = "") -> Any:
-        """Read a value of the very type: true is no number, and 1.5 is not whole."""
+        """Read a value of exactly this type: true is not a number, and 1.5 is not a whole one."""
         if kind is str and isinstance(value, str):
             return self._text(value, path)
         if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and self._usable(value):
@@ -249,15 +250,15 @@ class _Reader:
         if not self.from_json:
             return value
         if len(value) > _MOST_LETTERS:
-            raise DataError(path, f"at most {_MOST_LETTERS:,} letters", show(value))
+            raise DataError(path, f"at most {_MOST_LETTERS:,} characters", show(value))
         try:
             value.encode()
-        except UnicodeEncodeError:  # half of a pair, which no file can be written with
+        except UnicodeEncodeError:  # half of a surrogate pair, which cannot be written to a file
             raise DataError(path, "text", show(value)) from None
         return value
 
     def _plain(self, value: Any, path: str, depth: int = 0) -> Any:
-        """Read settings of a recipe, of this version or another."""
+        """Read a recipe's settings, written by this version or another."""
         if depth > _MOST_DEPTH:
             raise DataError(f"{path[:40]}…", f"tables nested at most {_MOST_DEPTH} deep")
         if isinstance(value, Mapping):
@@ -279,7 +280,7 @@ _JSON, _STATE = _Reader(from_json=True), _Reader(from_json=False)
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[Any, bool, bool]]:
-    """The type of each field, whether it must be there, and whether it is the whole object."""
+    """Return each field's type, whether it is required, and whether it is the whole object."""
     hints = get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
         return {name: (hint, name in kind.__required_keys__, False) for name, hint in hints.items()}
@@ -304,7 +305,7 @@ def _inside(path: str, name: str) -> str:
 
 
 def show(value: Any) -> str:
-    """Return a value as JSON writes it, cut where it is long; a tensor by its shape and type."""
+    """Return a value as JSON, shortened if it is long; a tensor by its shape and type."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"a tensor of shape {list(value.shape)} ({str(value.dtype).removeprefix('torch.')})"
     if isinstance(value, Mapping):

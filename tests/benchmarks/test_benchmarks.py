@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_skipped_with_the_reason(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda device: 1_000_000)
     monkeypatch.setattr(memory, "measure", lambda method, size: {"peak_bytes": 50 * size, "kept": 0})
     rows = select.measure_size(SMALL, ["torch.topk"], CPU, rounds=1)
-    assert "50 bytes a weight" in rows[0]["skipped"]
+    assert "50 bytes per weight" in rows[0]["skipped"]
     assert "skipped: needs about" in tables.markdown(tables.select_table([{**_anywhere(), **rows[0]}]))
 
 

@@ -47,7 +47,7 @@ def test_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert "data: cifar100, 50,000 training and 10,000 test images of 3 x 32 x 32, 100 classes" in out
     assert "model: wrn28_10, 36,546,980 parameters" in out
     assert "pruned: 36,518,832 weights in 29 layers" in out
-    assert "batch: 128 images; 391 steps an epoch, 78,200 in all" in out
+    assert "batch: 128 images; 391 steps per epoch, 78,200 in all" in out
     assert "learning rate: 0.08 in epoch 0, 0.008 in epoch 76, 0.0008 in epoch 116, 8e-05 in epoch 156" in out
     assert re.search(r"^dense model +11\.9 G +1\.00x$", out, re.MULTILINE)
     assert re.search(r"^a dense run of 200 epochs +200 +0 +357\.1 P +1\.00x$", out, re.MULTILINE)
@@ -60,9 +60,9 @@ def test_the_cost_of_global_magnitude_is_a_range_with_room(capsys: pytest.Captur
     """The default run ends at 0.13x."""
     out = checked(capsys, "digits")
     assert re.search(r"^compressed model .* 0\.09x to 0\.14x$", out, re.MULTILINE)
-    assert "and a tenth beyond either, as training decides which layers keep more" in out
+    assert "and a tenth beyond either, since training decides which layers keep more" in out
     out = checked(capsys, "digits", "--set", "method.pattern=channel", "--set", "method.distribution=uniform")
-    assert "weights that read a pruned channel may end at 0 as well, and it costs less" in out
+    assert "weights that read a pruned channel may also end at 0, which costs less" in out
 
 
 def test_what_is_rounded_is_not_called_pruned(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +70,7 @@ def test_what_is_rounded_is_not_called_pruned(capsys: pytest.CaptureFixture[str]
     assert "rounded to 3 bits: 19,088 weights in 6 layers" in out
     assert "\nLayers that are rounded to 3 bits\n" in out
     assert re.search(r"^layer +shape +weights +kept at most$", out, re.MULTILINE)
-    assert "every weight kept: how many become 0 is decided by bits" in out
+    assert "with every weight kept: how many become 0 depends on bits" in out
     assert "pruned" not in out.replace("in place of pruning", "")
 
 
@@ -80,7 +80,7 @@ def test_left_dense_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert "left dense: fc.weight" in out
     assert "pruned: 23,445,504 weights in 52 layers" in out
     out = checked(capsys, "imagenet-resnet50", "--set", "method.pattern=2:4")
-    assert "left dense: conv1.weight (3 input channels do not divide by 4)" in out
+    assert "left dense: conv1.weight (3 input channels are not a multiple of 4)" in out
     assert "sparsity: 0.5, NM(n=2, m=4)" in out
     assert re.search(r"^compressed model \(exact\) +4\.207 G +0\.51x$", out, re.MULTILINE)
 
@@ -90,7 +90,7 @@ def test_the_cost_of_a_method_that_learns_its_sparsity_is_an_upper_bound(capsys,
     out = checked(capsys, "digits", "--set", f"method.name={name}", "--set", "method.sparsity=")
     assert re.search(r"^compressed model +at most [\d.]+ M +at most 1\.00x$", out, re.MULTILINE)
     assert re.search(r"^(STR|SparseVD) .* at most 1\.00x$", out, re.MULTILINE)
-    assert "an upper bound, every weight kept" in out
+    assert "an upper bound, with every weight kept" in out
     assert "exact" not in out
 
 
@@ -105,7 +105,7 @@ def test_layers_are_listed_on_request(capsys: pytest.CaptureFixture[str]) -> Non
 def test_what_dense_phases_may_cost_less_is_said_where_there_are_some_after_a_compression(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said = "dense phases are counted whole"
+    said = "dense phases are counted in full"
     assert said in checked(capsys, "digits")
     assert said not in checked(capsys, "digits", "--set", "method.name=gmp")
 
@@ -137,13 +137,13 @@ def test_other_settings_are_not_the_paper_s(capsys: pytest.CaptureFixture[str], 
 
 def test_settings_that_are_allowed_and_odd(capsys: pytest.CaptureFixture[str]) -> None:
     out = checked(capsys, "cifar100-wrn28-10", "--epochs", "100", "--seeds", "0,1")
-    assert "warning: rate.milestones: 116, 156 lie past the last epoch, 99" in out
+    assert "warning: rate.milestones: 116, 156 come after the last epoch, 99" in out
     assert "seeds 0, 1" in out
 
 
 def test_a_run_too_short_for_its_method_to_do_anything(capsys: pytest.CaptureFixture[str]) -> None:
     error = refused(capsys, "digits", "--epochs", "2", "--set", "method.name=rigl", "--set", "method.sparsity=0.9")
-    assert 'method.every="100st": the first update of RigL is due at step 100, and its last may be at step 33' in error
+    assert 'method.every="100st": the first update of RigL is due at step 100, but its last may be at step 33' in error
     assert 'write method.every="3st"' in error
     checked(capsys, "digits", "--epochs", "2", "--set", "method.name=rigl", "--set", "method.every=3st")
 
@@ -180,7 +180,7 @@ def test_all_mistakes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_mistakes_of_recipe_model_and_data_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     error = refused(capsys, "digits", "--set", "model.name=digits_nett", "--set", "model.classes=5")
-    assert "model.classes: the data settle it" in error
+    assert "model.classes: the data determines it" in error
     assert "model.name='digits_nett': expected one of" in error
     said = ("train.batch_size=4096", "method.pattern=2:7", "method.sparsity=0.9", "optimizer.lr=0")
     error = refused(capsys, "digits", *(part for setting in said for part in ("--set", setting)))
@@ -215,13 +215,13 @@ def test_missing_data_is_a_mistake_where_its_place_was_given(
 
 
 def test_fp16_is_a_mistake_where_a_cpu_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "type --set train.precision=bf16" in refused(capsys, "imagenet-mobilenet", "--device", "cpu")
+    assert "add --set train.precision=bf16" in refused(capsys, "imagenet-mobilenet", "--device", "cpu")
 
 
 def test_more_threads_than_cores_are_warned_of(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setattr("acdc.train.hardware.cores", lambda: 2)
     out = checked(capsys, "digits", "--device", "cpu", "--set", "train.threads=1000")
-    assert "warning: train.threads = 1,000: this machine has 2 cores, and more threads slow each other; set 2" in out
+    assert "warning: train.threads = 1,000: this machine has 2 cores, and more threads are slower; set 2" in out
     assert "train.threads" not in checked(capsys, "digits", "--device", "cpu", "--set", "train.threads=2")
 
 
@@ -270,4 +270,4 @@ def test_names_that_are_too_long_are_refused(typed: list[str], capsys: pytest.Ca
     assert main([*typed, "x" * 300]) == 2
     error = capsys.readouterr().err
     assert "too long" in error
-    assert "type a" in error
+    assert "use a" in error

@@ -88,7 +88,7 @@ def test_one_run_is_its_sparse_model_beside_its_dense_ones(
         assert f"{row['top1']:.2%}" in out
     assert f"{trained}: answers on 400 test images (kept predictions)" in out
     assert "A to B: cross-entropy −Σ softmax(A) · log softmax(B), in nats" in out
-    assert "sparse and dense differ most in class" in out
+    assert "sparse and dense differ most on class" in out
     assert "(0 images)" not in out
     assert "(1 images)" not in out
 
@@ -133,7 +133,7 @@ def test_two_runs_are_their_sparse_models(trained: Path, run: Path, capsys: pyte
     assert "run/sparse" in out
     assert "100.00%" in out
     assert out.lstrip().startswith(f"{trained}, {run}: answers")  # in the order they were typed
-    assert "made/sparse and run/sparse name the same class for every image" in out
+    assert "made/sparse and run/sparse give the same class for every image" in out
     assert "differ" not in out
     assert compared(run, trained) == 0
     assert capsys.readouterr().out.lstrip().startswith(f"{run}, {trained}: answers")
@@ -144,13 +144,13 @@ def test_runs_of_the_same_name_are_told_apart_by_their_place(
 ) -> None:
     other = copy(trained, tmp_path / "elsewhere" / "made", "checkpoints")
     assert compared(trained / "sparse.safetensors", other / "dense.safetensors") == 0
-    assert f"{trained}/sparse and {other}/dense differ most in class" in capsys.readouterr().out
+    assert f"{trained}/sparse and {other}/dense differ most on class" in capsys.readouterr().out
 
 
 def test_models_that_learned_from_other_labels_are_compared_and_it_is_said(
     trained: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "they did not learn from the same images and labels: data.corrupt is 0 and 100"
+    said = "they were not trained on the same images and labels: data.corrupt is 0 and 100"
     change_config(run, corrupt=100)
     assert compared(trained, run) == 0
     assert said in capsys.readouterr().out.splitlines()
@@ -164,7 +164,7 @@ def test_models_that_learned_from_other_labels_are_compared_and_it_is_said(
 def test_a_file_cut_short_is_noticed_though_its_predictions_were_kept(run: Path) -> None:
     content = (run / "sparse.safetensors").read_bytes()
     (run / "sparse.safetensors").write_bytes(content[:3000])
-    said = f"{run / 'sparse.safetensors'}: cut short, or not a safetensors file"
+    said = f"{run / 'sparse.safetensors'}: it is truncated, or not a safetensors file"
     assert said in refused(run)
 
 
@@ -174,14 +174,14 @@ def test_another_file_than_the_predictions_were_made_from_is_run_again(
     shutil.copy(run / "baseline.safetensors", run / "sparse.safetensors")
     (row,) = as_json(tmp_path, run / "sparse.safetensors", trained / "baseline.safetensors")
     assert (row["top1"], row["source"]) == (1, "kept predictions and run again")
-    said = "sparse.safetensors is not the file its kept predictions were made from: it is run again instead of using"
+    said = "sparse.safetensors is not the file that its stored predictions were made from: the model is run again"
     assert said in capsys.readouterr().out
 
 
 def test_predictions_that_another_tool_wrote_are_refused(run: Path) -> None:
     kept = load_file(run / "predictions.safetensors")
     save_file(kept, run / "predictions.safetensors")
-    assert "predictions.safetensors: it holds no digest: another tool wrote it" in refused(run)
+    assert "predictions.safetensors: it has no digest: another tool wrote it" in refused(run)
 
 
 # Checkpoints
@@ -197,7 +197,7 @@ def test_a_checkpoint_is_a_model_of_its_run(
     assert row["a"] == {"run": "made", "model": newest.stem}
     (row,) = as_json(tmp_path, trained, newest)
     assert row["b"]["model"] == newest.stem
-    assert f"sparse and {newest.stem} differ most in class" in capsys.readouterr().out
+    assert f"sparse and {newest.stem} differ most on class" in capsys.readouterr().out
     monkeypatch.chdir(newest.parent)
     assert compared(newest.name, "../sparse.safetensors") == 0
 
@@ -209,15 +209,15 @@ def test_checkpoints_that_cannot_be_compared(trained: Path, tmp_path: Path) -> N
     cut.write_bytes(whole.read_bytes()[:5000])
     assert f"{cut}: damaged" in refused(cut, trained)
     gone = run / "checkpoints" / "9-none-00000001.pt"
-    assert f"{gone}: there is no such checkpoint; type a checkpoint, such as {cut}" in refused(gone, trained)
+    assert f"{gone}: there is no such checkpoint; name a checkpoint, such as {cut}" in refused(gone, trained)
     alone = shutil.copy(whole, tmp_path / "alone.pt")
     said = refused(alone, trained)
     assert said.count("alone.pt") == 1
-    assert "type RUN/checkpoints/NAME.pt" in said
-    assert "is one model, and B is missing" in refused(whole)
+    assert "use RUN/checkpoints/NAME.pt" in said
+    assert "is a single model, and B is missing" in refused(whole)
     for path in run.glob("*.safetensors"):
         path.unlink()
-    assert f"it holds neither a model nor predictions; type a checkpoint, such as {cut}" in refused(run)
+    assert f"it holds neither a model nor predictions; name a checkpoint, such as {cut}" in refused(run)
 
 
 def test_without_the_data_there_are_no_labels(
@@ -228,7 +228,7 @@ def test_without_the_data_there_are_no_labels(
     change_config(run, name="cifar10", options={})
     (row, *_) = as_json(tmp_path, run)
     assert (row["accuracy_a"], row["flips"], row["samples"]) == (None, None, 400)
-    assert "without labels, so nobody is right or wrong: cifar10" in capsys.readouterr().out
+    assert "no labels are available, so right and wrong are not shown: cifar10" in capsys.readouterr().out
     assert "does not exist" in refused(run, "--data", tmp_path / "nowhere")
     (run / "predictions.safetensors").unlink()
     assert "does not exist" in refused(run)
@@ -269,7 +269,7 @@ def test_answers_on_other_images_are_not_compared(trained_on_jpegs: tuple[Path, 
     images = copy(trained_on_jpegs[1], tmp_path / "images")
     (images / "val" / "dog" / "2.jpg").write_bytes(b"")
     said = refused(run, newest, "--data", images, "--workers", "0")
-    assert "made/sparse: its kept predictions do not cover the test images that can be read now" in said
+    assert "made/sparse: its stored predictions do not cover the test images that can be read now" in said
     assert "then: number 2; now: number 2, 6" in said
     mended = copy(images, tmp_path / "mended")
     for broken in ("cat/1.jpg", "dog/2.jpg"):
@@ -287,7 +287,7 @@ def test_a_test_set_that_cannot_be_read_is_said(
     for path in (images / "val").rglob("*.jpg"):
         path.write_bytes(b"")
     newest = sorted((run / "checkpoints").glob("*.pt"))[-1]
-    said = "6 of the 6 images of"
+    said = "6 of the 6 images in"
     assert said in refused(run, newest, "--data", images, "--workers", "0")
     assert main(["eval", str(run), "--data", str(images), "--workers", "0", "--device", "cpu"]) == 2
     assert said in capsys.readouterr().err
@@ -300,9 +300,12 @@ def test_predictions_that_do_not_say_of_which_images_are_made_again(
     predictions.add(run, {name: Made(kept.logits()) for name, kept in predictions.kept(run).items()})
     (row,) = as_json(tmp_path, run, "--data", images, "--workers", "0")
     assert (row["samples"], row["source"]) == (5, "run again")
-    assert "kept predictions cover 5 of 6 test images, and do not say which: it is run" in capsys.readouterr().out
+    assert (
+        "stored predictions cover 5 of 6 test images, but do not say which: the model is run again"
+        in capsys.readouterr().out
+    )
     (run / "sparse.safetensors").unlink()
-    assert "5 predictions of 6 test images, and nothing says of which; remove it" in refused(run, "--data", images)
+    assert "5 predictions for 6 test images, and nothing says for which; remove it" in refused(run, "--data", images)
 
 
 # What cannot be
@@ -328,15 +331,15 @@ def test_different_data_is_refused_by_naming_all_that_differs(trained: Path, run
 def test_other_test_images_than_now_are_refused(run: Path) -> None:
     kept = load_file(run / "predictions.safetensors")
     change_config(run, test=390)
-    assert "400 predictions of 390 test images" in refused(run)
+    assert "400 predictions for 390 test images" in refused(run)
     predictions.add(run, {name: Made(logits[:390]) for name, logits in kept.items()})
-    assert "was tested on 390 images, and digits has 400 here" in refused(run)
+    assert "was tested on 390 images, but digits has 400 here" in refused(run)
 
 
 def test_another_number_of_classes_is_refused(run: Path) -> None:
     kept = load_file(run / "predictions.safetensors")
     predictions.add(run, {name: Made(logits[:, :9]) for name, logits in kept.items()})
-    assert "run/sparse tells 9 classes apart, and digits has 10" in refused(run)
+    assert "run/sparse distinguishes 9 classes, but digits has 10" in refused(run)
 
 
 def test_other_weights_are_refused(run: Path) -> None:
@@ -355,15 +358,15 @@ def test_predictions_that_are_no_numbers_are_refused(run: Path) -> None:
 def test_a_damaged_file_of_predictions_is_refused(run: Path) -> None:
     content = (run / "predictions.safetensors").read_bytes()
     (run / "predictions.safetensors").write_bytes(content[:100])
-    assert "predictions.safetensors: cut short, or not a safetensors file" in refused(run)
+    assert "predictions.safetensors: it is truncated, or not a safetensors file" in refused(run)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere: holds no run (no config.json); type a folder of acdc train"),
-        (["made", "made"], "are the same model; type two different ones"),
-        (["made/sparse.safetensors"], "is one model, and B is missing"),
+        (["nowhere"], "nowhere: it holds no run (no config.json); name a folder written by acdc train"),
+        (["made", "made"], "are the same model; name two different ones"),
+        (["made/sparse.safetensors"], "is a single model, and B is missing"),
         (["made/best.safetensors", "made"], "there is no such model in"),
         (["made", "made/masks.safetensors"], "there is no such model in"),
     ],
@@ -377,14 +380,14 @@ def test_a_run_of_one_model_wants_another(run: Path) -> None:
     for path in run.glob("*.safetensors"):
         if path.stem != "baseline":
             path.unlink()
-    assert "holds one model, baseline, and B is missing" in refused(run)
+    assert "holds only one model, baseline, and B is missing" in refused(run)
     (run / "baseline.safetensors").unlink()
-    assert "it holds neither a model nor predictions; type a folder" in refused(run)
+    assert "it holds neither a model nor predictions; name the folder" in refused(run)
 
 
 def test_a_run_of_several_seeds_wants_one_of_them(trained: Path, tmp_path: Path) -> None:
     copy(trained, tmp_path / "all" / "seed-0")
-    assert f"it holds several seeds: type one of them, such as {tmp_path / 'all' / 'seed-0'}" in refused(
+    assert f"it holds several seeds; name one of them, such as {tmp_path / 'all' / 'seed-0'}" in refused(
         tmp_path / "all"
     )
 

@@ -97,7 +97,7 @@ def test_variants_run_beside_methods_with_settings_of_their_own(tmp_path: Path, 
     assert (recipe["train"]["distill"], recipe["method"]["sparsity"]) == (0.5, 0.8)
     assert facts(out).keys() == {"static", "gradual", "pairs"}
     shown = capsys.readouterr()
-    assert "not complete, and in no table: 2 of 7 runs" in shown.err
+    assert "incomplete, so in no table: 2 of 7 runs" in shown.err
     assert re.search(r"lost-80-seed0; its log ends: acdc: .*not finite", shown.err)
     page = (out / "report.html").read_text()
     assert "lost-90-seed0 is left out" in page
@@ -165,9 +165,9 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
         (["--methods", "acdc,riggl"], "--methods riggl: expected some of acdc.*did you mean rigl[?]"),
         (["--sparsities", "90%"], "--sparsities 90%: expected fractions, such as 0.9,0.95"),
         (["--sparsities", "2"], "sparsity=2.0"),
-        (["--sparsity", "0.5"], "type --sparsities 0.5"),
+        (["--sparsity", "0.5"], "write --sparsities 0.5"),
         (["--methods", ""], "expected some of"),
-        (["--like", "dense"], "it counts with --equal flops only"),
+        (["--like", "dense"], "it needs --equal flops"),
         (["--set", "method.every=1ep", "--methods", "acdc"], "method.every: no such setting"),
         (["--set", "rigl.dropp=1", "--methods", "rigl"], "method.dropp: no such setting.*did you mean drop[?]"),
         (["--jobs", "x"], "--jobs x: expected the number of runs"),
@@ -176,13 +176,13 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
             "--variant fast: expected NAME=METHOD:setting=value,.*for example --variant distilled=",
         ),
         (["--variant", "fast=acdc"], "--variant fast=acdc: expected NAME=METHOD:setting"),
-        (["--variant", "fast=riggl:drop=1"], "riggl is no method; expected one of acdc.*did you mean rigl[?]"),
-        (["--variant", "gmp=acdc:gradual=true"], "gmp is a method by itself; type another name"),
+        (["--variant", "fast=riggl:drop=1"], "riggl is not a method; expected one of acdc.*did you mean rigl[?]"),
+        (["--variant", "gmp=acdc:gradual=true"], "gmp is the name of a method; use another name"),
         (["--variant", "a=acdc:gradual=true", "--variant", "a=gmp:every=1ep"], "a is the name of another variant"),
-        (["--variant", "a b=acdc:gradual=true"], "expected a name of letters, digits"),
+        (["--variant", "a b=acdc:gradual=true"], "expected a name made of letters, digits"),
         (["--variant", "a=rigl:dropp=1"], "a: method.dropp: no such setting.*did you mean drop[?]"),
         (["--variant", "a=rigl:train.epoch=1"], "a: train.epoch: no such setting"),
-        (["--variant", "a=rigl:sparsity=0.5"], "method.sparsity is settled: methods are compared at --sparsities"),
+        (["--variant", "a=rigl:sparsity=0.5"], "method.sparsity cannot be set here: use --sparsities"),
         (
             ["--variant", 'a=acdc:exclude=["fcc"]', "--methods", "gmp"],
             r"^acdc: a: method.exclude=\['fcc'\]: the rule matches no",
@@ -193,7 +193,7 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
             "^acdc: a: train.batch_size=4096: digits",
         ),
         (["--methods", "gmp,rigl"], '^acdc: rigl: method.every="100st": the first update.*write rigl.every="1st"'),
-        (["--variant", "a=rigl:run.seeds=[1,2]"], "run.seeds is settled: all are trained with --seeds"),
+        (["--variant", "a=rigl:run.seeds=[1,2]"], "run.seeds cannot be set here: use --seeds"),
         (
             ["--variant", "acdc-90=str:decay=1", "--methods", "acdc"],
             "acdc-90-seed0: two runs would have this name|no such",
@@ -229,7 +229,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path, capsys) -> None:
             "method.sparsity=2.0: ",
             "a: method.dropp: no such setting",
             "b: method.exclude=['fcc']: the rule matches no weight",
-            f"--out {tmp_path / 'full'}: the folder exists and is not empty",
+            f"--out {tmp_path / 'full'}: the folder is not empty",
         ),
         strict=True,
     ):
@@ -282,7 +282,7 @@ def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_pat
             os.kill(pid, signal.SIGSTOP)  # they do not end by themselves, as in a long step
         process.send_signal(signal.SIGINT)
         process.stderr.readline()
-        assert "stopping what runs" in process.stderr.readline()
+        assert "stopping all runs" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130
@@ -332,11 +332,12 @@ def test_another_comparison_s_folder_is_refused(tmp_path: Path, monkeypatch, cap
     assert compare(out, "--methods", "dense") == 0
     assert compare(out, "--methods", "dense", "--lr", "0.3") == 2
     assert (
-        "dense-seed0 began with other settings there (optimizer.lr was 0.1 there and is 0.3" in capsys.readouterr().err
+        "dense-seed0 was started there with other settings (optimizer.lr was 0.1 there and is 0.3"
+        in capsys.readouterr().err
     )
     assert compare(out, "--methods", "dense", "--set", "run.keep=5") == 0, "no number depends on it"
     assert compare(out, "--methods", "gmp", "--epochs", "6") == 2
-    assert "digits over 4 epochs is compared there, not digits over 6" in capsys.readouterr().err
+    assert "it holds a comparison of digits over 4 epochs, not of digits over 6" in capsys.readouterr().err
 
 
 def test_settings_of_a_variant_are_split_at_commas_outside_brackets() -> None:
@@ -354,4 +355,4 @@ def test_help_explains_variants(capsys) -> None:
         main(["compare-methods", "--help"])
     said = capsys.readouterr().out
     assert "--variant distilled=acdc:train.distill=0.5" in said
-    assert "a variant is a method under a name of its own" in said
+    assert "a variant is a method with its own name" in said

@@ -59,7 +59,7 @@ def test_without_links_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("digit", "x.toml", "did you mean digits?"),
         ("gone.toml", "x.toml", "there is no such file"),
-        ("digits", "x.yaml", "a recipe's file ends in .toml; type"),
+        ("digits", "x.yaml", "the name of a recipe file must end in .toml; use"),
         ("digits", "no/such/folder/x.toml", "No such file or directory"),
     ],
 )

@@ -31,25 +31,25 @@ def test_a_machine_that_can_train(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert f"ok  torch {importlib.metadata.version('torch')}" in out
     assert lines(out, "scikit-learn")[0].startswith("ok")
     assert lines(out, "CPU:")[0].startswith("ok")
-    assert f"{tmp_path / 'runs'} can be written to" in out
+    assert f"{tmp_path / 'runs'} is writable" in out
     assert "BAD" not in out
-    assert out.endswith("the default run can work here; type: acdc train\n")
+    assert out.endswith("the default run works here; run: acdc train\n")
     assert list(tmp_path.iterdir()) == [], "it only looks"
 
 
 def test_a_missing_package_names_the_extra(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     out = examined(capsys, code=1)
-    assert 'BAD no scikit-learn, for the default run\'s data\n      type: pip install "acdc-torch[digits]"' in out
-    assert 'no  no matplotlib, for figures\n      type: pip install "acdc-torch[plot]"' in out
-    assert "the default run cannot work here: mend what is marked BAD (1)" in out
+    assert 'BAD no scikit-learn, for the default run\'s data\n      run: pip install "acdc-torch[digits]"' in out
+    assert 'no  no matplotlib, for figures\n      run: pip install "acdc-torch[plot]"' in out
+    assert "the default run does not work here: fix what is marked BAD (1)" in out
 
 
 def test_an_old_torch_is_bad(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     real = doctor.installed_version
     monkeypatch.setattr(doctor, "installed_version", lambda name: "2.9.1+cpu" if name == "torch" else real(name))
     out = examined(capsys, code=1)
-    assert 'BAD torch 2.9.1+cpu: acdc needs 2.11 or newer\n      type: pip install "torch>=2.11"' in out
+    assert 'BAD torch 2.9.1+cpu: acdc needs 2.11 or newer\n      run: pip install "torch>=2.11"' in out
 
 
 def test_the_versions_it_asks_for_are_those_of_the_project() -> None:
@@ -87,10 +87,10 @@ def test_cifar_present_in_part_altered_and_whole(
     assert "lacks test, meta" in examined(capsys)
     for name in ("test", "meta"):
         (place / name).write_bytes(b"x")
-    assert f"ok  cifar100: data/{cifar.CIFAR100.folder} (acdc doctor --full reads it)" in examined(capsys)
+    assert f"ok  cifar100: data/{cifar.CIFAR100.folder} (acdc doctor --full verifies it)" in examined(capsys)
     assert "train: altered: its md5 is" in examined(capsys, "--full")
     monkeypatch.setattr(doctor.data, "load", lambda name, root: None)
-    assert "every md5 the official one" in examined(capsys, "--full")
+    assert "all md5s are the official ones" in examined(capsys, "--full")
 
 
 def test_cifar_as_an_archive_elsewhere(
@@ -101,7 +101,7 @@ def test_cifar_as_an_archive_elsewhere(
     assert f"ok  cifar10: {tmp_path / cifar.CIFAR10.archive}" in out
     monkeypatch.setenv("ACDC_DATA", str(tmp_path))
     assert f"ok  cifar10: {tmp_path / cifar.CIFAR10.archive}" in examined(capsys)
-    assert "is altered, or was not fetched to its end" in examined(capsys, "--full")
+    assert "is altered or incomplete" in examined(capsys, "--full")
 
 
 def test_a_folder_of_images(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -74,17 +74,17 @@ def test_checkpoints_that_cannot_be_read(run: Path, tmp_path: Path, capsys: pyte
     newest = sorted((run / "checkpoints").glob("*.pt"))[-1]
     gone = newest.with_name("9-none-00000001.pt")
     code, _, error = evaluated(capsys, str(gone))
-    assert (code, f"there is no such checkpoint; type a checkpoint, such as {newest}" in error) == (2, True)
+    assert (code, f"there is no such checkpoint; name a checkpoint, such as {newest}" in error) == (2, True)
     alone = shutil.copy(newest, tmp_path / "alone.pt")
     code, _, error = evaluated(capsys, str(alone))
-    assert (code, "type RUN/checkpoints/NAME.pt" in error) == (2, True)
+    assert (code, "use RUN/checkpoints/NAME.pt" in error) == (2, True)
     newest.write_bytes(newest.read_bytes()[:5000])
     code, _, error = evaluated(capsys, str(newest))
     assert (code, f"{newest}: damaged" in error) == (2, True)
     for file in run.glob("*.safetensors"):
         file.unlink()
     code, _, error = evaluated(capsys, str(run))
-    assert (code, f"acdc train --resume {run}; or type a checkpoint, such as {newest}" in error) == (2, True)
+    assert (code, f"acdc train --resume {run}; or name a checkpoint, such as {newest}" in error) == (2, True)
 
 
 def test_a_difference_shows(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,8 +118,8 @@ def test_files_that_cannot_be_read_are_named_and_the_others_measured(
     code, rows, error = evaluated(capsys, str(run))
     assert (code, list(rows)) == (2, ["baseline.safetensors"])
     assert "sparse.safetensors: its contents do not match the digest written with it; restore the file" in error
-    assert "dense.safetensors: cut short" in error
-    assert "it lacks fc.bias; it adds extra; fc.weight is 5 x 32 and should be 10 x 32" in error
+    assert "dense.safetensors: it is truncated" in error
+    assert "it lacks fc.bias; it also has extra; fc.weight is 5 x 32 but should be 10 x 32" in error
 
 
 def test_a_model_with_a_flipped_bit_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,7 +137,7 @@ def test_a_model_that_another_tool_wrote_is_measured_and_a_note_says_so(
     model = run / "sparse.safetensors"
     save_file(load_file(model), model)
     assert main(["eval", str(model), "--device", "cpu"]) == 0
-    note = f"note: {model}: it holds no digest: another tool wrote it; its weights are not"
+    note = f"note: {model}: it has no digest: another tool wrote it; its weights are not"
     assert note in capsys.readouterr().out
     assert main(["eval", str(run / "dense.safetensors"), "--device", "cpu"]) == 0
     assert "note: " not in capsys.readouterr().out
@@ -157,7 +157,7 @@ def test_what_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     code, _, error = evaluated(capsys, str(tmp_path))
     assert (code, "holds no run (no config.json)" in error) == (2, True)
     code, _, error = evaluated(capsys, str(run / "sparse.safetensors"), "--file", "dense")
-    assert (code, "leave --file out" in error) == (2, True)
+    assert (code, "remove --file" in error) == (2, True)
     (run / "config.json").write_text('{"recipe": {"model": {}}}')
     code, _, error = evaluated(capsys, str(run))
     assert (code, "config.json cannot be read" in error) == (2, True)
@@ -168,7 +168,7 @@ def test_an_empty_run_says_how_to_go_on(run: Path, capsys: pytest.CaptureFixture
     for file in run.glob("*.safetensors"):
         file.unlink()
     code, _, error = evaluated(capsys, str(run))
-    assert (code, "no model in it yet; resume it with: acdc train --resume" in error) == (2, True)
+    assert (code, "it has no model yet; resume it with: acdc train --resume" in error) == (2, True)
 
 
 def test_a_folder_of_several_seeds(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,4 +213,4 @@ def test_a_run_s_data_are_found_where_they_lay(tmp_path: Path, capsys) -> None:
     assert "note:" not in capsys.readouterr().out
     (images / "val" / "cat" / "0.jpg").unlink()
     assert main(["eval", str(out), *place, "--data", str(images)]) == 0
-    assert "note: these are not the data of the run: 6 test images as it began, 5 now" in capsys.readouterr().out
+    assert "note: this is not the run's data: 6 test images at the start, 5 now" in capsys.readouterr().out

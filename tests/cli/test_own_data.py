@@ -120,28 +120,28 @@ def test_a_seed_decides_the_weights_of_a_model_that_takes_none() -> None:
     [
         (["model.name=own_gone:Net"], "model.name='own_gone:Net': the module own_gone cannot be imported"),
         (["model.name=own_code:Met"], "model.name='own_code:Met': own_code has no Met; did you mean Net?"),
-        (["model.name=own_code:text"], "expected a torch.nn.Module, and it returns str; let it return the model"),
+        (["model.name=own_code:text"], "expected a torch.nn.Module, but it returns str; make it return the model"),
         (
             ["model.name=own_code:Net", "model.depth=3"],
             "model.depth=3: own_code:Net takes width; did you",
         ),
         (["model.name=own_code:"], "model.name='own_code:': expected a module and a function in it"),
-        (["data.name=own_code:Net"], "data.classes: own_code:Net cannot be called without it; set it"),
+        (["data.name=own_code:Net"], "data.classes: own_code:Net requires it; set it"),
         (
             ["data.name=own_code:thousand"],
-            "data.name='own_code:thousand': expected two Datasets, and it",
+            "data.name='own_code:thousand': expected two Datasets, but it",
         ),
         (["data.name=own_gone:make"], "data.name='own_gone:make': the module own_gone cannot be imported"),
-        (["data.name=own_code:"], 'data.name = "own_code:": expected a module and a function in it'),
+        (["data.name=own_code:"], 'data.name = "own_code:": expected a module and a function '),
         (["data.name=own_code:make", "data.imgaes=3"], "data.imgaes=3: own_code:make takes images; did you mean"),
         (
             ["data.name=own_code:make", "model.name=own_code:thousand"],
             'model.name = "own_code:thousand": for one image of 3 x 10 x 10 it returns a tensor of [1, 1000]; expected '
-            "one number for each of the 3 classes of the data, [1, 3]; let it take classes=",
+            "one number for each of the 3 classes of the data, [1, 3]; make it accept classes=",
         ),
         (
             ["data.name=own_code:make", "model.name=own_code:pooled"],
-            "model.name: it cannot take images of 3 x 10 x 10 (",
+            "model.name: it cannot process images of 3 x 10 x 10 (",
         ),
         (["data.name=folder", "data.size=0"], "data.size = 0: expected pixels, 1 or more"),
         (["data.name=folder", "data.size=big"], 'data.size = "big": expected a whole number'),

@@ -27,7 +27,7 @@ def test_what_is_missing_is_said_on_stderr(run: Path, capsys: pytest.CaptureFixt
     assert main(["report", str(run)]) == 0
     said = capsys.readouterr().err
     assert "acdc: This run is not complete" in said
-    assert "acdc: metrics.jsonl is cut short" in said
+    assert "acdc: metrics.jsonl has a truncated last line" in said
 
 
 def test_the_form_is_that_of_the_file_s_name_or_as_asked(run: Path, tmp_path: Path) -> None:
@@ -42,8 +42,8 @@ def test_the_form_is_that_of_the_file_s_name_or_as_asked(run: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--format", "pdf"], "--format pdf: expected one of html, md, json, csv, png, svg; type --format html"),
-        (["--out", "x.docx"], "--out x.docx: expected one of html, md, json, csv, png, svg; type --format html"),
+        (["--format", "pdf"], "--format pdf: expected one of html, md, json, csv, png, svg; write --format html"),
+        (["--out", "x.docx"], "--out x.docx: expected one of html, md, json, csv, png, svg; write --format html"),
         (["--out", "/nowhere/at/all.html"], "there is no folder /nowhere/at"),
     ],
 )
@@ -56,7 +56,7 @@ def test_bad_settings_are_refused(
 
 def test_no_run_is_refused_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
-    assert "there is no run (no config.json) in this folder; type a run's folder" in capsys.readouterr().err
+    assert "there is no run (no config.json) in this folder; name a run's folder" in capsys.readouterr().err
 
 
 def test_several_runs_lie_where_the_command_was_typed(
@@ -71,7 +71,7 @@ def test_several_runs_lie_where_the_command_was_typed(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "its config.json, which says what was run, is gone; put it back"),
+        (None, "its config.json, which says what was run, is gone; restore it"),
         ("{", "config.json: it cannot be read"),
     ],
 )

@@ -208,7 +208,7 @@ def test_two_of_four_leaves_the_first_layer_dense_and_says_so(tmp_path: Path, ca
     out = tmp_path / "run"
     assert main(["train", "--no-report", "--epochs", "4", "--set", "method.pattern=2:4", "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "left dense: conv1.weight (1 input channels do not divide by 4)" in said
+    assert "left dense: conv1.weight (1 input channels are not a multiple of 4)" in said
     masks = load_file(out / "masks.safetensors")
     assert "conv1.weight" not in masks
     kept = masks["stages.1.0.conv2.weight"]  # 32 x 32 x 3 x 3
@@ -233,7 +233,7 @@ def test_masks_are_exact_where_weights_they_keep_are_zero_as_well(tmp_path: Path
     assert row["mask_sparsity"] == 1 - sum(int(mask.sum()) for mask in masks.values()) / size
     assert abs(row["mask_sparsity"] - 0.98) < 1 / size
     assert row["sparsity"] > row["mask_sparsity"], "else there is nothing to test here"
-    assert "SET, sparse: its masks prune 98.00%; some of the weights they keep are 0 as well" in capsys.readouterr().out
+    assert "SET, sparse: its masks prune 98.00%; some of the weights they keep are also 0" in capsys.readouterr().out
 
 
 def test_a_method_that_found_no_sparsity_says_what_decides_it(tmp_path: Path, capsys) -> None:
@@ -244,7 +244,7 @@ def test_a_method_that_found_no_sparsity_says_what_decides_it(tmp_path: Path, ca
     )
     (row,) = read(tmp_path / "run", "result.json")["models"]
     assert row["sparsity"] == 0, "else there is nothing to test here"
-    assert "STR, sparse: no weight is 0 yet; STR finds its sparsity by start and decay" in capsys.readouterr().out
+    assert "STR, sparse: no weight is 0 yet; the sparsity of STR depends on start and decay" in capsys.readouterr().out
 
 
 # What it says
@@ -285,7 +285,7 @@ def test_it_ends_with_the_table_and_the_folder(piped: tuple[Path, subprocess.Com
 
 
 def test_it_says_what_was_chosen_and_why(piped: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    assert "device: cpu (as asked), 1 thread" in piped[1].stdout
+    assert "device: cpu (as requested), 1 thread" in piped[1].stdout
     assert "schedule: 4 epochs" in piped[1].stdout
 
 
@@ -315,7 +315,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--lr", "0"], "optimizer.lr = 0.0: expected a number above 0"),
         (["--lr", "fast"], 'optimizer.lr = "fast": expected a number'),
         (["--seed", "-1"], "run.seeds = .*expected whole numbers from 0"),
-        (["--seeds", "a"], "--seeds a: expected whole numbers with commas between; type --seeds 0,1,2"),
+        (["--seeds", "a"], "--seeds a: expected whole numbers separated by commas, such as --seeds 0,1,2"),
         (
             ["--set", "method.name=rigl", "--set", "method.drop=2"],
             "method.drop=2: expected a fraction of the kept weigh",
@@ -328,7 +328,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "sparsity=0.5"], "did you mean method.sparsity[?]"),
         (["--set", "train.precision=fp16"], 'train.precision = "fp16": it needs a GPU'),
         (["--set", "train.cuda_graphs=on"], 'train.cuda_graphs = "on": not here, they need a GPU'),
-        (["--device", "gpu"], "--device gpu: expected one of auto, cpu, cuda; type --device auto"),
+        (["--device", "gpu"], "--device gpu: expected one of auto, cpu, cuda; write --device auto"),
         (["--workers", "many"], "--workers many: expected a whole number"),
         (["--jobs", "0"], "--jobs 0: expected the number of runs"),
         (["digit"], "digit:.*no recipe has this name.*did you mean digits[?]"),
@@ -348,7 +348,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "method.name=lottery", "--epochs", "4"], "train.epochs = 4: a phase of lottery ticket would be"),
         (
             ["--set", 'method.criterion={name="synflow",shape=[1,3,8,8]}'],
-            r"method.criterion: SynFlow's shape is \[1, 3, 8, 8\], and images are 1 x 8 x 8; write shape = \[1, 1, 8",
+            r"method.criterion: SynFlow's shape is \[1, 3, 8, 8\], but images are 1 x 8 x 8; write shape = \[1, 1, 8",
         ),
         (
             ["--set", "method.name=one_shot", "--set", "method.at=0", "--set", "method.criterion=movement"],
@@ -396,7 +396,7 @@ def test_all_that_is_wrong_with_a_recipe_is_said_at_once(tmp_path: Path, monkeyp
 def test_cuda_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["train", "--device", "cuda"]) == 2
-    assert "--device cuda: expected a GPU that torch can use" in capsys.readouterr().err
+    assert "--device cuda: torch sees no GPU that it can use" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("available", "device"), [(False, "cpu"), (True, "cuda")])
@@ -412,7 +412,7 @@ def test_auto_takes_a_gpu_where_there_is_one(available: bool, device: str, monke
 def test_a_folder_that_holds_something_is_refused_and_left_alone(run: Path, capsys) -> None:
     before = contents(run)
     assert main(["train", "--epochs", "4", "--out", str(run)]) == 2
-    assert f"--out {run}: the folder exists and is not empty" in capsys.readouterr().err
+    assert f"--out {run}: the folder is not empty" in capsys.readouterr().err
     assert contents(run) == before
 
 
@@ -420,9 +420,9 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     Path("runs").write_text("a file")
     assert main(["train", "--epochs", "4"]) == 2
-    assert "--out runs: File exists; type another folder" in capsys.readouterr().err
+    assert "--out runs: File exists; choose another folder" in capsys.readouterr().err
     assert main(["train", "--out", "runs/x"]) == 2
-    assert "nothing can be written in" in capsys.readouterr().err
+    assert "is not writable" in capsys.readouterr().err
 
 
 def test_missing_scikit_learn_is_said_and_leaves_no_folder(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -581,7 +581,7 @@ def test_a_worker_that_dies_ends_the_run_in_words_and_it_goes_on(tmp_path: Path,
     typed = [sys.executable, script, "train", "imagenet-mobilenet", *folders, *settings]
     done = processes.run(typed, env=environment(), timeout=HANG)
     assert done.returncode == 1
-    assert re.match("acdc: workers=1: a worker process ended.*set fewer workers", done.stderr), done.stderr
+    assert re.match("acdc: workers=1: a worker process died.*set fewer workers", done.stderr), done.stderr
     assert done.stderr.endswith(f"resume with: acdc train --resume {out}\n")
     assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu", "--workers", "0"]) == 0
     assert (out / "result.json").is_file()
@@ -676,9 +676,11 @@ def test_checkpoints_of_another_version_are_left_alone(stopped: Path, capsys) ->
     capsys.readouterr()
     assert main(["train", "--resume", str(stopped), "--device", "cpu"]) == 1
     said = capsys.readouterr().err
-    assert ".pt: format 1, and this version of acdc reads format 2; resume with the version that wrote it" in said
+    assert (
+        ".pt: it has format 1, but this version of acdc reads format 2; resume with the version that wrote it" in said
+    )
     assert "free disk space" not in said
-    assert said.endswith("To start over, type the command that began the run with another --out.\n")
+    assert said.endswith("To start over, repeat the original command with another --out.\n")
     assert contents(stopped) == before
 
 
@@ -714,8 +716,8 @@ def test_epochs_that_metrics_lack_are_told_as_a_run_goes_on(stopped: Path, capsy
     metrics.write_text("".join(lines[:1] + lines[2:]))
     assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
     said = capsys.readouterr().out
-    assert "warning: metrics.jsonl lacks 1 epoch that the checkpoint has behind it (dense 2)" in said
-    assert "put its own metrics.jsonl back and resume again" in said
+    assert "warning: metrics.jsonl lacks 1 epoch from before the checkpoint (dense 2)" in said
+    assert "restore its own metrics.jsonl and resume again" in said
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(stopped: Path, capsys) -> None:
@@ -860,7 +862,7 @@ def test_no_whole_checkpoint_is_an_error_that_loses_nothing(stopped: Path, capsy
         path.write_bytes(b"")
     before = contents(stopped)
     assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 1
-    assert "holds no whole checkpoint to go on from" in capsys.readouterr().err
+    assert "has no intact checkpoint to resume from" in capsys.readouterr().err
     assert contents(stopped) == before
 
 
@@ -898,7 +900,7 @@ def test_what_cannot_be_resumed_is_refused(run: Path, tmp_path: Path, capsys) ->
     for arguments, message in (
         ([str(tmp_path)], "this folder holds no run (no config.json)"),
         ([str(run)], "this run is complete"),
-        ([str(run), "--epochs", "5"], "leave the other settings out"),
+        ([str(run), "--epochs", "5"], "remove the other settings"),
     ):
         assert main(["train", "--resume", *arguments]) == 2
         assert message in capsys.readouterr().err

@@ -90,7 +90,7 @@ def test_momentum_of_a_dense_phase_is_noticed_after_the_step_that_it_moved(optim
     dense = copy.deepcopy(run.optimizer.state_dict())
     train(run, FIRST, FIRST + 2)
     run.optimizer.load_state_dict(dense)
-    with pytest.raises(RuntimeError, match=rf"^step {FIRST + 2}: .* moved\. The optimizer's state of them is not 0"):
+    with pytest.raises(RuntimeError, match=rf"^step {FIRST + 2}: .* moved\. Their optimizer state is not 0"):
         run.train_step(FIRST + 2)
 
 
@@ -113,8 +113,8 @@ def test_all_of_a_dense_checkpoint_with_the_sparsifier_of_a_compressed_phase() -
 @pytest.mark.parametrize(
     ("optimizer", "cause"),
     [
-        ("SGD", r"100% of all pruned weights are not 0\. Most likely the model holds a checkpoint of a dense phase"),
-        ("SGD foreach", r"The optimizer's state .* or the model's weights were"),  # weight decay goes into momentum
+        ("SGD", r"100% of all pruned weights are not 0\. Most likely the model holds a checkpoint from a dense phase"),
+        ("SGD foreach", r"Their optimizer state .* or the model's weights were"),  # weight decay goes into momentum
     ],
 )
 def test_a_dense_model_loaded_in_a_compressed_phase_is_noticed(optimizer: str, cause: str) -> None:
@@ -136,7 +136,7 @@ def test_finish_recognises_a_dense_checkpoint(epoch: int, sparsity: float, optim
     best = copy.deepcopy(run.model.state_dict())
     train(run, (epoch + 1) * STEPS_PER_EPOCH, TOTAL)
     run.model.load_state_dict(best)
-    with pytest.raises(RuntimeError, match="the model holds a checkpoint of a dense phase") as error:
+    with pytest.raises(RuntimeError, match="the model holds a checkpoint from a dense phase") as error:
         run.sparsifier.finish()
     assert "load_best_model_at_end=False" in str(error.value)
     assert "Only if it is an average, call sparsifier.apply_masks(model)" in str(error.value)

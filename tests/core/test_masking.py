@@ -83,7 +83,7 @@ def test_masked_weights_stay_zero_until_masks_are_lifted(optimizer):
     mask = run.masking.masks["weight"]
     run.masking.lift()
     run.step()
-    assert (run.model.weight != 0).all(), "they go on from 0"
+    assert (run.model.weight != 0).all(), "they continue from 0"
     run.prune()
     assert run.masking.masks["weight"] is mask, "what a CUDA graph reads stays where it is"
 

@@ -97,5 +97,5 @@ def test_a_file_that_changed_or_is_missing_is_refused(result: acdc.Result, tmp_p
 
 def test_a_file_that_another_command_wrote_is_refused(tmp_path: Path) -> None:
     write_safetensors({tmp_path / "sparse.safetensors": {"weight": torch.zeros(2)}})
-    with pytest.raises(ValueError, match=r"sparse\.safetensors: Result\.save did not write it"):
+    with pytest.raises(ValueError, match=r"sparse\.safetensors: not written by Result\.save"):
         acdc.Result.load(tmp_path)

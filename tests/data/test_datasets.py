@@ -76,9 +76,9 @@ GOOD = (PIXELS[0], 1)
 @pytest.mark.parametrize(
     ("result", "why"),
     [
-        (3, "expected two Datasets, and it returns a value of type int"),
-        ((1, 2, 3), "expected two Datasets, and it returns 3 values"),
-        ((iter([]), Items(GOOD)), "train is a value of type list_iterator: it needs a length and items by number"),
+        (3, "expected two Datasets, but it returns a value of type int"),
+        ((1, 2, 3), "expected two Datasets, but it returns 3 values"),
+        ((iter([]), Items(GOOD)), "train is a value of type list_iterator: it needs a length and items by index"),
         ((Items(GOOD), Items()), "test is empty"),
         ((Items(PIXELS[0]), Items(GOOD)), "item 0 of train is a uint8 tensor of 2 x 4 x 6; expected (image, label)"),
         ((Items(("a", 1)), Items(GOOD)), "image 0 of train is a value of type str; expected a tensor of channels x"),
@@ -86,8 +86,8 @@ GOOD = (PIXELS[0], 1)
         ((Items((PIXELS[0].long(), 1)), Items(GOOD)), "image 0 of train is a int64 tensor of 2 x 4 x 6; expected"),
         ((Items(GOOD, (PIXELS[0], -1)), Items(GOOD)), "label 1 of train is -1; expected a whole number from 0"),
         ((Items(GOOD, (PIXELS[0], 1.5)), Items(GOOD)), "label 1 of train is 1.5; expected a whole number from 0"),
-        ((Items(GOOD), Items(GOOD, (PIXELS[0][:, :2], 1))), "image 1 of test is a uint8 tensor of 2 x 2 x 6, and the"),
-        ((Items(GOOD), Items((PIXELS[0].float(), 1))), "image 0 of test is a float32 tensor of 2 x 4 x 6, and the"),
+        ((Items(GOOD), Items(GOOD, (PIXELS[0][:, :2], 1))), "image 1 of test is a uint8 tensor of 2 x 2 x 6, but the"),
+        ((Items(GOOD), Items((PIXELS[0].float(), 1))), "image 0 of test is a float32 tensor of 2 x 4 x 6, but the"),
     ],
 )
 def test_what_is_not_two_datasets_is_refused(load, result: Any, why: str) -> None:
@@ -100,7 +100,7 @@ def test_what_is_not_two_datasets_is_refused(load, result: Any, why: str) -> Non
 
 def test_more_than_fits_into_memory_is_refused(load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "free_memory", lambda: 2 * 2 * 48 - 1)
-    with pytest.raises(ArgumentError, match=r"its 2 images of 2 x 4 x 6 need .* GiB.*use data\.name = \"folder\""):
+    with pytest.raises(ArgumentError, match=r"its 2 images of 2 x 4 x 6 need .* GiB.*set data\.name = \"folder\""):
         load((Items(GOOD), Items(GOOD)))
     monkeypatch.setattr(datasets, "free_memory", lambda: 2 * 2 * 48)
     assert len(load((Items(GOOD), Items(GOOD))).train) == 1

@@ -198,7 +198,7 @@ def test_the_split_is_a_function_of_its_seed() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, SAMPLES])
 def test_a_count_out_of_range_is_refused(count: int) -> None:
-    with pytest.raises(ValueError, match=f"count={count}: made has 50 training images; set aside from 1 to 49"):
+    with pytest.raises(ValueError, match=f"count={count}: made has 50 training images; set aside 1 to 49"):
         hold_out(make(), count)
 
 

@@ -92,7 +92,7 @@ def test_set_aside_first_the_validation_labels_stay_true(clean: ImageData) -> No
 
 @pytest.mark.parametrize("count", [0, -1, 4001])
 def test_a_count_out_of_range_is_refused(clean: ImageData, count: int) -> None:
-    with pytest.raises(ValueError, match=f"count={count}: synthetic has 4,000 training images; corrupt from 1 to 4000"):
+    with pytest.raises(ValueError, match=f"count={count}: synthetic has 4,000 training images; corrupt 1 to 4000"):
         corrupt(clean, count, seed=0)
 
 
@@ -101,7 +101,7 @@ def test_what_makes_no_sense_is_refused(clean: ImageData) -> None:
         corrupt(clean, 1, seed=0, kind="wrong")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="no other label to give"):
         corrupt(load_synthetic(classes=1, shape=(1, 2, 2), train=4, test=1), 1, seed=0)
-    with pytest.raises(ValueError, match="has 10 random labels already"):
+    with pytest.raises(ValueError, match="already has 10 random labels"):
         corrupt(corrupt(clean, 10, seed=0), 10, seed=1)
     with pytest.raises(ValueError, match="no random labels to save"):
         save_indices(clean, "unused.json")

@@ -88,9 +88,9 @@ def test_a_name_unlike_all_gets_the_list_alone() -> None:
 
 
 def test_an_unknown_option_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="size=3: synthetic takes classes, shape, train, test, seed; leave"):
+    with pytest.raises(ValueError, match="size=3: synthetic takes classes, shape, train, test, seed; remove"):
         load("synthetic", size=3)
-    with pytest.raises(ValueError, match="split=3: cifar10 takes no options; leave split out"):
+    with pytest.raises(ValueError, match="split=3: cifar10 takes no options; remove split"):
         load("cifar10", split=3)
 
 

@@ -31,7 +31,7 @@ def weights(run: Stage, rank: int) -> None:
 
 
 STOPS = {loss: 7, weights: 9}  # where ranks tell each other: after batches 2 and 4 of the epoch
-SAID = f"acdc: the loss of step {BAD + 1} (epoch 2) is not finite, with learning rate 0.05"
+SAID = f"acdc: the loss of step {BAD + 1} (epoch 2) is not finite, at learning rate 0.05"
 
 
 def worker(rank: int, folder: Path) -> None:

@@ -113,7 +113,7 @@ def test_what_rank_0_cannot_do_is_known_to_all_and_said_once(tmp_path: Path) -> 
     without = [part for part in arguments(tmp_path / "out") if part not in ("--out", str(tmp_path / "out"))]
     done = two_ranks([*ACDC, *without], cwd=tmp_path)
     assert done.returncode != 0
-    assert done.stderr.count("acdc: --out runs: File exists; type another folder") == 1
+    assert done.stderr.count("acdc: --out runs: File exists; choose another folder") == 1
     assert "Traceback" not in done.stderr
 
 
@@ -147,7 +147,7 @@ def test_unreadable_files_are_counted_over_all_ranks(tmp_path: Path) -> None:
     assert [row["skipped_images"] for row in rows(tmp_path / "enough")] == [3] * 4
     done = on_jpegs(images, tmp_path / "few", 2)
     assert done.returncode != 0
-    said = "acdc: data.bad_limit=2: 3 of the 12 images of"
+    said = "acdc: data.bad_limit=2: 3 of the 12 images in"
     assert done.stderr.count(said) == 1, done.stderr
     assert not (tmp_path / "few" / "metrics.jsonl").exists(), "in the first epoch, where no rank met more than two"
     assert not list((tmp_path / "few").glob("checkpoints/*"))
@@ -168,4 +168,4 @@ def test_test_images_that_cannot_be_read_count_over_all_ranks(tmp_path: Path) ->
     for name in ("cat/0.jpg", "dog/2.jpg"):  # the first rank's and the last one's
         (images / "val" / name).write_bytes(b"")
     done = on_jpegs(images, tmp_path / "few", 1)
-    assert done.stderr.count("acdc: data.bad_limit=1: 2 of the 6 images of") == 1, done.stderr
+    assert done.stderr.count("acdc: data.bad_limit=1: 2 of the 6 images in") == 1, done.stderr

@@ -222,7 +222,7 @@ def test_attention_counts_its_four_projections_and_embeddings_count_nothing() ->
     assert flops.dense == 2 * (3 * 64 + 64) * 5
     assert flops.actual == flops.dense // 2
     assert flops.attention == 2 * (2 * 5 * 5 * 8)  # QKᵀ and AV, beside
-    assert f"and {flops.attention:,} of products between activations" in str(flops)
+    assert f"and {flops.attention:,} in products between activations" in str(flops)
 
 
 class Attention(nn.Module):
@@ -412,7 +412,7 @@ def test_norms_of_several_axes_are_known() -> None:
 def test_a_model_of_unknown_layers_only_is_refused_with_their_names() -> None:
     with pytest.raises(
         ValueError,
-        match=r"model=Bilinear: its forward pass used no .*\(of no known layer: weight \(Bilinear\)\): there are no",
+        match=r"model=Bilinear: its forward pass used no .*\(of unknown layer type: weight \(Bilinear\)\): there are",
     ):
         inference_flops(nn.Bilinear(2, 3, 4), (torch.zeros(5, 2), torch.zeros(5, 3)))
 

@@ -79,7 +79,7 @@ def test_samples_without_a_label_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((A, B[:3]), r"shapes \(4, 3\) and \(3, 3\): expected the same"),
+        ((A, B[:3]), r"shapes \(4, 3\) and \(3, 3\): expected two tensors"),
         ((A, B[:, :2]), r"shapes \(4, 3\) and \(4, 2\)"),
         ((A[0], B[0]), r"shapes \(3,\) and \(3,\)"),
         ((A[:0], B[:0]), r"shapes \(0, 3\)"),
@@ -97,7 +97,7 @@ def test_refused(arguments: tuple[Tensor, ...], message: str) -> None:
 
 def test_nothing_and_unlike_batches_are_refused() -> None:
     counter = AgreementCounter()
-    with pytest.raises(ValueError, match="logits: there are none; add"):
+    with pytest.raises(ValueError, match="logits: there are none yet; add"):
         counter.result()
     counter.add(A, B)
     with pytest.raises(ValueError, match="batches differ"):

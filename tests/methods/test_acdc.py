@@ -41,7 +41,7 @@ def test_sparsity_rises_from_compression_to_compression() -> None:
 
 
 def test_a_pattern_with_one_sparsity_cannot_rise() -> None:
-    with pytest.raises(ValueError, match="has one sparsity only; leave gradual out"):
+    with pytest.raises(ValueError, match="has one sparsity only; omit gradual"):
         acdc.ACDC(pattern=acdc.NM(2, 4), epochs=10, gradual=True)
 
 

@@ -181,8 +181,8 @@ def test_woodfisher_foresees_that_gradients_will_be_too_few():
         method = acdc.ACDC(sparsity=0.5, schedule=acdc.Schedule.from_phases(pairs), criterion=WoodFisher(steps=4))
         t = Tiny(method, [1, 3], lr=0.0)
     assert messages == [
-        f"{said} at step 5, where the damping of 1e-05 counts 2 times as much; set steps to 2, or let more steps "
-        "lie between compressions"
+        f"{said} at step 5, where the damping of 1e-05 counts 2 times as much; set steps to 2, or leave more steps "
+        "between compressions"
     ]
     with warned() as messages:
         for _ in range(6):
@@ -199,7 +199,7 @@ def test_woodfisher_foresees_that_gradients_will_be_too_few():
 def test_woodfisher_says_that_a_block_is_singular():
     with warned() as messages:
         t = pruned_by(WoodFisher(steps=1, block=1), [1, 3, 9, 8], [[1, 1, 0, 0]])
-    assert messages == ["WoodFisher: in 2 blocks no gradient was seen, and the damping alone scores them"]
+    assert messages == ["WoodFisher saw no gradient in 2 blocks, so the damping alone scores them"]
     assert t.masks == "1100"  # a weight that no loss depends on goes first
 
 
@@ -327,7 +327,7 @@ def test_bad_criteria(criterion, message):
 def test_no_gradient_seen(criterion):
     t = Tiny(OneShot(sparsity=0.5, schedule=sparse_for(2), criterion=criterion), [1, 2])
     with pytest.raises(
-        RuntimeError, match=rf"criterion='{criterion}': no gradient was seen before .* at step 0; let a"
+        RuntimeError, match=rf"criterion='{criterion}': no gradient was seen before .* at step 0; start with a"
     ):
         t.begin()
 

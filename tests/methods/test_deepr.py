@@ -126,7 +126,9 @@ def test_choose_is_uniform():
 def test_a_loop_that_calls_no_module_is_told():
     t = Tiny(method(), [1.0, 2.0, 3.0, 4.0])
     t.step()
-    with pytest.raises(RuntimeError, match=r"step 1: DeepR writes weights as a step begins.*begin_step\(\) at the top"):
+    with pytest.raises(
+        RuntimeError, match=r"step 1: DeepR writes weights when a step begins.*begin_step\(\) at the top"
+    ):
         (t.params[0] ** 2).sum().backward()
 
 
@@ -135,7 +137,7 @@ def test_a_loop_that_calls_no_module_is_told():
     [
         ({"l1": -1}, r"l1=-1: expected a number, 0 or more; write l1=1e-5"),
         ({"temperature": float("inf")}, r"temperature=inf: expected a number, 0 or more"),
-        ({"every": "0st"}, "every='0st': updates lie"),
+        ({"every": "0st"}, "every='0st': updates must be"),
         ({"distribution": "global"}, "DeepR starts from random masks"),
     ],
 )

@@ -16,7 +16,7 @@ def test_by_hand():
     t.step([-1, -1, -1, -1])
     assert t.weights == [5, -2, 0, 0]
     t.step([-1, -1, -1, -1])
-    assert t.weights == [6, -1, 1, 1], "the pruned ones go on from 0"
+    assert t.weights == [6, -1, 1, 1], "the pruned ones continue from 0"
     result = t.sparsifier.finish()
     assert result.sparse["0.weight"].tolist() == [[5, -2, 0, 0]]
     assert result.dense is not None
@@ -70,7 +70,7 @@ def test_through_an_unchanged_loop():
 def test_refusals():
     with pytest.raises(ValueError, match=r"epochs=2: .* there are 3 phases, so write epochs=3 or more"):
         DSD(epochs=2)
-    with pytest.raises(ValueError, match="kinds alternate"):
+    with pytest.raises(ValueError, match="kinds must alternate"):
         EndsDense.from_phases([("sparse", "1ep"), ("dense", "1ep"), ("dense", "1ep")])
     with pytest.raises(RuntimeError, match=r"finish\(\) at step 0 of 3"):
         Tiny(DSD(schedule=EndsDense.from_phases([("dense", "1st"), ("sparse", "1st"), ("dense", "1st")])), [1, 2, 3])\

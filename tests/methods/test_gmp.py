@@ -67,12 +67,12 @@ def test_each_layer_rises_to_its_own():
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"begin": 0.8}, r"end=0\.75: the rise ends after it begins, at begin=0\.8; write end="),
+        ({"begin": 0.8}, r"end=0\.75: the rise must end after it begins, at begin=0\.8; write end="),
         ({"end": 1.5}, r"end=1\.5: expected a fraction .* write end=0\.75"),
         ({"initial": 0.95}, r"initial=0\.95: the sparsity rises to 0\.9; start lower"),
-        ({"every": "0st"}, r"every='0st': updates lie some steps or epochs apart; write every=\"1st\""),
+        ({"every": "0st"}, r"every='0st': updates must be some steps or epochs apart; write every=\"1st\""),
         ({"every": "10%"}, r"every='10%': it cannot be a percentage; write"),
-        ({"every": "often"}, r"every='often': durations carry a unit; write"),
+        ({"every": "often"}, r"every='often': a duration needs a unit; write"),
         ({"pattern": acdc.NM(2, 4), "sparsity": None}, r"pattern=NM.*fixes the sparsity.*or use OneShot"),
     ],
 )

@@ -119,8 +119,8 @@ def test_batch_norm_goes_back_too():
         ({"rounds": 0}, r"rounds=0: expected a whole number, 2 or more; .* write rounds=12"),
         ({"rounds": 1}, r"rounds=1: expected a whole number, 2 or more"),
         ({"rewind": "5%"}, r"rewind='5%': it cannot be a percentage"),
-        ({"rewind": "soon"}, r"rewind='soon': durations carry a unit"),
-        ({"schedule": acdc.Schedule.for_epochs(10)}, r"schedule=.*a dense phase and a sparse one; leave it out"),
+        ({"rewind": "soon"}, r"rewind='soon': a duration needs a unit"),
+        ({"schedule": acdc.Schedule.for_epochs(10)}, r"schedule=.*a dense phase and a sparse one; omit it"),
         ({"pattern": acdc.NM(2, 4), "sparsity": None}, r"fixes the sparsity, which LotteryTicket raises"),
     ],
 )

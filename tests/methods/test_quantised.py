@@ -76,7 +76,7 @@ def test_a_dense_phase_goes_on_from_the_grid():
     [
         ({"bits": 1}, r"bits=1: expected a whole number from 2 to 16; write bits=4"),
         ({"per": "weight"}, "per='weight': expected one of 'channel', 'layer'"),
-        ({"sparsity": 0.9}, "leave sparsity out, and set bits"),
+        ({"sparsity": 0.9}, "omit sparsity, and set bits"),
     ],
 )
 def test_bad_knobs(knobs, message):

@@ -95,8 +95,8 @@ def test_a_run_too_short_to_update_says_so():
     with warned() as messages:
         Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(80)), [1, 2])
     assert messages == [
-        'every="100st": the first update of RigL is due at step 100, and its last may be at step 60 of 80, so that '
-        'masks would stay as they begin; for about ten updates write every="6st", or train longer'
+        'every="100st": the first update of RigL is due at step 100, but its last may be at step 60 of 80, so the '
+        'masks would never change; for about ten updates write every="6st", or train longer'
     ]
     with warned() as messages:
         Tiny(RigL(sparsity=0.5, distribution="uniform", schedule=sparse_for(134)), [1, 2])
@@ -171,14 +171,14 @@ def test_equal_weights_and_gradients_keep_the_count():
         ({"distribution": "global"}, r"distribution='global': RigL starts from random masks.*write distribution='erk'"),
         ({"drop": -0.1}, r"drop=-0\.1: expected a fraction"),
         ({"drop": 1.1}, r"drop=1\.1: expected a fraction .* write drop=0\.3"),
-        ({"end": 0}, r"end=0: updates end after they begin; write end=0\.75, or use Static"),
+        ({"end": 0}, r"end=0: updates must end after they begin; write end=0\.75, or use Static"),
         ({"end": -1}, r"end=-1: expected a fraction"),
         ({"every": "0st"}, r"every='0st': .* write every=\"1st\""),
         ({"every": "1%"}, r"every='1%': it cannot be a percentage"),
         ({"seed": -1}, r"seed=-1: expected a whole number, 0 or more; write seed=0"),
         (
             {"pattern": acdc.Channel()},
-            r"pattern=Channel\(\): RigL places single weights; leave pattern out, or use ACDC",
+            r"pattern=Channel\(\): RigL prunes single weights; omit pattern, or use ACDC",
         ),
         ({"sparsity": 80}, r"for 80 % write sparsity=0\.8"),
     ],
@@ -201,5 +201,5 @@ def test_a_closure_is_refused_in_steps_whose_gradients_it_looks_at():
 @pytest.mark.parametrize("name", [name for name in acdc.methods.names() if name not in ("acdc", "quantised")])
 def test_methods_that_do_not_alternate_refuse_phases_that_do(name):
     knobs = {} if name in ("str", "sparse_vd", "sr_ste") else {"sparsity": 0.5}
-    with pytest.raises(ValueError, match=r"schedule=.*leave it out and write epochs=100"):
+    with pytest.raises(ValueError, match=r"schedule=.*omit it and write epochs=100"):
         acdc.methods.build(name, schedule=acdc.Schedule.imagenet(), **knobs)

@@ -54,8 +54,8 @@ def test_until_the_last_epoch():
     [
         ({"distribution": "global"}, r"distribution='global': SET starts from random masks"),
         ({"drop": 2}, r"drop=2: expected a fraction"),
-        ({"end": 0.0}, r"end=0\.0: updates end after they begin"),
-        ({"every": "0ep"}, r"every='0ep': updates lie some steps or epochs apart"),
+        ({"end": 0.0}, r"end=0\.0: updates must end after they begin"),
+        ({"every": "0ep"}, r"every='0ep': updates must be some steps or epochs apart"),
     ],
 )
 def test_refusals(knobs, message):

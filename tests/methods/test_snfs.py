@@ -120,7 +120,7 @@ def test_the_share_falls_to_nothing():
         ({"beta": 1.5}, r"beta=1\.5: expected a fraction"),
         ({"drop": -1}, "drop=-1: expected a fraction"),
         ({"distribution": "global"}, "SNFS starts from random masks"),
-        ({"end": 0}, "end=0: updates end after they begin"),
+        ({"end": 0}, "end=0: updates must end after they begin"),
     ],
 )
 def test_refusals(knobs, message):

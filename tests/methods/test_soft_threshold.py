@@ -75,9 +75,9 @@ def test_sparsity_is_reported_as_reached():
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"sparsity": 0.9}, r"sparsity=0\.9: STR finds its sparsity in training; leave sparsity out, and set start"),
-        ({"distribution": "erk"}, "leave distribution out"),
-        ({"pattern": acdc.NM(2, 4)}, "leave pattern out"),
+        ({"sparsity": 0.9}, r"sparsity=0\.9: STR finds its sparsity in training; omit sparsity, and set start"),
+        ({"distribution": "erk"}, "omit distribution"),
+        ({"pattern": acdc.NM(2, 4)}, "omit pattern"),
         ({"start": 3}, "write start=-3200"),
         ({"decay": -1}, "write decay=5e-4"),
     ],

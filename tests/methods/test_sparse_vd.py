@@ -107,7 +107,7 @@ def test_it_learns_which_inputs_are_noise():
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"sparsity": 0.9}, "SparseVD finds its sparsity in training; leave sparsity out, and set samples"),
+        ({"sparsity": 0.9}, "SparseVD finds its sparsity in training; omit sparsity, and set samples"),
         ({"samples": 0}, "samples=0: expected a number above 0"),
         ({"rate": -1}, "rate=-1"),
         ({"rise": 2}, "rise=2"),

@@ -46,7 +46,7 @@ def test_every_group_keeps_n_of_m():
     ("knobs", "message"),
     [
         ({"pattern": acdc.Unstructured()}, r"SR-STE keeps N of every M weights; write pattern=NM\(2, 4\)"),
-        ({"sparsity": 0.9}, "leave sparsity out"),
+        ({"sparsity": 0.9}, "omit sparsity"),
         ({"decay": -1}, "write decay=2e-4"),
     ],
 )

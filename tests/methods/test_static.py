@@ -47,7 +47,7 @@ def test_layers_by_their_shape_or_alike():
 def test_refusals():
     with pytest.raises(ValueError, match=r"distribution='global': Static starts from random masks"):
         Static(sparsity=0.5, epochs=2, distribution="global")
-    with pytest.raises(ValueError, match=r"pattern=NM.*Static places single weights"):
+    with pytest.raises(ValueError, match=r"pattern=NM.*Static prunes single weights"):
         Static(pattern=acdc.NM(2, 4), epochs=2)
     with pytest.raises(TypeError, match=r"seed=0\.5: expected a whole number"):
         Static(sparsity=0.5, epochs=2, seed=0.5)  # pyright: ignore[reportArgumentType]

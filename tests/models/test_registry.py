@@ -65,12 +65,12 @@ def test_an_unknown_name_like_no_other() -> None:
     ("name", "options", "message"),
     [
         ("wrn28_10", {"drop_out": 0.1}, r"drop_out=0.1: wrn28_10 has the options dropout, .*mean dropout\?"),
-        ("wrn28_10", {"activation": "gelu"}, r"activation='gelu': wrn28_10 has the options .*leave activation out"),
-        ("resnet50", {"dropout": 0.1}, r"dropout=0.1: resnet50 has no options besides classes.*leave dropout out"),
-        ("wrn28_10", {"dropout": "0.1"}, r"dropout='0.1': expected a number; write for example dropout=0.3"),
+        ("wrn28_10", {"activation": "gelu"}, r"activation='gelu': wrn28_10 has the options .*remove activation"),
+        ("resnet50", {"dropout": 0.1}, r"dropout=0.1: resnet50 has no options besides classes.*remove dropout"),
+        ("wrn28_10", {"dropout": "0.1"}, r"dropout='0.1': expected a number; write, for example, dropout=0.3"),
         ("wrn28_10", {"dropout": True}, r"dropout=True: expected a number"),
-        ("wide_resnet", {"depth": 28.5}, r"depth=28.5: expected a whole number; write for example depth=28"),
-        ("wrn28_10", {"variant": 1}, r"variant=1: expected text; write for example variant='published'"),
+        ("wide_resnet", {"depth": 28.5}, r"depth=28.5: expected a whole number; write, for example, depth=28"),
+        ("wrn28_10", {"variant": 1}, r"variant=1: expected text; write, for example, variant='published'"),
         ("resnet50", {"in_channels": None}, r"in_channels=None: expected a whole number"),
     ],
 )

@@ -76,8 +76,8 @@ def days(*settings: str, cores: int | None = 16, **facts: object) -> list[str]:
 def test_a_run_that_takes_days_on_a_cpu_says_how_many() -> None:
     (warning,) = days()
     # 3 · 8.17 GFLOPs · 1,281,167 images · 100 epochs at 20 GFLOPs a second and core
-    assert warning.startswith('model.name = "resnet50": about 114 days on this CPU: 8.2 GFLOPs for an image of 3 x 224')
-    assert "at an assumed 320 GFLOPs a second on 16 cores; train on a GPU, or take smaller images" in warning
+    assert warning.startswith('model.name = "resnet50": about 114 days on this CPU: 8.2 GFLOPs per image of 3 x 224')
+    assert "at an assumed 320 GFLOPs per second on 16 cores; train on a GPU, or use smaller images" in warning
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_a_run_that_failed_is_named_and_the_rest_is_shown(tmp_path: Path) -> Non
     (out / "gmp-90-seed2.log").write_text("acdc: the loss is not finite\n")
     path, notes = make([out])
     assert "gmp-90-seed1 is left out: it has finished epoch 12 of 12" in notes
-    assert "gmp-90-seed2 is left out: no epoch of it has ended; its log ends: acdc: the loss is not finite" in notes
+    assert "gmp-90-seed2 is left out: none of its epochs has ended; its log ends: acdc: the loss is not finite" in notes
     text = path.read_text()
     assert "gmp-90-seed2 is left out" in text
     assert '<figure id="frontier"' in text
@@ -112,7 +112,7 @@ def test_runs_that_have_not_begun_are_named_in_one_line(tmp_path: Path) -> None:
     (out / "acdc-90-seed1" / "result.json").unlink()
     path, notes = make([out])
     assert (
-        "Left out, as they have not begun: gmp-90-seed1, gmp-90-seed2, set-90-seed1, set-90-seed2, static-90-seed1"
+        "Left out because they have not begun: gmp-90-seed1, gmp-90-seed2, set-90-seed1, set-90-seed2, static-90-seed1"
         in notes
     )
     assert sum("not begun" in note for note in notes) == 1

@@ -27,7 +27,9 @@ def test_titles_state_the_finding(run: Path) -> None:
     assert said["mask-change"] == (
         "The support settles: 25 % of the kept weights are new at compression 2, 10 % at the last"
     )
-    assert re.fullmatch(r"The sparse model runs on 0\.10x of the dense FLOPs and is trained on 0\.\d\dx", said["flops"])
+    assert re.fullmatch(
+        r"The sparse model runs with 0\.10x of the dense FLOPs and was trained with 0\.\d\dx", said["flops"]
+    )
     assert said["inactive"] == "10 % of the weights stay zero through the last dense phase; 5 % of the filters are dead"
     assert said["layers"] == "All layers end with 90 % zeros"
     assert said["magnitudes"].startswith("The last compression cuts at |w| = ")

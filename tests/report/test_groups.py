@@ -104,7 +104,7 @@ def test_several_runs_in_other_forms(runs: list[Path], tmp_path: Path, kind: str
 def test_runs_of_other_data_are_refused_by_naming_the_difference(tmp_path: Path) -> None:
     one, other = make_run(tmp_path / "one"), make_run(tmp_path / "other", data="cifar10")
     with pytest.raises(
-        ReportError, match=r'data\.name is "digits" in the one and "cifar10" in the other; report them separately'
+        ReportError, match=r'data\.name is "digits" in one and "cifar10" in the other; report them separately'
     ):
         make([one, other], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
@@ -112,13 +112,13 @@ def test_runs_of_other_data_are_refused_by_naming_the_difference(tmp_path: Path)
 
 def test_runs_of_other_classes_are_refused(tmp_path: Path) -> None:
     one, other = make_run(tmp_path / "one"), make_run(tmp_path / "other", classes=20)
-    with pytest.raises(ReportError, match="the number of classes is 10 in the one and 20 in the other"):
+    with pytest.raises(ReportError, match="the number of classes is 10 in one and 20 in the other"):
         check_same_data([read(one), read(other)])
 
 
 def test_runs_with_other_test_images_are_refused(tmp_path: Path) -> None:
     one, other = make_run(tmp_path / "one"), make_run(tmp_path / "other", test=500)
-    with pytest.raises(ReportError, match="the number of test images is 400 in the one and 500 in the other"):
+    with pytest.raises(ReportError, match="the number of test images is 400 in one and 500 in the other"):
         check_same_data([read(one), read(other)])
 
 
@@ -152,5 +152,5 @@ def test_a_remark_is_made_once_with_the_runs_it_is_of(tmp_path: Path) -> None:
         add_remarks(folder, "it may surprise", unread=unread)
     assert say_once(read_runs(folders), facts.remarks) == [
         "Warning at start: it may surprise.",
-        "other: Accuracies are of 397 of 400 test images: 3 cannot be read.",
+        "other: Accuracies cover 397 of 400 test images: 3 cannot be read.",
     ]

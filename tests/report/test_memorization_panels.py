@@ -61,7 +61,7 @@ def test_a_line_cut_short_ends_the_curve(tmp_path: Path) -> None:
 def test_runs_without_memorization_are_refused(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "a", 0.9)
     write_lines(run / "metrics.jsonl", [row("acdc", 0, "dense", "dense", 0.0, 0.9, 4)])
-    with pytest.raises(ValueError, match="holds no memorization"):
+    with pytest.raises(ValueError, match="has no memorization"):
         read_curves([run])
 
 
@@ -97,7 +97,7 @@ def figure(tmp_path: Path, drawn: list[Figure]) -> Figure:
 
 def test_four_panels_with_units_phases_and_names_at_the_lines(figure: Figure) -> None:
     labels = [panel.get_title(loc="left") for panel in figure.axes]
-    assert labels == ["put in their true class (%)", "memorised: given their random label (%)"] * 2
+    assert labels == ["assigned to their true class (%)", "memorised: given their random label (%)"] * 2
     assert [panel.get_xlabel() for panel in figure.axes] == ["", "epochs trained"] * 2
     for panel in figure.axes:
         assert len(panel.lines) == 2

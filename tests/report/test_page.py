@@ -121,7 +121,7 @@ def test_cut_metrics_are_said_on_the_page(run: Path) -> None:
     path.write_text(path.read_text()[:-30])
     text = page_of(run)
     assert '<aside class="notes"' in text
-    assert "metrics.jsonl is cut short in its last line" in text
+    assert "metrics.jsonl has a truncated last line" in text
 
 
 def test_what_was_said_as_a_run_began_and_what_was_judged_are_on_the_page(run: Path) -> None:
@@ -131,7 +131,7 @@ def test_what_was_said_as_a_run_began_and_what_was_judged_are_on_the_page(run: P
     Page(text)
     assert text.count('class="remarks"') == 1
     assert '<p class="note">Warning at start: rate.warmup = 5: the run of &lt;4&gt; epochs is all warm-up.</p>' in text
-    assert '<p class="note">Accuracies are of 387 of 400 test images: 13 cannot be read.</p>' in text
+    assert '<p class="note">Accuracies cover 387 of 400 test images: 13 cannot be read.</p>' in text
     assert '<aside class="notes"' not in text, "nothing is missing"
 
 

@@ -37,13 +37,13 @@ def test_metrics_cut_in_the_last_line_count_up_to_it(run: Path, left: int) -> No
     path.write_text("".join(lines[:20]) + lines[20][:left])
     found = read(run)
     assert len(found.rows) == 20
-    assert "metrics.jsonl is cut short in its last line (line 21): the 20 intact lines are shown." in found.notes
+    assert "metrics.jsonl has a truncated last line (line 21): the 20 intact lines are shown." in found.notes
 
 
 def test_bytes_that_are_no_text_are_a_line_that_is_not_whole(run: Path) -> None:
     with (run / "metrics.jsonl").open("ab") as file:
         file.write(b'{"run": "acdc", "phase": "\xff\xfe')
-    assert any("cut short" in note for note in read(run).notes)
+    assert any("truncated" in note for note in read(run).notes)
 
 
 def test_a_broken_line_in_the_middle_is_named(run: Path) -> None:
@@ -103,7 +103,7 @@ def test_predictions_cut_short_are_said(run: Path) -> None:
     path.write_bytes(path.read_bytes()[:50])
     found = read(run)
     assert found.pairs == []
-    assert any("predictions.safetensors: cut short" in note for note in found.notes)
+    assert any("predictions.safetensors: it is truncated" in note for note in found.notes)
 
 
 def test_predictions_of_a_model_that_is_another_by_now_are_not_shown(run: Path) -> None:
@@ -115,7 +115,7 @@ def test_predictions_of_a_model_that_is_another_by_now_are_not_shown(run: Path) 
     found = read(run)
     assert found.pairs == []
     (note,) = found.notes
-    assert "dense.safetensors is not the file its kept predictions were made from: agreement with it is not" in note
+    assert "dense.safetensors is not the file that its stored predictions were made from: agreement with it is" in note
     assert f"acdc compare {run}" in note
 
 
@@ -160,7 +160,7 @@ def test_predictions_that_could_not_be_checked_are_shown_and_it_is_said(run: Pat
         assert table is not None
         return table.note
 
-    assert note().endswith("the models that made them are not here to be checked.")
+    assert note().endswith("the models that made them are not here to check.")
     for name in ("sparse", "dense"):
         save_file({"weight": torch.ones(2)}, run / f"{name}.safetensors")
     for name, kept in predictions.kept(run).items():
@@ -174,11 +174,11 @@ def test_predictions_of_other_images_are_not_shown(run: Path) -> None:
     write_safetensors({run / "predictions.safetensors": {"sparse": sparse[1:], "dense": dense[1:]}})
     found = read(run)
     assert found.pairs == []
-    assert any("399 predictions of 400 test images, and nothing says of which" in note for note in found.notes)
+    assert any("399 predictions for 400 test images, and nothing says for which" in note for note in found.notes)
     for name, logits, unread in (("sparse", sparse[1:], [0]), ("dense", dense[:-1], [399])):
         save_file({"weight": torch.ones(2)}, run / f"{name}.safetensors")
         predictions.add(run, {name: Made(logits.clone(), unread)})
-    assert any("one is without number 1, the other without number 400" in note for note in read(run).notes)
+    assert any("one lacks number 1, the other lacks number 400" in note for note in read(run).notes)
     predictions.add(run, {"dense": Made(dense[1:].clone(), [0])})
     assert [pair.samples for pair in read(run).pairs] == [399]
 
@@ -196,7 +196,7 @@ def test_settings_of_another_acdc_are_no_reason_to_stop(run: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda run: (run / "config.json").unlink(), "its config.json, which says what was run, is gone; put it back"),
+        (lambda run: (run / "config.json").unlink(), "its config.json, which says what was run, is gone; restore it"),
         (lambda run: (run / "config.json").write_text("{"), "cannot be read"),
         (lambda run: (run / "config.json").write_text("[]"), "expected a table"),
         (lambda run: (run / "metrics.jsonl").write_text(""), "no epoch has ended yet"),

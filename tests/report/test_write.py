@@ -39,7 +39,7 @@ def test_a_report_of_the_same_run_is_replaced_and_nothing_else(
 
 def test_a_file_that_acdc_did_not_write_stays(run: Path) -> None:
     (run / "report.html").write_text("mine")
-    with pytest.raises(ReportError, match="not a report that acdc wrote; type another name"):
+    with pytest.raises(ReportError, match="not a report that acdc wrote; choose another name"):
         write_report(run)
     assert (run / "report.html").read_text() == "mine"
 
@@ -80,7 +80,7 @@ def test_missing_libraries_are_named_with_what_to_type(run: Path, monkeypatch: p
 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jinja2" else find(name))
-    with pytest.raises(ReportError, match=r"a report needs jinja2; type: pip install 'acdc-torch\[report\]'"):
+    with pytest.raises(ReportError, match=r"a report needs jinja2; run: pip install 'acdc-torch\[report\]'"):
         write_report(run)
 
 

@@ -54,7 +54,7 @@ def test_one_cut_short_is_passed_over_by_name(tmp_path: Path, share: float) -> N
     found = newest(tmp_path)
     assert found.path == good
     assert len(found.skipped) == 1
-    assert f"{bad}: damaged (it does not end with the digest that was written last)" in found.skipped[0]
+    assert f"{bad}: damaged (it does not end with its digest, which is written last)" in found.skipped[0]
 
 
 def test_one_with_a_flipped_bit_is_passed_over(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_one_passed_over_takes_no_other_s_place_and_is_not_removed(tmp_path: Pat
     assert (tmp_path / "0-acdc-00000010.pt.damaged").read_bytes() == b"damaged"
 
 
-@pytest.mark.parametrize("wrong", [r"not a checkpoint of acdc train \(it holds no digest\)", "could not be read"])
+@pytest.mark.parametrize("wrong", [r"not a checkpoint of acdc train \(it has no digest\)", "could not be read"])
 def test_one_that_is_whole_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     save(tmp_path, 0, "acdc", 5, STATE, keep=2)
     path = save(tmp_path, 0, "acdc", 10, STATE, keep=2)
@@ -149,7 +149,7 @@ def test_one_that_memory_does_not_suffice_for_is_not_passed_over(tmp_path: Path)
 
 
 def test_none_left_says_why_of_each(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no whole checkpoint to go on from"):
+    with pytest.raises(CheckpointError, match="has no intact checkpoint to resume from"):
         newest(tmp_path / "nothing")
     for step in (5, 10):
         save(tmp_path, 0, "acdc", step, STATE, keep=2).write_bytes(b"")
@@ -167,7 +167,7 @@ def test_nothing_in_one_is_executed(tmp_path: Path) -> None:
         load(path)
     assert not (tmp_path / "evil").exists()
     (tmp_path / "plain.pt").write_bytes(pickle.dumps({"format": 1}))
-    with pytest.raises(DamagedError, match="does not end with the digest"):
+    with pytest.raises(DamagedError, match="does not end with its digest"):
         load(tmp_path / "plain.pt")
 
 
@@ -180,7 +180,7 @@ def test_one_that_could_run_code_is_refused_without_advice_to_run_it(tmp_path: P
 
 def test_another_format_is_named(tmp_path: Path) -> None:
     path = save(tmp_path, 0, "acdc", 1, {**STATE, "format": 7}, keep=1)
-    with pytest.raises(CheckpointError, match="format 7, and this version of acdc reads format 2"):
+    with pytest.raises(CheckpointError, match="it has format 7, but this version of acdc reads format 2"):
         load(path)
 
 
@@ -192,7 +192,7 @@ def test_a_full_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(CheckpointError, match=rf"(?s)No space left on device.*the newest one left is {good}"):
+    with pytest.raises(CheckpointError, match=rf"(?s)No space left on device.*the newest intact one is {good}"):
         save(tmp_path, 0, "acdc", 10, STATE, keep=1)
     assert names(tmp_path) == [good.name]
     assert newest(tmp_path).path == good
@@ -214,7 +214,7 @@ def test_a_real_limit_on_file_size_does_too(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "could not be written (" in done.stdout
-    assert f"the newest one left is {good}" in done.stdout
+    assert f"the newest intact one is {good}" in done.stdout
     assert names(tmp_path) == [good.name]
     assert newest(tmp_path).path == good
 
@@ -249,7 +249,7 @@ def test_a_disk_that_is_full_is_named_in_the_system_s_words(tmp_path: Path, monk
     save = torch.save
     monkeypatch.setattr(torch, "save", lambda state, file: save(state, Full()))
     with pytest.raises(
-        CheckpointError, match=r"could not be written \(No space left on device\); there is none before"
+        CheckpointError, match=r"could not be written \(No space left on device\); there is no earlier one"
     ):
         checkpoint.save(tmp_path, 0, "dense", 1, {"a": torch.zeros(10_000)}, keep=1)
     assert not list(tmp_path.iterdir())

@@ -54,7 +54,7 @@ WRONG: dict[str, Callable[[State], Any]] = {
 UNFIT: dict[str, Callable[[State], Any]] = {
     "epoch = 5: expected 0 to 4": lambda state: state.update(epoch=5),
     "batch = -1: expected 0 to 5": lambda state: state.update(batch=-1),
-    "sparsifier.step = 20: expected 15, as epoch and batch say": lambda state: state.update(epoch=3),
+    "sparsifier.step = 20: expected 15, from epoch and batch": lambda state: state.update(epoch=3),
     "model.fc.bias: expected finite numbers": lambda state: state["model"]["fc.bias"].fill_(float("nan")),
     "optimizer.param_groups[0].momentum = 0.1: expected 0.9": (
         lambda state: state["optimizer"]["param_groups"][0].update(momentum=0.1)
@@ -62,11 +62,11 @@ UNFIT: dict[str, Callable[[State], Any]] = {
     "optimizer.param_groups[0].nesterov = nothing: expected True": (
         lambda state: state["optimizer"]["param_groups"][0].pop("nesterov")
     ),
-    "optimizer.state: expected that of": lambda state: state["optimizer"]["state"].pop(0),
+    "optimizer.state: expected the state of": lambda state: state["optimizer"]["state"].pop(0),
     "sparsifier: expected one in this stage": lambda state: state.update(sparsifier=None),
     "ema: expected one in this stage": lambda state: state.update(ema=None),
     "model.fc.bias is missing": lambda state: state["model"].pop("fc.bias"),
-    "model.more = a tensor of shape [1] (float32): expected nothing of this name": lambda state: state["model"].update(
+    "model.more = a tensor of shape [1] (float32): expected no entry": lambda state: state["model"].update(
         more=torch.ones(1)
     ),
     "model.fc.bias = a tensor of shape [3] (float32): expected shape [4]": lambda state: state["model"].update(
@@ -82,7 +82,7 @@ UNFIT: dict[str, Callable[[State], Any]] = {
     "optimizer.param_groups[0].momentum = nothing: expected 0.9": (
         lambda state: state["optimizer"]["param_groups"][0].pop("momentum")
     ),
-    "optimizer.state[99]: expected the number of a parameter": lambda state: state["optimizer"]["state"].update(
+    "optimizer.state[99]: expected the index of a parameter": lambda state: state["optimizer"]["state"].update(
         {99: {}}
     ),
     "optimizer.state[0] = exp_avg: expected momentum_buffer": (

@@ -70,8 +70,8 @@ def test_what_cannot(tmp_path: Path) -> None:
     (tmp_path / "full" / "x").touch()
     assert "not empty" in (why_not(tmp_path / "full") or "")
     assert "is a file" in (why_not(tmp_path / "full" / "x") or "")
-    assert "nothing can be written" in (why_not(tmp_path / "full" / "x" / "run") or "")
-    assert "cannot be looked into" in (why_not(tmp_path / ("x" * 5000)) or "")
+    assert "is not writable" in (why_not(tmp_path / "full" / "x" / "run") or "")
+    assert "cannot be read" in (why_not(tmp_path / ("x" * 5000)) or "")
 
 
 def test_metrics_are_one_object_a_line(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_line_of_no_run_is_refused_before_anything_changes(tmp_path: Path, lin
     assert metrics.read_bytes() == before
     metrics.write_text(json.dumps(asdict(ROW)) + "\n")
     phases.write_text('{"run": "acdc"}\n')
-    with pytest.raises(ValueError, match=r"phases.jsonl line 1: index is missing; put the run's own file back"):
+    with pytest.raises(ValueError, match=r"phases.jsonl line 1: index is missing; restore the run's own file"):
         trim_metrics(tmp_path, STAGES, 0, 0)
     assert len(metrics.read_text().splitlines()) == 1
 
@@ -138,7 +138,7 @@ def test_only_the_last_line_may_be_cut_short(tmp_path: Path, line: bytes) -> Non
     assert trim_metrics(tmp_path, {"acdc": range(3, 6)}, 0, 4) == Trimmed(0)
     assert file.read_bytes() == whole
     file.write_bytes(line + b"\n" + whole)
-    with pytest.raises(ValueError, match=r"metrics.jsonl line 1: it cannot be read .*; put the run's own file back"):
+    with pytest.raises(ValueError, match=r"metrics.jsonl line 1: it cannot be read .*; restore the run's own file"):
         trim_metrics(tmp_path, {"acdc": range(3, 6)}, 0, 4)
 
 
@@ -148,7 +148,7 @@ def test_epochs_that_are_missing_before_the_checkpoint_are_named(tmp_path: Path)
         run.append(replace(ROW, run=name, epoch=epoch))
     trimmed = trim_metrics(tmp_path, STAGES, 2, 3)
     assert trimmed == Trimmed(dropped=1, missing={"dense": [0], "acdc": [1, 2], "finetune": [2]})
-    said = "metrics.jsonl lacks 4 epochs that the checkpoint has behind it (dense 1; acdc 2, 3; finetune 3)"
+    said = "metrics.jsonl lacks 4 epochs from before the checkpoint (dense 1; acdc 2, 3; finetune 3)"
     assert (trimmed.warning() or "").startswith(said)
     run.metrics.unlink()
     assert sum(map(len, trim_metrics(tmp_path, STAGES, 1, 4).missing.values())) == 6

@@ -25,7 +25,7 @@ class Outer:
         (b'{"a": "\xff"}', "it cannot be read ('utf-8' codec can't decode"),
         (b'{"a": NaN}', "it cannot be read (NaN is not a number)"),
         (b'{"a": -Infinity}', "it cannot be read (-Infinity is not a number)"),
-        (b'{"a": 1, "a": 2}', 'it cannot be read ("a" stands there twice)'),
+        (b'{"a": 1, "a": 2}', 'it cannot be read ("a" appears twice)'),
         (b"[" * 100_000, "it cannot be read (brackets are nested too deeply)"),
         (b'{"a": ' + b"9" * 5_000 + b"}", "it cannot be read (a number has 5,000 digits)"),
     ],
@@ -36,7 +36,7 @@ def test_what_is_no_json_is_refused(tmp_path: Path, content: bytes, said: str) -
     with pytest.raises(RecordError) as caught:
         read_object(path)
     assert str(caught.value).startswith(f"{path}: {said}")
-    assert str(caught.value).endswith("; put the run's own file back")
+    assert str(caught.value).endswith("; restore the run's own file")
 
 
 def test_what_is_no_file_is_refused_or_not_there(tmp_path: Path) -> None:
@@ -46,14 +46,14 @@ def test_what_is_no_file_is_refused_or_not_there(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("folder.json", "pipe.json"):
-        with pytest.raises(RecordError, match="expected a file, and it is none"):
+        with pytest.raises(RecordError, match="it is not a regular file"):
             read_object(tmp_path / name)
 
 
 def test_a_file_without_end_is_not_loaded(tmp_path: Path) -> None:
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(RecordError, match="expected at most 268,435,456 bytes, and it has 1,099,511,627,776"):
+    with pytest.raises(RecordError, match="expected at most 268,435,456 bytes, but it has 1,099,511,627,776"):
         read_object(tmp_path / "config.json")
 
 
@@ -68,7 +68,7 @@ def test_lines_that_are_cut_are_told_from_those_that_are_wrong(tmp_path: Path) -
     with pytest.raises(RecordError) as caught:
         found.checked()
     problem = 'count = "x": expected a whole number, 0 or more'
-    assert str(caught.value) == f"{path} line 3: {problem}; put the run's own file back"
+    assert str(caught.value) == f"{path} line 3: {problem}; restore the run's own file"
 
 
 def test_errors_travel_between_processes(tmp_path: Path) -> None:

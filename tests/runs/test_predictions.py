@@ -77,16 +77,16 @@ def test_whether_they_are_of_the_same_images(tmp_path: Path) -> None:
         return predictions.why_not_of_same_images(found[a], found[b], 9)
 
     assert why_not("one", "same") is None
-    assert why_not("one", "another") == "one is without number 4, the other without number 5"
-    assert why_not("one", "all") == "one is without number 4, the other without none"
-    assert why_not("one", "older") == "8 predictions of 9 test images, and nothing says of which"
+    assert why_not("one", "another") == "one lacks number 4, the other lacks number 5"
+    assert why_not("one", "all") == "one lacks number 4, the other lacks none"
+    assert why_not("one", "older") == "it has 8 predictions for 9 test images, and nothing says for which"
     assert predictions.without(range(1200, 1206)) == "number 1,201, 1,202, 1,203, 1,204, 1,205 and 1 more"
 
 
 def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
     add(tmp_path, "sparse", torch.ones(3, 2))
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:20])
-    with pytest.raises(ValueError, match=r"predictions.safetensors: cut short, or not a safetensors file"):
+    with pytest.raises(ValueError, match=r"predictions.safetensors: it is truncated, or not a safetensors file"):
         predictions.kept(tmp_path)
 
 
@@ -105,7 +105,7 @@ def test_a_file_with_a_flipped_bit_is_neither_used_nor_added_to(tmp_path: Path) 
 
 def test_a_file_that_another_tool_wrote_is_refused(tmp_path: Path) -> None:
     save_file({"sparse": torch.ones(3, 2)}, tmp_path / FILE)
-    with pytest.raises(ValueError, match=r"predictions.safetensors: it holds no digest: another tool wrote it"):
+    with pytest.raises(ValueError, match=r"predictions.safetensors: it has no digest: another tool wrote it"):
         predictions.kept(tmp_path)
 
 

@@ -116,7 +116,7 @@ def test_inputs_that_do_not_divide_stay_dense() -> None:
     model = nn.Sequential(Conv1D(8, 6), Conv1D(6, 8))
     method = acdc.ACDC(pattern=NM(2, 4), epochs=10)
     assert [weight.name for weight in method.layers(model).weights] == ["1.weight"]
-    assert method.layers(model).left_dense == {"0.weight": "6 input channels do not divide by 4"}
+    assert method.layers(model).left_dense == {"0.weight": "6 input channels are not a multiple of 4"}
 
 
 def revived(linear: bool) -> Tensor:

@@ -134,7 +134,7 @@ def test_uniform_rounds_to_the_total() -> None:
 
 @pytest.mark.parametrize("distribution", NAMES)
 def test_a_sparsity_that_leaves_nothing_is_refused(distribution: str) -> None:
-    with pytest.raises(ValueError, match=r"sparsity=0\.99: it leaves none of the 13 prunable weights"):
+    with pytest.raises(ValueError, match=r"sparsity=0\.99: it would prune all of the 13 prunable weights"):
         budgets(distribution, weights((2, 5), (3, 1)), 0.99)
 
 

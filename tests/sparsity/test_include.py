@@ -152,8 +152,8 @@ def test_an_included_recurrent_layer_trains_sparse() -> None:
 @pytest.mark.parametrize(
     ("rule", "found"),
     [
-        ("encoder.norm", r"it matches encoder\.norm \(LayerNorm\), whose parameters normalise"),
-        ("encoder.plane", r"it matches encoder\.plane \(LayerNorm\), whose parameters normalise"),
+        ("encoder.norm", r"it matches encoder\.norm \(LayerNorm\), whose parameters are for normalisation"),
+        ("encoder.plane", r"it matches encoder\.plane \(LayerNorm\), whose parameters are for normalisation"),
         ("encoder.plane.weight", r"it matches encoder\.plane\.weight, and biases and normalisation parameters always"),
         ("*norm*", r"it matches encoder\.norm \(LayerNorm\), whose"),
         ("head.bias", r"it matches head\.bias, and biases and normalisation parameters always stay dense"),
@@ -183,7 +183,7 @@ def test_a_parameter_beside_layers_is_to_be_named_in_full() -> None:
             self.table, self.drop = nn.Parameter(torch.randn(7, 4)), nn.Dropout()
 
     net = nn.ModuleDict({"places": Places(), "fc": nn.Linear(4, 4)})
-    message = r"it matches places \(Places\), where places\.table is of no known .*write include=\['places\.table'\]"
+    message = r"it matches places \(Places\), where places\.table is of unknown .*write include=\['places\.table'\]"
     with pytest.raises(ValueError, match=message):
         find_prunable(net, include=["places"])
     assert names(find_prunable(net, include=["places.table"])) == ["places.table"]
@@ -198,7 +198,7 @@ def test_parameters_named_as_weight_norm_names_its_own_are_not_taken_for_them() 
     ("rule", "message"),
     [
         (nn.Linear, r"include=\[Linear\]: .*write include=\[lambda name, module: isinstance\(module, Linear\)\]"),
-        (lambda name: True, r"include=\[<lambda>\]: expected a function of two arguments"),
+        (lambda name: True, r"include=\[<lambda>\]: expected a function with two arguments"),
     ],
     ids=["class", "one argument"],
 )

@@ -155,7 +155,7 @@ def test_a_module_used_under_two_names_is_one_layer() -> None:
 
 def test_embeddings_with_sparse_gradients_are_refused() -> None:
     model = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 4))
-    with pytest.raises(ValueError, match=r"embeddings=True: it needs dense gradients, and 0\.weight has.*sparse=False"):
+    with pytest.raises(ValueError, match=r"embeddings=True: it needs dense gradients, but 0\.weight has.*sparse=False"):
         find_prunable(model, embeddings=True)
     assert names(find_prunable(model)) == ["1.weight"]
     assert names(find_prunable(model, embeddings=True, exclude=["0"])) == ["1.weight"]
@@ -344,7 +344,7 @@ def test_parametrized_layers_are_left_out(wrap: Callable) -> None:
 
 def test_lazy_layers_are_refused_until_initialised() -> None:
     model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU())
-    with pytest.raises(ValueError, match=r"0\.weight: it is not initialised yet .*run one forward pass"):
+    with pytest.raises(ValueError, match=r"0\.weight: .* lazy layer that is not initialised yet; run one forward pass"):
         find_prunable(model)
     model(torch.zeros(1, 3, 5, 5))
     assert names(find_prunable(model)) == ["0.weight"]
@@ -356,12 +356,16 @@ def test_a_lazy_norm_is_none_of_our_business() -> None:
 
 @pytest.mark.parametrize("model", [nn.Sequential(), nn.BatchNorm2d(3)], ids=lambda m: type(m).__name__)
 def test_nothing_prunable(model: nn.Module) -> None:
-    with pytest.raises(ValueError, match=rf"model={type(model).__name__}: nothing to prune, as it has no .*include=\["):
+    with pytest.raises(
+        ValueError, match=rf"model={type(model).__name__}: there is nothing to prune: it has no .*include=\["
+    ):
         find_prunable(model)
 
 
 def test_unknown_layers_are_named() -> None:
-    with pytest.raises(ValueError, match=r"weight_ih_l0: of no known layer type \(name it in full in include"):
+    with pytest.raises(
+        ValueError, match=r"weight_ih_l0: of unknown layer type \(to prune it, give its full name in include"
+    ):
         find_prunable(nn.LSTM(3, 3))
     layers = find_prunable(nn.Sequential(nn.Linear(2, 2), nn.LSTM(3, 3)))
     assert list(layers.left_dense) == ["1.weight_ih_l0", "1.weight_hh_l0"]

@@ -115,10 +115,10 @@ def test_looking_changes_nothing(compute: Callable, by: str, undo: str) -> None:
 def test_a_rule_that_asks_for_it_is_refused(compute: Callable, by: str, undo: str, rule: str | Callable) -> None:
     net = model(compute)
     with pytest.raises(
-        ValueError, match=rf"include=.* asks for no parameter: a\.weight is computed by {by} at"
+        ValueError, match=rf"include=.* matches no parameter: a\.weight is computed by {by} at"
     ) as error:
         find_prunable(net, include=[rule, "b"])
-    assert f"make it one with {undo}(model.get_submodule('a'), 'weight') before attaching" in str(error.value)
+    assert f"make it a parameter with {undo}(model.get_submodule('a'), 'weight') before attaching" in str(error.value)
     eval(f"{undo}(model.get_submodule('a'), 'weight')", {"torch": torch, "model": net})
     assert names(find_prunable(net, include=[rule, "b"])) == ["a.weight", "b.weight"]
 
@@ -148,7 +148,7 @@ def attach(net: nn.Module, **knobs: Any) -> list[str]:
 def test_attaching_says_so_once(compute: Callable, by: str, undo: str) -> None:
     (said,) = attach(model(compute))
     assert said.startswith("some weights stay dense: a.weight, which are 256 of 640 weights (40%). ")
-    assert f"computed by {by}, so that" in said
+    assert f"{by} computes them at each forward pass, so" in said
     assert f"call {undo}(layer, 'weight') before attaching" in said
     assert said.endswith("write exclude=['a.weight']")
 
@@ -163,7 +163,7 @@ def test_many_layers_are_counted_and_each_way_is_named() -> None:
     ]
     (said,) = attach(nn.Sequential(*(way(nn.Linear(8, 8)) for way in ways), nn.Linear(8, 8)))
     assert "stay dense: 0.weight, 1.weight, 2.weight and 2 more, which are 320 of 384 weights (83%)" in said
-    assert "computed by torch.nn.utils.prune or spectral_norm, so" in said
+    assert "torch.nn.utils.prune or spectral_norm computes them" in said
     assert f"call torch.nn.utils.prune.remove(layer, 'weight') or {PARAMETRIZE}(layer, 'weight') before" in said
     assert said.endswith("write exclude=['0.weight', …]")
 

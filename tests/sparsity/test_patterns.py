@@ -229,9 +229,9 @@ def test_nm_sparsity_is_its_own() -> None:
     assert NM(1, 4).sparsity == 0.75
     assert acdc.ACDC(pattern=NM(2, 4), epochs=4).sparsity == 0.5
     assert acdc.ACDC(pattern=NM(2, 4), sparsity=0.5, epochs=4).sparsity == 0.5
-    with pytest.raises(ValueError, match=r"sparsity=0\.9: NM\(n=2, m=4\) fixes it at 0\.5; leave sparsity out"):
+    with pytest.raises(ValueError, match=r"sparsity=0\.9: NM\(n=2, m=4\) fixes it at 0\.5; omit sparsity"):
         acdc.ACDC(pattern=NM(2, 4), sparsity=0.9, epochs=4)
-    with pytest.raises(ValueError, match=r"distribution='erk': .*leave distribution out"):
+    with pytest.raises(ValueError, match=r"distribution='erk': .*omit distribution"):
         acdc.ACDC(pattern=NM(2, 4), distribution="erk", epochs=4)
 
 
@@ -254,10 +254,10 @@ def test_layers_that_do_not_divide_stay_dense_and_are_named() -> None:
     layers = acdc.ACDC(pattern=acdc.NM(2, 4), epochs=4).layers(model)
     assert [weight.name for weight in layers.weights] == ["1.weight", "3.weight", "5.weight"]
     assert layers.left_dense == {
-        "0.weight": "3 input channels do not divide by 4",
-        "2.weight": "1 input channels do not divide by 4",
-        "4.weight": "6 input channels do not divide by 4",
-        "6.weight": "10 input channels do not divide by 4",
+        "0.weight": "3 input channels are not a multiple of 4",
+        "2.weight": "1 input channels are not a multiple of 4",
+        "4.weight": "6 input channels are not a multiple of 4",
+        "6.weight": "10 input channels are not a multiple of 4",
     }
 
 
@@ -528,7 +528,7 @@ def test_the_unstructured_pattern_needs_no_axes() -> None:
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (acdc.ACDC(sparsity=0.5, epochs=10, revive=True), r"^revive=True: rnn\.weight_hh_l0 .*; or leave revive out"),
+        (acdc.ACDC(sparsity=0.5, epochs=10, revive=True), r"^revive=True: rnn\.weight_hh_l0 .*; or omit revive"),
         (QuantisedACDC(epochs=10), r"^per='channel': rnn\.weight_hh_l0 belongs to LSTM.*; or write per='layer'"),
     ],
     ids=["revive", "grids of channels"],

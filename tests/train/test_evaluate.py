@@ -157,7 +157,7 @@ def test_fp16_that_overflows_is_evaluated_again_in_fp32_and_that_is_said_once(tm
     assert torch.cat(kept).shape == (40, 4)
     assert torch.cat(kept).isfinite().all()
     (said,) = [record.message for record in caplog.records if "fp16" in record.message]
-    assert said.startswith("evaluation overflows fp16 and is finite in fp32: it was done again in fp32")
+    assert said.startswith("evaluation overflowed in fp16 but is finite in fp32, so it was repeated in fp32")
 
 
 def test_cudnn_searches_no_kernels_for_evaluation_again_or_for_odd_batches(tmp_path: Path) -> None:

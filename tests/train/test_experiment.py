@@ -47,7 +47,7 @@ def test_the_best_twin_is_fine_tuned_as_planned_and_said_to_be_chosen(
     (twin,) = [row for row in json.loads((tmp_path / "run" / "result.json").read_text())["models"]
                if row["file"] == "dense.safetensors"]  # fmt: skip
     assert twin["best"] == {"epoch": 0, "accuracy": 1.0, "chosen_on": chosen_on}
-    assert f"AC/DC, dense twin: of epoch 1, the best of the dense phases, chosen on the {chosen_on} set" in out
+    assert f"AC/DC, dense twin: from epoch 1, the best of the dense phases, chosen on the {chosen_on} set" in out
     found = read_run(tmp_path / "run")
     (kept,) = [model for model in models(found) if model.role == "twin"]
     assert ("kept", f"epoch 1, the best of the dense phases on the {chosen_on} set") in model_card(kept).rows

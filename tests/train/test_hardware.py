@@ -52,7 +52,7 @@ def test_a_crash_is_named_with_the_remedy(crashing: None) -> None:
     said = unsupported("bf16", CPU)
     assert said is not None
     assert "torch's bf16 kernels crash on this CPU (SIGILL;" in said
-    assert "type ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the command, or --set train.precision=fp32" in said
+    assert "put ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the command, or add --set train.precision=fp32" in said
     assert unsupported("fp32", CPU) is None
     assert unsupported("bf16", torch.device("cuda")) is None
 
@@ -60,7 +60,7 @@ def test_a_crash_is_named_with_the_remedy(crashing: None) -> None:
 def test_the_remedy_is_not_advised_where_it_does_not_help(crashing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "_BF16_PROBE", "raise SystemExit('no bf16 at all')")
     assert hardware.bf16_crash() == "no bf16 at all"
-    assert hardware.bf16_advice().endswith("use fp32: type --set train.precision=fp32")
+    assert hardware.bf16_advice().endswith("use fp32: add --set train.precision=fp32")
 
 
 def test_train_and_check_say_it_and_leave_nothing_behind(known_to_crash: None, tmp_path: Path, capsys) -> None:
@@ -70,7 +70,7 @@ def test_train_and_check_say_it_and_leave_nothing_behind(known_to_crash: None, t
     assert 'train.precision = "bf16": torch\'s bf16 kernels crash on this CPU (SIGILL;' in capsys.readouterr().err
     assert not out.exists()
     assert main(["check", "digits", *settings]) == 2
-    assert "type ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the command" in capsys.readouterr().err
+    assert "put ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the command" in capsys.readouterr().err
 
 
 def test_check_times_the_step_in_fp32_where_no_device_was_asked_for(known_to_crash: None, capsys, monkeypatch) -> None:
@@ -115,5 +115,5 @@ def test_a_run_that_has_begun_keeps_its_precision(crashing: None) -> None:
     said = unsupported("bf16", CPU, begun=True)
     assert said is not None
     assert said.endswith(
-        "a run goes on in its own precision: type ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the command"
+        "a run must continue in its own precision: put ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the command"
     )

@@ -110,7 +110,7 @@ def test_a_run_stopped_by_bad_images_goes_on_with_a_higher_limit(tree: Path, tmp
     assert "free disk space" not in said
     again = ["train", "--resume", str(out), "--device", "cpu", "--workers", "0"]
     assert main([*again, "--set", "data.bad_limit=4", "--lr", "1"]) == 2
-    assert "only data.bad_limit, run.checkpoint_every, run.keep may be set anew" in capsys.readouterr().err
+    assert "only data.bad_limit, run.checkpoint_every, run.keep may change" in capsys.readouterr().err
     assert main([*again, "--set", "data.bad_limit=-4"]) == 2
     assert main([*again, "--set", "data.bad_limit=4"]) == 0
     assert json.loads((out / "config.json").read_text())["recipe"]["data"]["bad_limit"] == 4
@@ -140,8 +140,8 @@ def test_a_run_that_goes_on_counts_the_bad_images_it_had_met(tree: Path, tmp_pat
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda tree: (tree / "train" / "cat" / "0.jpg").unlink(), "12 train images as it began, 11 now"),
-        (lambda tree: (tree / "val" / "dog" / "2.jpg").unlink(), "6 test images as it began, 5 now"),
+        (lambda tree: (tree / "train" / "cat" / "0.jpg").unlink(), "12 train images at the start, 11 now"),
+        (lambda tree: (tree / "val" / "dog" / "2.jpg").unlink(), "6 test images at the start, 5 now"),
         (lambda tree: [(tree / s / "cat").rename(tree / s / "wolf") for s in ("train", "val")], "other names"),
     ],
     ids=["training images", "test images", "classes"],
@@ -157,7 +157,7 @@ def test_a_run_does_not_go_on_with_other_data(tree: Path, tmp_path: Path, capsys
     again = ["train", "--resume", str(out), "--device", "cpu", "--workers", "0", "--set", "data.bad_limit=4"]
     assert main(again) == 2
     error = capsys.readouterr().err
-    assert "its data have changed: " in error
+    assert "its data has changed: " in error
     assert said in error
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 

@@ -64,7 +64,7 @@ def test_a_service_that_cannot_be_reached_ends_nothing(
         send(ROW)
     assert len(logged) == 2
     (said,) = caplog.messages
-    assert said == "--log trackio: epoch 4 of acdc was not sent there (ConnectionError: no route to host)"
+    assert said == "--log trackio: epoch 4 of acdc was not sent (ConnectionError: no route to host)"
 
 
 def test_trackio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_step_and_the_last_good_checkpo
         list(run.run())
     good = tmp_path / "checkpoints" / "0-acdc-00000006.pt"
     assert str(stopped.value) == (
-        f"acdc: the loss of step {bad} (epoch 2) is not finite, with learning rate 0.05; the last good checkpoint is "
+        f"acdc: the loss of step {bad} (epoch 2) is not finite, at learning rate 0.05; the last good checkpoint is "
         f"{good}"
     )
     state = checkpoint.newest(tmp_path / "checkpoints").state

@@ -128,13 +128,13 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("device", "steps", "world", "settings", "compiled", "graphs", "words"),
     [
-        (CPU, 10**6, 1, {}, False, False, ("they need a GPU", "it pays on a GPU only")),
-        (CUDA, 10**6, 1, {}, True, True, ("steps are launched at once", "1,000,000 steps")),
-        (CUDA, 100, 1, {}, False, True, ("do not repay",)),
+        (CPU, 10**6, 1, {}, False, False, ("they need a GPU", "it pays off only on a GPU")),
+        (CUDA, 10**6, 1, {}, True, True, ("a whole step is launched at once", "1,000,000 steps")),
+        (CUDA, 100, 1, {}, False, True, ("are too few to repay",)),
         (CUDA, 10**6, 2, {}, False, False, ("several processes exchange gradients", "several processes")),
         (CUDA, 10**6, 1, {"precision": "fp16"}, True, False, ("GradScaler",)),
-        (CPU, 10, 1, {"compile": "on"}, True, False, ("torch.compile: on (as asked)",)),
-        (CUDA, 10**6, 1, {"compile": "off", "cuda_graphs": "off"}, False, False, ("off (as asked)",)),
+        (CPU, 10, 1, {"compile": "on"}, True, False, ("torch.compile: on (as requested)",)),
+        (CUDA, 10**6, 1, {"compile": "off", "cuda_graphs": "off"}, False, False, ("off (as requested)",)),
     ],
 )
 def test_it_says_what_it_chose_and_why(tools, device, steps, world, settings, compiled, graphs, words) -> None:
@@ -145,10 +145,10 @@ def test_it_says_what_it_chose_and_why(tools, device, steps, world, settings, co
 
 
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ArgumentError, match=r"train.cuda_graphs='on': not here, they need a GPU; write"):
+    with pytest.raises(ArgumentError, match=r"train.cuda_graphs='on': impossible here: they need a GPU; write"):
         choose(Training(cuda_graphs="on"), CPU, steps=1, world=1)
     monkeypatch.setattr("acdc.train.execution._toolchain", lambda device: "there is no C++ compiler")
-    with pytest.raises(ArgumentError, match=r"train.compile='on': not here, there is no C\+\+ compiler"):
+    with pytest.raises(ArgumentError, match=r"train.compile='on': impossible here: there is no C\+\+ compiler"):
         choose(Training(compile="on"), CPU, steps=1, world=1)
 
 

@@ -1,6 +1,6 @@
 """The command line: one module for each verb. Exit codes: 0 done, 1 failed, 2 refused before it began, 130 Ctrl-C.
 
-Only the module of the verb that was typed is imported: torch takes seconds, and not every verb needs it.
+Only the module of the verb in use is imported: torch takes seconds to import, and not every verb needs it.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from acdc._version import __version__
 from acdc.errors import UsageError
 from acdc.runs.json_files import RecordError
 
-# In the order of the help, each with its line there.
+# In the order of the help text, each with its line there.
 _VERBS = {
     "train": "train a recipe, or resume a run that was stopped",
     "check": "check a recipe and predict its cost, without training",
@@ -27,8 +27,8 @@ _VERBS = {
     "report": "show runs on one page: figures, tables, settings",
     "ls": "list recipes, models, data sets, schedules, methods or criteria",
     "show": "show a recipe: its settings, timeline, and the paper's results",
-    "cp": "copy a recipe to a file, to change it",
-    "doctor": "look at this machine: versions, device, packages, data",
+    "cp": "copy a recipe to a file, for editing",
+    "doctor": "check this machine: versions, device, packages, data",
 }
 
 
@@ -41,11 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _on_local_rank_zero():
             print(f"acdc: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:  # also while torch is imported
+    except KeyboardInterrupt:  # even while torch is being imported
         with _on_local_rank_zero():
             print("\nacdc: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read our output has gone, as in `acdc train | head`
+    except BrokenPipeError:  # the reader of our output is gone, as in `acdc train | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -54,14 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _on_local_rank_zero():
             name = str(error.filename)
             print(
-                f"acdc: {name[:80]}…: a name of {len(name):,} characters is too long; type a shorter one",
+                f"acdc: {name[:80]}…: a name of {len(name):,} characters is too long; use a shorter one",
                 file=sys.stderr,
             )
         return 2
 
 
 def _import_from_here() -> None:
-    """Make the current folder importable, as `python -m acdc` does: a recipe may name a user's own modules."""
+    """Make the current folder importable, as `python -m acdc` does: a recipe may name the user's own modules."""
     with contextlib.suppress(FileNotFoundError):  # it is gone
         here = os.getcwd()
         if here not in sys.path and "" not in sys.path:
@@ -76,25 +76,25 @@ def _run(argv: Sequence[str] | None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"acdc {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB")
-    typed = sys.argv[1:] if argv is None else list(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
     for name, summary in _VERBS.items():
-        if name in typed[:1]:
+        if name in arguments[:1]:
             import_module(f"acdc.cli.{name.replace('-', '_')}").add_to(verbs)
         else:
             verbs.add_parser(name, help=summary)
     with _on_local_rank_zero():
-        args = parser.parse_args(typed, argparse.Namespace(typed=shlex.join(["acdc", *typed])))
+        args = parser.parse_args(arguments, argparse.Namespace(typed=shlex.join(["acdc", *arguments])))
     if "verb" not in args:
         parser.print_help()
         return 0
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal in ASCII is no reason to stop
+        sys.stdout.reconfigure(errors="replace")  # an ASCII terminal is no reason to stop
     return args.verb(args)
 
 
 @contextlib.contextmanager
 def _on_local_rank_zero() -> Iterator[None]:
-    """Silence all but the first of the processes that torchrun starts on a machine: they would all print the same."""
+    """Silence all but the first process that torchrun starts on a machine: they would all print the same."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         yield
         return

@@ -1,4 +1,4 @@
-"""acdc check: name all that is wrong with a recipe at once; or else show what it will do and cost, without training."""
+"""acdc check: list everything that is wrong with a recipe, or show what it will do and cost, without training."""
 
 import argparse
 import os
@@ -29,7 +29,7 @@ from acdc.train.prepare import PreparedRun, RunOptions, inspect, read_recipe
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "check",
-        description="Name everything that is wrong with a recipe; or show its timeline, which layers it prunes, its "
+        description="List everything that is wrong with a recipe; or show its timeline, the layers it prunes, its "
         "FLOPs by the paper's count, and how long it will take here.",
         allow_abbrev=False,
     )
@@ -64,7 +64,7 @@ def _inspect(args: argparse.Namespace) -> PreparedRun:
     return inspect(recipe, place, mistakes=mistakes, problems=problems, device_is_final=args.device == "cpu")
 
 
-# What it will do
+# The run
 
 
 def _introduce(prepared: PreparedRun) -> None:
@@ -77,7 +77,7 @@ def _introduce(prepared: PreparedRun) -> None:
         print("\n".join(describe_layers(method, prepared.layers)))
     steps, epochs = prepared.steps_per_epoch, recipe.epochs
     parts = f", in {recipe.train.accumulate} parts" if recipe.train.accumulate > 1 else ""
-    print(f"batch: {recipe.train.batch_size:,} images{parts}; {steps:,} steps an epoch, {steps * epochs:,} in all")
+    print(f"batch: {recipe.train.batch_size:,} images{parts}; {steps:,} steps per epoch, {steps * epochs:,} in all")
     print(f"learning rate: {_rates(recipe, steps)}")
     print(f"device: {prepared.device.type} ({prepared.options.why_device}); {recipe.train.precision}")
     for why in prepared.execution.why:
@@ -92,7 +92,7 @@ def _introduce(prepared: PreparedRun) -> None:
 
 
 def _rates(recipe: Recipe, steps: int) -> str:
-    """Describe the rate of each epoch's first step: where it changes; start, top and end where it always does."""
+    """Describe the rate at each epoch's first step: where it changes, or start, peak and end if it always does."""
     rates = Rates(recipe.rate, recipe.optimizer.lr, recipe.epochs, steps)
     each = [rates.at(epoch * steps) for epoch in range(recipe.epochs)]
     turns = [epoch for epoch in range(1, len(each)) if each[epoch] != each[epoch - 1]]
@@ -102,12 +102,12 @@ def _rates(recipe: Recipe, steps: int) -> str:
     return f"{each[0]:.4g} in epoch 0{later} ({recipe.rate.shape}, set every {recipe.rate.per})"
 
 
-# What it will cost
+# Its cost
 
 
 def _show_flops(prepared: PreparedRun, model: nn.Module, name: str, list_layers: bool) -> None:
     recipe, samples, length, method = prepared.recipe, prepared.facts.train, prepared.recipe.epochs, prepared.method
-    layers = method.layers(model) if method else None  # with weights: global magnitude is estimated from them
+    layers = method.layers(model) if method else None  # needs weights, to estimate global magnitude
     prediction = predict.compressed(method, layers) if method and layers else None
     if prediction and method and layers and list_layers:
         _layer_table(method, layers, prediction)
@@ -118,7 +118,7 @@ def _show_flops(prepared: PreparedRun, model: nn.Module, name: str, list_layers:
     if prediction:
         title = f"compressed model{' (exact)' if prediction.exact else ''}"
         rows.append((title, most + _range(cost.compressed), most + _ratios(cost.compressed, cost.dense)))
-    show_table("Inference FLOPs for an image, in theory", ("", "FLOPs", "of dense"), rows)
+    show_table("Theoretical inference FLOPs per image", ("", "FLOPs", "of dense"), rows)
     dense = 3 * cost.dense * samples * length
     rows = [(f"a dense run of {length} epochs", str(length), "0", si(dense, digits=4), "1.00x")]
     for stage, planned in prepared.plan.items():
@@ -127,23 +127,25 @@ def _show_flops(prepared: PreparedRun, model: nn.Module, name: str, list_layers:
         if stage != "dense":
             rows.append((planned.title, *counts, bound + _range(each), bound + _ratios(each, dense)))
     header = ("", "dense epochs", "compressed", "FLOPs", "of that dense run")
-    show_table("Training FLOPs by the rule of the method's card, in theory", header, rows)
+    show_table("Theoretical training FLOPs, by the rule on the method's card", header, rows)
     if prediction and not prediction.exact:
         print(f"the compressed model is estimated: {prediction.how}")
     if method and any(phase.name == "decompressed" for phase in method.schedule.phases):
-        print("dense phases are counted whole: weights that stay 0 in them, which training decides, make them cheaper")
+        print(
+            "dense phases are counted in full: weights that stay 0 in them, which training decides, make them cheaper"
+        )
     _paper(recipe, name)
 
 
 def _paper(recipe: Recipe, name: str) -> None:
-    """Print the paper's figures. It compares runs of any length with dense training as long as the recipe's own."""
+    """Print the paper's figures. It compares runs of any length with dense training of the recipe's own length."""
     row = row_for(recipe)
     if row is None:
         return
     costs = [f"{key} {value:.2f}x" for key in ("inference", "training") if (value := getattr(row, key))]
     usual = load.read(name).epochs
     if row.training and usual != recipe.epochs:
-        costs.append(f"against {usual} dense epochs")
+        costs.append(f"relative to {usual} dense epochs")
     titles = {"sparse": "sparse", "baseline": "dense", "dense": "dense twin", "finetuned": "fine-tuned"}
     models = [f"{titles[file]} {accuracy}" for file, accuracy in accuracies(row).items()]
     if parts := [part for part in (", ".join(costs), ", ".join(models), row.note) if part]:
@@ -155,7 +157,7 @@ def _layer_table(method: Method, layers: Layers, prediction: predict.Compressed)
     for weight in layers.weights:
         size, shape = weight.param.numel(), " x ".join(map(str, weight.param.shape))
         rows.append((weight.name, shape, f"{size:,}", *(f"{kept[weight.name] / size:.2%}" for kept in prediction.kept)))
-    kept = ("kept if even", "of the initial weights")
+    kept = ("kept if uniform", "kept of the initial weights")
     if len(prediction.kept) == 1:
         kept = ("kept at most" if prediction.bound else "kept",)
     show_table(f"Layers that are {method.compression()}", ("layer", "shape", "weights", *kept), rows)
@@ -167,11 +169,11 @@ def _show_time(prepared: PreparedRun, model: nn.Module) -> list[str]:
     try:
         timing = time_estimate.measure(recipe, model, facts.shape, facts.classes, prepared.device)
     except time_estimate.TooLargeError:
-        advice = f"type --set train.accumulate={2 * recipe.train.accumulate}, or a smaller batch"
+        advice = f"add --set train.accumulate={2 * recipe.train.accumulate}, or choose a smaller batch"
         return [f"train.batch_size = {batch}: a step does not fit into the GPU's memory; {advice}"]
     epoch = timing.step * facts.train / batch + timing.evaluation * (facts.test + facts.validation)
     epochs = sum(len(planned.kinds) for planned in prepared.plan.values()) * len(recipe.run.seeds)
-    scaled = f", scaled up from {timing.batch}, as a whole one is slow" if timing.batch != batch else ""
+    scaled = f", scaled up from {timing.batch} because a full batch is slow" if timing.batch != batch else ""
     memory = f"; {timing.memory / 2**30:.1f} GiB of GPU memory" if timing.memory else ""
     cores = f" on {timing.threads} of {os.cpu_count()} cores" if prepared.device.type == "cpu" else ""
     print(
@@ -179,7 +181,7 @@ def _show_time(prepared: PreparedRun, model: nn.Module) -> list[str]:
         f"{duration(epoch)}, {duration(timing.step)} for a step of {batch} images{scaled} "
         f"({timing.precision}{cores}{memory})"
     )
-    print("      timed on random images, without compiling; reading images from disk comes on top")
+    print("      timed on random images, without compiling; reading images from disk takes extra time")
     return []
 
 

@@ -1,4 +1,4 @@
-"""acdc compare: how far two models agree on the test images, from what the runs kept or by running them again."""
+"""acdc compare: show how far two models agree on the test images, from stored predictions or by running them."""
 
 import argparse
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "compare",
         description="Compare the answers of two models on the test images: top-1 agreement, cross-entropy both ways, "
-        "which is right. With one run, its sparse model and each of its dense ones.",
+        "and which is right. Given one run, compare its sparse model with each of its dense ones.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -31,8 +31,8 @@ def add_to(verbs: Any) -> None:
         metavar="A",
         help="a run's folder (its sparse model), a .safetensors file in it, or a checkpoint: RUN/checkpoints/NAME.pt",
     )
-    parser.add_argument("b", metavar="B", nargs="?", help="another, or another file of the same run")
-    parser.add_argument("--json", metavar="FILE", help="also write all of it there, with the flips of every class")
+    parser.add_argument("b", metavar="B", nargs="?", help="another run, or another file of the same run")
+    parser.add_argument("--json", metavar="FILE", help="also write everything there, with the flips of every class")
     options.add_place(parser)
     parser.set_defaults(verb=run)
 
@@ -63,27 +63,27 @@ def run(args: argparse.Namespace) -> int:
     for note in _notes(agreements):
         print(note)
     if missing:
-        print(f"without labels, so nobody is right or wrong: {missing}")
+        print(f"no labels are available, so right and wrong are not shown: {missing}")
     if args.json:
         _write(Path(args.json), agreements)
     return 0
 
 
-# What is shown
+# Output
 
 
 def _show(agreements: Sequence[PairAgreement]) -> None:
     models = [model for one in agreements for model in (one.a, one.b)]
     runs, names, rows = dict.fromkeys(model.where for model in models), model_pairs.labels(models), []
     for one in agreements:
-        found = one.agreement
-        known = (found.accuracy_a, found.accuracy_b, found.both_right, found.only_a_right, found.only_b_right)
+        scores = one.agreement
+        known = (scores.accuracy_a, scores.accuracy_b, scores.both_right, scores.only_a_right, scores.only_b_right)
         rows.append(
             [
                 *(names[one.a.file], names[one.b.file]),
-                f"{found.top1:.2%}",
-                f"{found.cross_entropy_ab:.3f}",
-                f"{found.cross_entropy_ba:.3f}",
+                f"{scores.top1:.2%}",
+                f"{scores.cross_entropy_ab:.3f}",
+                f"{scores.cross_entropy_ba:.3f}",
                 *("–" if share is None else f"{share:.2%}" for share in known),
             ]
         )
@@ -96,9 +96,9 @@ def _show(agreements: Sequence[PairAgreement]) -> None:
     for one in agreements:
         a, b = names[one.a.file], names[one.b.file]
         if one.agreement.top1 == 1:
-            print(f"{a} and {b} name the same class for every image")
+            print(f"{a} and {b} give the same class for every image")
         elif one.agreement.flips:
-            print(f"{a} and {b} differ most in class {describe_flips(one.agreement.flips)}")
+            print(f"{a} and {b} differ most on class {describe_flips(one.agreement.flips)}")
 
 
 def _notes(agreements: Sequence[PairAgreement]) -> list[str]:
@@ -128,5 +128,5 @@ def _write(path: Path, agreements: Sequence[PairAgreement]) -> None:
     try:
         write_json(path, {"comparisons": rows, "notes": _notes(agreements)})
     except OSError as error:
-        raise UsageError([f"--json {path}: {error.strerror}; type another file"]) from None
+        raise UsageError([f"--json {path}: {error.strerror}; choose another file"]) from None
     print(f"written: {path}")

@@ -1,6 +1,6 @@
-"""acdc compare-methods: methods x sparsities x seeds on one recipe, by the same loop and the same counting.
+"""acdc compare-methods: train methods x sparsities x seeds on one recipe, by the same loop and the same counting.
 
-Every run is a folder of its own, so that a comparison that was stopped resumes where it was: type the same again.
+Every run has its own folder, so that a comparison that was stopped resumes where it was: repeat the same command.
 """
 
 import argparse
@@ -32,8 +32,8 @@ EXAMPLES = """examples:
   acdc compare-methods digits --methods acdc,dense --variant distilled=acdc:train.distill=0.5
   acdc compare-methods digits --methods acdc --variant str7=str:optimizer.weight_decay=7e-4,rate.warmup=1
 
-a variant is a method under a name of its own with settings of its own, METHOD's knobs (no table) or any of the recipe;
-it runs beside --methods, at every sparsity unless training decides that. Tables and figures end up in DIR/report.html.
+a variant is a method with its own name and its own settings: METHOD's knobs (no table) or any setting of the recipe;
+it runs beside --methods, at every sparsity unless training decides it. Tables and figures are in DIR/report.html.
 """
 
 
@@ -41,32 +41,34 @@ def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "compare-methods",
         description="Train methods x sparsities x seeds on one recipe, several at a time, at equal epochs or at equal\n"
-        "training FLOPs; then a table and a page of figures. Typed again it goes on where it was stopped; with\n"
-        "more methods, sparsities or seeds, these join it.",
+        "training FLOPs; then show a table and write a page of figures. Repeat the command to resume where it\n"
+        "stopped; add methods, sparsities or seeds to extend the comparison.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     options.add_recipe(parser, default="digits")
     options.add_place(parser)
-    listed = "from acdc ls methods, dense too (default %(default)s)"
+    listed = "from acdc ls methods, or dense (default %(default)s)"
     parser.add_argument("--methods", default=DEFAULT, metavar="A,B", help=listed)
-    variant = "a method with settings of its own, under a name of its own; repeatable"
+    variant = "a method with its own name and settings; repeatable"
     parser.add_argument("--variant", action="append", default=[], metavar="NAME=METHOD:a=X,b.c=Y", help=variant)
     parser.add_argument("--sparsities", default="0.9", metavar="S,S", help="default %(default)s")
     parser.add_argument("--equal", default="epochs", choices=("epochs", "flops"), help="default %(default)s")
-    parser.add_argument("--like", default="acdc", metavar="METHOD", help="with --equal flops: whose cost all get")
+    parser.add_argument(
+        "--like", default="acdc", metavar="METHOD", help="with --equal flops: the method whose cost all get"
+    )
     parser.add_argument("--jobs", default="1", metavar="N", help="runs at the same time (default 1)")
     parser.add_argument("--out", metavar="DIR", help="a new folder, or one to resume (default runs/compare-RECIPE)")
     parser.set_defaults(verb=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    problems = Problems()  # all that is found before anything is made, and before the first of them is trained
+    problems = Problems()  # everything found before any folder is created or any run is trained
     settings, own = split_settings(options.readable_settings(args, problems))
     shared = [s for s in settings if not s.startswith("method.") or s.startswith("method.schedule")]
     unreadable: list[str] = []
-    base, _ = read_recipe(args.recipe, shared, unreadable)  # whose epochs all have
+    base, _ = read_recipe(args.recipe, shared, unreadable)  # all have its epochs
     problems[:0] = unreadable
     at_once = problems.attempt(read_jobs, args.jobs)
     device = problems.attempt(options.read_device, args.device)
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         root=args.data,
         workers=problems.attempt(options.read_workers, args.workers),
         settings=tuple(differences.free(settings)[0]),
-        report=False,  # the comparison has a page of its own
+        report=False,  # the comparison has its own page
     )
     sound = not problems
     grid = _read_grid(args, settings, own, problems)
@@ -89,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     jobs = claim_folder(out, base, cells, _command(args))
     for text in warnings:
         print(f"warning: {text}")
-    print(f"{len(cells)} runs, {at_once} at a time, in {out}; each one's output is in its .log", flush=True)
+    print(f"{len(cells)} runs, {at_once} at a time, in {out}; the output of each is in its .log", flush=True)
     ended = run_all(jobs, run_options, at_once, args.typed)
     if not ended.stopped:
         summarise(out)
@@ -99,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read_grid(args: argparse.Namespace, settings: list[str], own: dict[str, list[str]], problems: list[str]) -> Grid:
-    """Read what is compared with what; all that is wrong with it goes to `problems`."""
+    """Read what is to be compared, and add everything wrong with it to `problems`."""
     known = known_methods()
     names = list(dict.fromkeys(name.strip() for name in args.methods.split(",") if name.strip()))
     expected = f"expected some of {', '.join(known)}"
@@ -121,7 +123,7 @@ def _read_grid(args: argparse.Namespace, settings: list[str], own: dict[str, lis
 def _read_sparsities(args: argparse.Namespace, problems: list[str]) -> list[float]:
     if args.sparsity is not None:
         problems.append(
-            f"--sparsity {args.sparsity}: methods are compared at --sparsities; type --sparsities {args.sparsity}"
+            f"--sparsity {args.sparsity}: a comparison uses --sparsities; write --sparsities {args.sparsity}"
         )
     try:
         return list(dict.fromkeys(float(text) for text in args.sparsities.split(",")))
@@ -131,17 +133,17 @@ def _read_sparsities(args: argparse.Namespace, problems: list[str]) -> list[floa
 
 
 def _read_like(args: argparse.Namespace, entries: list[Variant], problems: list[str]) -> Variant | None:
-    """Return the entry whose training FLOPs all get; None where all get the same epochs."""
+    """Return the entry whose training FLOPs all get; None if all get the same epochs."""
     named = {entry.name: entry for entry in (*(Variant(name, name) for name in known_methods()), *entries)}
     if args.like not in named:
         problems.append(f"--like {args.like}: expected one of {', '.join(named)}{did_you_mean(args.like, named)}")
     if args.like != "acdc" and args.equal != "flops":
-        problems.append(f"--like {args.like}: it counts with --equal flops only; type that too, or leave --like out")
+        problems.append(f"--like {args.like}: it needs --equal flops; add that, or remove --like")
     return named.get(args.like) if args.equal == "flops" else None
 
 
 def _command(args: argparse.Namespace) -> str:
-    """Return the command that would make this comparison anywhere: without what belongs to this machine."""
+    """Return the command that would make this comparison anywhere, without what is specific to this machine."""
     words = ["acdc", "compare-methods", args.recipe, "--methods", args.methods, "--sparsities", args.sparsities]
     words += [part for text in args.variant for part in ("--variant", text)]
     words += [part for text in args.set for part in ("--set", text)]
@@ -153,11 +155,11 @@ def _command(args: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
-# What came of it
+# Results
 
 
 def summarise(out: Path) -> None:
-    """Show mean ± standard deviation over seeds of all complete runs in the folder, name the rest, draw the page."""
+    """Show mean ± standard deviation over seeds of all complete runs in the folder, list the rest, write the page."""
     whole, missing = [], []
     for run in comparison_runs(out):
         if not RunFolder(run).complete:
@@ -165,7 +167,7 @@ def summarise(out: Path) -> None:
             continue
         try:
             whole.append(read_run(run))
-        except (ReportError, RecordError) as error:  # a file of it is gone or damaged
+        except (ReportError, RecordError) as error:  # one of its files is gone or damaged
             missing.append(f"{run.name}; {error}")
     if whole:
         settings = group_runs(whole)
@@ -179,6 +181,6 @@ def summarise(out: Path) -> None:
             print(f"\n{agreement.note}")
         print(f"\n{draw_report(out)}")
     if missing:
-        print(f"\nnot complete, and in no table: {len(missing)} of {len(missing) + len(whole)} runs", file=sys.stderr)
+        print(f"\nincomplete, so in no table: {len(missing)} of {len(missing) + len(whole)} runs", file=sys.stderr)
         for text in missing:
             print(f"  {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""acdc cp: copy a recipe's file, to change it at will. Nothing is ever overwritten."""
+"""acdc cp: copy a recipe file for editing. Nothing is ever overwritten."""
 
 import argparse
 import os
@@ -33,19 +33,19 @@ def run(args: argparse.Namespace) -> int:
     if target.is_dir():
         target /= source.name
     if target.suffix != ".toml":
-        raise UsageError([f"FILE {target}: a recipe's file ends in .toml; type {target}.toml"])
+        raise UsageError([f"FILE {target}: the name of a recipe file must end in .toml; use {target}.toml"])
     try:
         _write_new(target, load.text_of(args.recipe))
     except FileExistsError:
-        raise UsageError([f"FILE {target}: it exists, and nothing is overwritten; type another name"]) from None
+        raise UsageError([f"FILE {target}: it exists, and nothing is overwritten; choose another name"]) from None
     except OSError as error:
-        raise UsageError([f"FILE {target}: {error.strerror}; type a name in a folder that can be written to"]) from None
-    print(f"{target}: change it, then type: acdc check {shlex.quote(str(target))}")
+        raise UsageError([f"FILE {target}: {error.strerror}; choose a name in a writable folder"]) from None
+    print(f"{target}: edit it, then run: acdc check {shlex.quote(str(target))}")
     return 0
 
 
 def _write_new(target: Path, content: bytes) -> None:
-    """Write a whole file or none: link to a complete one, which fails where the name is taken."""
+    """Write the whole file or nothing: link to a complete one, which fails if the name is taken."""
     if target.exists() or target.is_symlink():
         raise FileExistsError
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.") as file:

@@ -1,4 +1,4 @@
-"""acdc doctor: say what this machine has and lacks, and what to type about it. Exit code 0 if the default run works."""
+"""acdc doctor: report what this machine has and lacks, and how to fix it. Exit code 0 if the default run works."""
 
 import argparse
 import importlib.metadata
@@ -21,7 +21,7 @@ from acdc.runs import folder
 from acdc.train import execution, hardware
 
 NEEDED = {"torch": "2.11", "safetensors": "0.5", "rich": "13.7"}
-# The extra that installs them, what they are for, and packages as they are imported and as they are installed.
+# The extra that installs them, what they are for, and packages by import name and by install name.
 OPTIONAL = (
     ("digits", "the default run's data", {"sklearn": "scikit-learn"}),
     ("imagenet", "folders of images", {"simplejpeg": "simplejpeg", "PIL": "Pillow", "numpy": "numpy"}),
@@ -37,12 +37,12 @@ _IMAGENET = {"train": 1_281_167, "val": 50_000}
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "doctor",
-        description="Look at versions, the device, optional packages, data sets and the runs folder, and say what to "
-        "type for what is missing. Exit code 0 if the default run can work here.",
+        description="Check versions, the device, optional packages, data sets and the runs folder, and say how to "
+        "install what is missing. Exit code 0 if the default run works here.",
         allow_abbrev=False,
     )
-    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default $ACDC_DATA, or ./data)")
-    parser.add_argument("--full", action="store_true", help="read data sets and check that they are whole")
+    parser.add_argument("--data", metavar="DIR", help="folder of the data sets (default $ACDC_DATA, or ./data)")
+    parser.add_argument("--full", action="store_true", help="read the data sets and check that they are complete")
     parser.set_defaults(verb=run)
 
 
@@ -70,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
             if finding.fix:
                 print(f"      {finding.fix}")
     if bad:
-        print(f"\nthe default run cannot work here: mend what is marked BAD ({bad})")
+        print(f"\nthe default run does not work here: fix what is marked BAD ({bad})")
         return 1
-    print("\nthe default run can work here; type: acdc train")
+    print("\nthe default run works here; run: acdc train")
     return 0
 
 
@@ -83,7 +83,7 @@ def _versions() -> Iterator[Finding]:
         version = installed_version(name)
         if version is None or _numbers(version) < _numbers(least):
             had = f"{name} {version}" if version else f"{name} is not installed"
-            yield Finding("BAD", f"{had}: acdc needs {least} or newer", f'type: pip install "{name}>={least}"')
+            yield Finding("BAD", f"{had}: acdc needs {least} or newer", f'run: pip install "{name}>={least}"')
         else:
             yield Finding("ok", f"{name} {version}")
 
@@ -96,9 +96,11 @@ def _device() -> Iterator[Finding]:
     yield _bf16_on_cpu()
     if not torch.cuda.is_available():
         built = torch.version.cuda or torch.version.hip
-        reason = f"torch is built for {built} and sees none" if built else f"torch {torch.__version__} is built without"
-        fix = "look at nvidia-smi: the driver may be too old" if built else "get another build from pytorch.org"
-        yield Finding("no", f"GPU: {reason}; the default run does not need one", f"with a GPU in this machine: {fix}")
+        reason = (
+            f"torch is built for {built} but sees none" if built else f"torch {torch.__version__} is a CPU-only build"
+        )
+        fix = "check nvidia-smi: the driver may be too old" if built else "install another build from pytorch.org"
+        yield Finding("no", f"GPU: {reason}; the default run does not need one", f"if this machine has a GPU: {fix}")
         return
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
@@ -106,31 +108,33 @@ def _device() -> Iterator[Finding]:
         memory = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
         yield Finding("ok", f"GPU {index}: {name}, compute capability {capability}, {memory}")
         if free < total / 2:
-            yield Finding("no", "less than half of its memory is free", "nvidia-smi names the processes that hold it")
+            yield Finding("no", "less than half of its memory is free", "nvidia-smi lists the processes that use it")
     if not torch.cuda.is_bf16_supported(including_emulation=False):
-        yield Finding("no", "bf16: not on this GPU", 'for recipes in bf16 type --set train.precision=fp16, or "fp32"')
+        yield Finding(
+            "no", "bf16: not supported by this GPU", 'for recipes in bf16 add --set train.precision=fp16, or "fp32"'
+        )
 
 
 def _bf16_on_cpu() -> Finding:
     if (crash := hardware.bf16_crash()) is None:
-        return Finding("ok", "bf16 on the CPU: torch's kernels run (tried in a process of its own)")
+        return Finding("ok", "bf16 on the CPU: torch's kernels run (tried in a separate process)")
     name, value = hardware.BF16_REMEDY
     cure = f"set {name}={value} in the environment" if hardware.bf16_remedy_works() else "use fp32"
     return Finding("no", f"bf16 on the CPU: torch's kernels crash ({crash})", f"for recipes in bf16 {cure}")
 
 
 def _compiler() -> Iterator[Finding]:
-    """Look for what torch.compile needs. acdc trains without it, more slowly on a GPU."""
+    """Look for what torch.compile needs. acdc trains without it, though more slowly on a GPU."""
     if compiler := execution.compiler():
         yield Finding("ok", f"compiler {compiler}")
     else:
-        yield Finding("no", "no C++ compiler: torch.compile stays off", "on Debian or Ubuntu type: apt install g++")
+        yield Finding("no", "no C++ compiler: torch.compile stays off", "on Debian or Ubuntu run: apt install g++")
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.is_file():
-        yield Finding("no", f"{header} is not there", "on Debian or Ubuntu type: apt install python3-dev")
+        yield Finding("no", f"{header} does not exist", "on Debian or Ubuntu run: apt install python3-dev")
     if torch.cuda.is_available():
         version = installed_version("triton")
-        yield Finding("ok", f"triton {version}") if version else Finding("no", "no triton", "type: pip install triton")
+        yield Finding("ok", f"triton {version}") if version else Finding("no", "no triton", "run: pip install triton")
 
 
 def _packages() -> Iterator[Finding]:
@@ -141,36 +145,40 @@ def _packages() -> Iterator[Finding]:
             yield Finding("ok", f"{there}, for {use}")
         else:
             state = "BAD" if extra == "digits" else "no"
-            fix = f'type: pip install "acdc-torch[{extra}]" (in a checkout: ".[{extra}]")'
+            fix = f'run: pip install "acdc-torch[{extra}]" (in a checkout: ".[{extra}]")'
             yield Finding(state, f"no {', '.join(missing)}, for {use}", fix)
 
 
 def _data(root: str | None, full: bool) -> Iterator[Finding]:
     place = data.find_root(root)
-    for wanted in (cifar.CIFAR10, cifar.CIFAR100):
-        yield _cifar(wanted, place, full)
+    for collection in (cifar.CIFAR10, cifar.CIFAR100):
+        yield _cifar(collection, place, full)
     yield _imagenet(place, full)
 
 
-def _cifar(wanted: cifar.Collection, place: Path, full: bool) -> Finding:
-    fix = f"get {wanted.archive} from {cifar.PAGE}, put it into {place}, or say where it lies: --data DIR or ACDC_DATA"
-    where = next((f for f in (place / wanted.folder, place) if any((f / name).is_file() for name in wanted.md5)), None)
-    if where is None and not (place / wanted.archive).is_file():
-        return Finding("no", f"{wanted.name}: not found", fix)
-    missing = [name for name in wanted.md5 if not (where / name).is_file()] if where else []
+def _cifar(collection: cifar.Collection, place: Path, full: bool) -> Finding:
+    fix = f"download {collection.archive} from {cifar.PAGE} into {place}, or say where it is: --data DIR or ACDC_DATA"
+    where = next(
+        (f for f in (place / collection.folder, place) if any((f / name).is_file() for name in collection.md5)), None
+    )
+    if where is None and not (place / collection.archive).is_file():
+        return Finding("no", f"{collection.name}: not found", fix)
+    missing = [name for name in collection.md5 if not (where / name).is_file()] if where else []
     if missing:
-        return Finding("no", f"{wanted.name}: {where} lacks {', '.join(missing)}", fix)
+        return Finding("no", f"{collection.name}: {where} lacks {', '.join(missing)}", fix)
     if not full:
-        return Finding("ok", f"{wanted.name}: {where or place / wanted.archive} (acdc doctor --full reads it)")
+        return Finding(
+            "ok", f"{collection.name}: {where or place / collection.archive} (acdc doctor --full verifies it)"
+        )
     try:
-        data.load(wanted.name, root=place)
+        data.load(collection.name, root=place)
     except (ValueError, OSError) as error:
         return Finding("no", str(error))
-    return Finding("ok", f"{wanted.name}: {where or place / wanted.archive}, every md5 the official one")
+    return Finding("ok", f"{collection.name}: {where or place / collection.archive}, all md5s are the official ones")
 
 
 def _imagenet(place: Path, full: bool) -> Finding:
-    fix = "say which folder holds its train and val: --data DIR or ACDC_DATA"
+    fix = "say which folder holds train and val: --data DIR or ACDC_DATA"
     if not any((place / split).is_dir() for split in folders.SPLITS):
         return Finding("no", "imagenet: not found", fix)
     try:
@@ -189,11 +197,11 @@ def _runs() -> Iterator[Finding]:
     runs = Path("runs").absolute()
     reason = folder.why_not(runs / "probe")
     if reason:
-        yield Finding("BAD", f"{runs}: {reason}", "change to a folder you can write to, or type acdc train --out DIR")
+        yield Finding("BAD", f"{runs}: {reason}", "change to a writable folder, or use acdc train --out DIR")
         return
     nearest = next(path for path in (runs, *runs.parents) if path.exists())
     free = shutil.disk_usage(nearest).free
-    yield Finding("ok" if free > 2**30 else "no", f"{runs} can be written to; {free / 2**30:.1f} GiB free")
+    yield Finding("ok" if free > 2**30 else "no", f"{runs} is writable; {free / 2**30:.1f} GiB free")
 
 
 def installed_version(name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""acdc eval: measure the models of a run again on the test images, and set them beside what the run wrote."""
+"""acdc eval: measure the models of a run again on the test images, and compare with what the run wrote."""
 
 import argparse
 import os
@@ -48,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _find(args: argparse.Namespace) -> tuple[Path, list[str]]:
-    """Return the run's folder, and the files of it that were named."""
+    """Return the run's folder, and the names of the files to evaluate."""
     path = Path(args.run)
     folder = saved_models.run_folder(path)
     files = [name if name.endswith(saved_models.FILES) else f"{name}.safetensors" for name in args.file]
     if path.suffix in saved_models.FILES:
         if files:
-            raise UsageError([f"RUN {path} names a file already; leave --file out, or give the run's folder"])
+            raise UsageError([f"RUN {path} already names a file; remove --file, or name the run's folder"])
         files = [os.path.relpath(path, folder)]
     if not RunFolder(folder).begun:
         raise UsageError([f"RUN {path}: {saved_models.why_no_run(path, folder)}"])
@@ -68,14 +68,14 @@ def _evaluate(folder: Path, files: list[str], place: RunOptions) -> int:
         if not files:
             checkpoint = saved_models.checkpoint_hint(folder)
             resume = f"resume it with: acdc train --resume {folder}{f'; or {checkpoint}' if checkpoint else ''}"
-            raise UsageError([f"RUN {folder}: no model in it yet; {resume}"])
+            raise UsageError([f"RUN {folder}: it has no model yet; {resume}"])
     prepared = saved_models.reopen_run(folder, trained, place)
     if prepared.recipe is not trained:
         print(fp32_note(trained))
     problems: list[str] = []
     try:
         if difference := saved_models.data_difference(folder, prepared.data):
-            print(f"note: these are not the data of the run: {difference}")
+            print(f"note: this is not the run's data: {difference}")
         measurements = saved_models.measure_models(folder, files, prepared, problems)
     except BadImagesError as error:
         raise UsageError([str(error)]) from None
@@ -111,6 +111,6 @@ def _show(folder: Path, measurements: list[Measurement], images: str) -> None:
             )
         )
     header = ("file", "accuracy", "loss", "sparsity", "FLOPs", "of dense", RunFolder(folder).result.name, "difference")
-    show_table(f"{folder}: test accuracy on {images}; FLOPs in theory, per image", header, rows)
+    show_table(f"{folder}: test accuracy on {images}; theoretical FLOPs per image", header, rows)
     if note:
         print(note)

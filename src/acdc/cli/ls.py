@@ -21,7 +21,7 @@ def add_to(verbs: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("what", nargs="?", default="recipes", choices=tuple(_LISTS), help="default %(default)s")
-    parser.add_argument("name", nargs="?", help="of a method or a criterion: show its card")
+    parser.add_argument("name", nargs="?", help="a method or criterion, to show its card")
     parser.set_defaults(verb=run)
 
 
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.what not in _CARDS:
         raise UsageError(
-            [f"acdc ls {args.what} {args.name}: only methods and criteria have cards; type acdc show for a recipe"]
+            [f"acdc ls {args.what} {args.name}: only methods and criteria have cards; for a recipe, use acdc show"]
         )
     try:
         print(_CARDS[args.what](args.name))
@@ -47,11 +47,11 @@ def _recipes() -> None:
         model, data_set = tables["model"]["name"], tables["data"]["name"]
         rows.append((name, model, data_set, str(_epochs(name, tables)), tables["about"]))
     show_table("Recipes, for acdc train NAME", ("name", "model", "data", "epochs", "about"), rows, text=5)
-    print("\nacdc show NAME shows one, acdc check NAME what it will cost, acdc cp NAME FILE copies it to change")
+    print("\nacdc show NAME shows one, acdc check NAME predicts its cost, acdc cp NAME FILE copies it for editing")
 
 
 def _epochs(name: str, tables: Mapping[str, Any]) -> int:
-    """Return a recipe's epochs without reading it, which imports torch: a list should be there at once."""
+    """Return a recipe's epochs without reading it, which would import torch: a list should appear at once."""
     epochs, schedule = tables.get("train", {}).get("epochs"), tables.get("method", {}).get("schedule")
     if epochs is None and isinstance(schedule, str):
         return Schedule.named()[schedule]().total_steps(1)
@@ -68,7 +68,7 @@ def _models() -> None:
 def _data() -> None:
     rows = [(name, data.describe(name).summary) for name in data.names()]
     show_table("Data sets, for data.name", ("name", "about"), rows, text=2)
-    print(f"\nfiles are looked for in {data.find_root()}: set ACDC_DATA or type --data DIR for another place")
+    print(f"\nfiles are expected in {data.find_root()}: set ACDC_DATA or use --data DIR for another folder")
 
 
 def _schedules() -> None:
@@ -80,7 +80,7 @@ def _schedules() -> None:
     header = ("name", "about", "epochs", "dense", "compressed")
     show_table("Schedules, for method.schedule", header, rows, text=2)
     knobs = 'warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep"'
-    print(f"\nor lengths of your own: method.schedule = {{ {knobs} }}, and train.epochs")
+    print(f"\nor your own lengths: method.schedule = {{ {knobs} }}, and train.epochs")
     print("or train.epochs alone, for the proportions of imagenet over any number of epochs")
 
 

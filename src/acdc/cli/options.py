@@ -1,4 +1,4 @@
-"""Options that several verbs share: the recipe with its settings, and where to run."""
+"""Options that several verbs share: the recipe with its settings, and where to run it."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from acdc.recipes.schema import Recipe
 
 DEVICES = ("auto", "cpu", "cuda")
-# Options that are short for a setting.
+# Options that abbreviate a setting.
 SHORTCUTS = {"sparsity": "method.sparsity", "epochs": "train.epochs", "lr": "optimizer.lr"}
 
 
@@ -32,22 +32,24 @@ def add_recipe(parser: Any, *, default: str | None = None) -> None:
 
 def add_place(parser: Any) -> None:
     parser.add_argument("--device", default="auto", help=f"{', '.join(DEVICES)} (default %(default)s)")
-    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default $ACDC_DATA, or ./data)")
-    parser.add_argument("--workers", metavar="N", help="processes that decode images (default: one for each core)")
+    parser.add_argument("--data", metavar="DIR", help="folder of the data sets (default $ACDC_DATA, or ./data)")
+    parser.add_argument("--workers", metavar="N", help="processes that decode images (default: one per core)")
 
 
 def settings(args: argparse.Namespace) -> list[str]:
-    """Return every setting typed on top of the recipe, as `a.b=value`."""
+    """Return the settings given on top of the recipe, as `a.b=value`."""
     short = [f"{key}={getattr(args, option)}" for option, key in SHORTCUTS.items() if getattr(args, option) is not None]
     if args.seeds is not None:
         if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", args.seeds):
-            raise UsageError([f"--seeds {args.seeds}: expected whole numbers with commas between; type --seeds 0,1,2"])
+            raise UsageError(
+                [f"--seeds {args.seeds}: expected whole numbers separated by commas, such as --seeds 0,1,2"]
+            )
         short.append(f"run.seeds=[{args.seeds}]")
     return [*args.set, *short]
 
 
 def readable_settings(args: argparse.Namespace, problems: list[str]) -> list[str]:
-    """Return the settings as `settings` does; seeds that cannot be read go to `problems`, and the recipe's stand in."""
+    """Return the settings as `settings` does; if seeds cannot be read, add to `problems` and use the recipe's."""
     try:
         return settings(args)
     except UsageError as error:
@@ -56,7 +58,7 @@ def readable_settings(args: argparse.Namespace, problems: list[str]) -> list[str
 
 
 def read_recipe(args: argparse.Namespace) -> "Recipe":
-    """Read the recipe with the settings typed, or raise a UsageError with all its mistakes."""
+    """Read the recipe with the given settings, or raise a UsageError with all its mistakes."""
     from acdc.recipes import load
     from acdc.recipes.findings import RecipeError
 
@@ -67,15 +69,15 @@ def read_recipe(args: argparse.Namespace) -> "Recipe":
 
 
 def read_device(text: str) -> "tuple[torch.device, str]":
-    """Return the device, and why this one."""
+    """Return the device, and why it was chosen."""
     if text not in DEVICES:
-        raise UsageError([f"--device {text}: expected one of {', '.join(DEVICES)}; type --device auto"])
+        raise UsageError([f"--device {text}: expected one of {', '.join(DEVICES)}; write --device auto"])
     import torch
 
     available = torch.cuda.is_available()
     if text == "cuda" and not available:
-        raise UsageError(["--device cuda: expected a GPU that torch can use, and it sees none; type --device cpu"])
-    reason = "as asked"
+        raise UsageError(["--device cuda: torch sees no GPU that it can use; write --device cpu"])
+    reason = "as requested"
     if text == "auto":
         text = "cuda" if available else "cpu"
         reason = f"chosen because {'a GPU was found' if available else 'torch sees no GPU'}"
@@ -86,4 +88,4 @@ def read_device(text: str) -> "tuple[torch.device, str]":
 def read_workers(text: str | None) -> int | None:
     if text is None or (text.isdigit() and len(text) < 5):
         return None if text is None else int(text)
-    raise UsageError([f"--workers {text}: expected a whole number, 0 or more; type --workers {os.cpu_count()}"])
+    raise UsageError([f"--workers {text}: expected a whole number, 0 or more; write --workers {os.cpu_count()}"])

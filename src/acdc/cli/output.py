@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1) -> None:
-    """Print a table: lines without colour where stdout is no terminal. The first `text` columns are left-aligned."""
+    """Print a table, without colour if stdout is not a terminal. The first `text` columns are left-aligned."""
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         from rich.console import Console as Terminal
 
@@ -26,7 +26,7 @@ def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]],
 
 
 def draw_report(run: Path) -> str:
-    """Write a run's report, and return a line that says where it is; or why there is none, as a run can do without."""
+    """Write a run's report, and return a line that says where it is, or why there is none: a run can do without."""
     from acdc.report.read import ReportError
     from acdc.report.write import write_report
     from acdc.runs.json_files import RecordError
@@ -36,10 +36,10 @@ def draw_report(run: Path) -> str:
     except (ReportError, RecordError, OSError) as error:
         return f"no report: {error}"
     except Exception as error:  # a figure that cannot be drawn must not fail hours of training
-        return f"no report: it could not be drawn ({type(error).__name__}: {error}); acdc report {run} shows where"
+        return f"no report: it could not be drawn ({type(error).__name__}: {error}); for details, run acdc report {run}"
 
 
 def fp32_note(recipe: "Recipe") -> str:
-    """Return what to say of a model that runs in fp32, as this device does not support the precision it trained in."""
+    """Return the note on a model that runs in fp32 because this device does not support its training precision."""
     why = "needs a GPU" if recipe.train.precision == "fp16" else "crashes on this CPU: see acdc doctor"
     return f"precision: fp32 (trained in {recipe.train.precision}, which {why})"

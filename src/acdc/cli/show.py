@@ -1,4 +1,4 @@
-"""acdc show: print a recipe with every setting, its timeline, and the paper's results with what to type for each."""
+"""acdc show: print a recipe with every setting, its timeline, and the paper's results with a command for each."""
 
 import argparse
 import shlex
@@ -37,12 +37,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """Write every setting that has a value, defaults included, as in a recipe's file; the paper's rows are left out."""
+    """Write every setting that has a value, including defaults, as in a recipe file, without the paper's rows."""
     return "\n".join(_lines(recipe))
 
 
 def command(name: str, row: PaperRow) -> str:
-    """Return what to type for a row of the paper."""
+    """Return the command for a row of the paper."""
     words = [word for setting in settings_of(row) for word in ("--set", setting)]
     return shlex.join(["acdc", "train", name, *words])
 
@@ -66,9 +66,11 @@ def _paper(recipe: Recipe, name: str) -> None:
     header = ("row", *(titles.get(key, key) for key in used))
     rows = [(str(number), *(_cell(row, key) for key in used)) for number, row in enumerate(recipe.paper, 1)]
     if used:
-        title = "What the paper reports: accuracies in %, costs as fractions of the dense model's"
+        title = "The paper's results: accuracies in %, costs as fractions of the dense model's"
         show_table(title, header, rows)
-    print("\nThe same settings here:" if used else "\nWhat the paper finds, and the same settings here:")
+    print(
+        "\nCommands for the same settings:" if used else "\nThe paper's findings, with commands for the same settings:"
+    )
     for number, row in enumerate(recipe.paper, 1):
         print(f"{number:>3}  {command(name, row)}")
         if row.note:

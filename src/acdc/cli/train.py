@@ -1,7 +1,7 @@
-"""acdc train: train a recipe, or the rest of a run that was stopped.
+"""acdc train: train a recipe, or resume a run that was stopped.
 
-Exit codes: 0 done, 1 failed, 2 refused before it began; stopped after a checkpoint 130 by Ctrl-C, 143 by SIGTERM, 141
-by an output pipe that was closed.
+Exit codes: 0 done, 1 failed, 2 refused before it began; stopped after a checkpoint: 130 by Ctrl-C, 143 by SIGTERM, 141
+by a closed output pipe.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from acdc.train.stopping import StopRequest
 def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "train",
-        description="Train a recipe (the digits, if none is named) and write a run folder: checkpoints, models, "
-        "metrics, a final table. Start it under torchrun to use several processes.",
+        description="Train a recipe (the digits by default) and write a run folder: checkpoints, models, metrics and "
+        "a final table. Start it under torchrun to use several processes.",
         allow_abbrev=False,
     )
     options.add_recipe(parser, default="digits")
     options.add_place(parser)
     parser.add_argument("--out", metavar="DIR", help="a new or empty folder (default runs/RECIPE-0001, -0002, ...)")
-    parser.add_argument("--resume", metavar="RUN", help="resume this run folder from its newest whole checkpoint")
+    parser.add_argument("--resume", metavar="RUN", help="resume this run folder from its newest intact checkpoint")
     parser.add_argument("--jobs", default="1", metavar="N", help="seeds to train at the same time (default 1)")
     parser.add_argument(
         "--log", action="append", default=[], choices=sinks.names(), help="also send metrics there; repeatable"
@@ -45,7 +45,7 @@ def add_to(verbs: Any) -> None:
         "--no-report",
         dest="report",
         action="store_false",
-        help="do not draw report.html as the run ends (acdc report RUN draws it later)",
+        help="do not write report.html when the run ends (acdc report RUN writes it later)",
     )
     parser.set_defaults(verb=run)
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(missing)
     if at_once > 1 and "WORLD_SIZE" in os.environ:
         raise UsageError(
-            [f"--jobs {at_once}: not under torchrun, where each seed uses every process; leave --jobs out"]
+            [f"--jobs {at_once}: impossible under torchrun, where each seed uses every process; remove --jobs"]
         )
     with distributed.join(device.type) as world:
         place = RunOptions(
@@ -73,12 +73,12 @@ def run(args: argparse.Namespace) -> int:
         if args.resume is not None:
             prepared, out = prepare_resumed(args, place), Path(args.resume)
         else:
-            prepared = prepare_new(args, place)  # before there is a folder: a refused run leaves nothing behind
+            prepared = prepare_new(args, place)  # before the folder is created: a refused run leaves nothing behind
             out = _claim(args.out, _run_name(prepared), world)
         if len(prepared.recipe.run.seeds) > 1:
             return _train_seeds(prepared, out, at_once)
         if at_once > 1 and world.first:
-            print(f"--jobs {at_once}: one seed is trained, so there is nothing to do side by side")
+            print(f"--jobs {at_once} has no effect: only one seed is trained")
         with stopping.listening() as stop:
             return _train_seed(prepared, out, stop, resume_from=out)
 
@@ -103,11 +103,11 @@ def _train_seed(prepared: PreparedRun, out: Path, stop: StopRequest, *, resume_f
     return code
 
 
-# Before it begins
+# Preparation
 
 
 def prepare_new(args: argparse.Namespace, place: RunOptions) -> PreparedRun:
-    """Prepare a new run, checked as `acdc check` does; or raise all that is wrong, at once."""
+    """Prepare a new run, checked as by `acdc check`, or raise one error about everything that is wrong."""
     problems, unreadable = list[str](), list[str]()
     settings = options.readable_settings(args, unreadable)
     recipe, mistakes = read_recipe(args.recipe, settings, problems)
@@ -118,13 +118,13 @@ def prepare_new(args: argparse.Namespace, place: RunOptions) -> PreparedRun:
 
 
 def prepare_resumed(args: argparse.Namespace, place: RunOptions) -> PreparedRun:
-    """Prepare the rest of a run that was stopped."""
+    """Prepare to resume a run that was stopped."""
     allowed, other = differences.free(options.settings(args))
     if args.out or args.recipe != "digits" or other:
         raise UsageError(
             [
-                f"--resume {args.resume}: a run resumes with its own recipe and folder; leave the other settings out "
-                f"(only {', '.join(differences.FREE)} may be set anew, as in --set {differences.FREE[0]}=100)"
+                f"--resume {args.resume}: a run resumes with its own recipe and folder; remove the other settings "
+                f"(only {', '.join(differences.FREE)} may change, as in --set {differences.FREE[0]}=100)"
             ]
         )
     recipe, root = read_interrupted(Path(args.resume), allowed)
@@ -134,13 +134,13 @@ def prepare_resumed(args: argparse.Namespace, place: RunOptions) -> PreparedRun:
 def _check_out(text: str | None, recipe: str) -> list[str]:
     if text is None or not (reason := folder.why_not(Path(text))):
         return []
-    hint = f"type another folder, or leave --out out for the next free runs/{Path(recipe).stem}-NNNN"
+    hint = f"choose another folder, or omit --out to use the next free runs/{Path(recipe).stem}-NNNN"
     resume = f" (to resume it: acdc train --resume {text})" if RunFolder(Path(text)).checkpoints.is_dir() else ""
     return [f"--out {text}: {reason}; {hint}{resume}"]
 
 
 def _run_name(prepared: PreparedRun) -> str:
-    """Return the recipe's name, with that of the data where they are the user's own."""
+    """Return the recipe's name, with that of the data if it is the user's own."""
     recipe, own = prepared.recipe.name, re.sub(r"[^\w.-]+", ".", prepared.data.name)
     return recipe if prepared.data.name in data.names() or own in recipe else f"{recipe}-{own}"
 
@@ -149,4 +149,4 @@ def _claim(text: str | None, name: str, world: World) -> Path:
     try:
         return world.on_rank_zero(lambda: folder.claim(Path(text) if text else None, name))
     except OSError as error:
-        raise UsageError([f"--out {text or 'runs'}: {error.strerror}; type another folder after --out"]) from None
+        raise UsageError([f"--out {text or 'runs'}: {error.strerror}; choose another folder with --out"]) from None

@@ -1,1 +1,1 @@
-"""Attaching a method to a model and its optimizer."""
+"""The sparsifier, which attaches a method to a model and its optimizer."""

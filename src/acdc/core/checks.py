@@ -1,4 +1,4 @@
-"""Validates what a sparsifier is attached to and how a run ends, and words its warnings about layers."""
+"""Checks of what a sparsifier is attached to and of how a run ends, and its warnings about layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from acdc.sparsity.layers import Layers
 
 
 def check_types(model: Any, optimizer: Any, method: Any) -> None:
-    """Refuse arguments of attach that are not what they are named."""
+    """Raise if an argument of attach has the wrong type."""
     for argument, value, kind, expected in (
         ("model", model, nn.Module, "a torch.nn.Module"),
         ("optimizer", optimizer, Optimizer, "a torch.optim.Optimizer"),
@@ -34,45 +34,45 @@ def check_not_sharded(layers: Layers) -> None:
     if sharded:
         raise ArgumentError(
             "model",
-            allowed=f"{few(sharded)} are sharded (FSDP2, tensor parallel), which this release cannot prune",
+            allowed=f"{few(sharded)} are sharded (FSDP2, tensor parallel); this release cannot prune sharded weights",
             instead="train with DistributedDataParallel, which keeps whole parameters",
         )
 
 
 def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
-    """Refuse an optimizer that does not train all of the weights to be pruned."""
-    held = {id(param) for group in optimizer.param_groups for param in group["params"]}
-    missing = [weight.name for weight in layers.weights if id(weight.param) not in held]
+    """Raise unless the optimizer trains all of the weights to be pruned."""
+    trained = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    missing = [weight.name for weight in layers.weights if id(weight.param) not in trained]
     if not missing:
         return
     if len(missing) == len(layers.weights):
         raise ArgumentError(
             "optimizer",
             allowed=f"this {type(optimizer).__name__} holds none of the model's {len(missing)} prunable weights",
-            instead="build it from the same model, after moving that to its device: "
+            instead="build it from the same model, after moving the model to its device: "
             "torch.optim.SGD(model.parameters(), ...)",
         )
     raise ArgumentError(
         "optimizer",
-        allowed=f"it does not hold {few(missing)}, and a pruned weight must be trained",
+        allowed=f"it does not hold {few(missing)}, but prunable weights must be trained",
         instead=f"add them to the optimizer, or leave them dense with exclude=[{missing[0]!r}, …]",
     )
 
 
 def check_optimizer_keeps_pruned(optimizer: Optimizer, layers: Layers) -> None:
-    """Refuse an optimizer that cannot train weights whose gradient and state are exactly 0."""
+    """Raise if the optimizer cannot handle weights whose gradient and state are exactly 0."""
     name = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise ArgumentError(
             "optimizer",
-            allowed=f"{name} takes gradients of sparse layout only, and the masked gradients of prunable weights are "
+            allowed=f"{name} accepts only gradients in sparse layout, but the masked gradients of prunable weights are "
             "dense tensors",
             instead="write torch.optim.Adam(model.parameters(), ...), and nn.Embedding(..., sparse=False)",
         )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ArgumentError(
             "optimizer",
-            allowed=f"{name} steps by past gradients of all weights together, which no longer fit once masks change",
+            allowed=f"{name} uses past gradients of all weights together, which are wrong once masks change",
             instead="write torch.optim.SGD or Adam(model.parameters(), ...)",
         )
     prunable = {id(weight.param): weight.name for weight in layers.weights}
@@ -82,45 +82,47 @@ def check_optimizer_keeps_pruned(optimizer: Optimizer, layers: Layers) -> None:
             raise ArgumentError(
                 f"optimizer.param_groups[{index}].eps",
                 received=eps,
-                allowed=f"it holds {few(names)}, and a pruned weight has gradient 0 and state 0, where 0 / (√0 + eps) "
-                "is NaN",
+                allowed=f"it holds {few(names)}, and a pruned weight has gradient 0 and state 0, so that "
+                "0 / (√0 + eps) is NaN",
                 instead=f"write {name}(..., eps=1e-8)",
             )
 
 
 def check_finished(step: int, total: int) -> str | None:
-    """Refuse a run that is short of steps. Forgive 1 %, since a gradient scaler skips a step at every overflow, and
-    return a warning then."""
+    """Raise if a run is short of steps; if no more than 1 % are missing, return a warning instead.
+
+    A gradient scaler skips a step at every overflow.
+    """
     missing = total - step
     if missing <= 0:
         return None
     shortfall = f"finish() at step {step} of {total}: {missing} steps are missing from the final phase"
     if missing > total // 100:
         raise RuntimeError(
-            f"{shortfall}. Train on; if the run is really over, call finish(early=True), or set_step({total}) if some "
-            "steps were taken without this optimizer"
+            f"{shortfall}. Continue training; if the run is really over, call finish(early=True), or set_step({total}) "
+            "if some steps were taken without this optimizer"
         )
-    return f"{shortfall}; a GradScaler that skipped as many explains it"
+    return f"{shortfall}, perhaps because a GradScaler skipped them"
 
 
 def empty_layers(kept: Mapping[str, int]) -> str | None:
-    """Return a warning about layers without a weight left, by the number each keeps."""
+    """Return a warning about layers that keep no weights, given how many each keeps."""
     empty = [name for name, count in kept.items() if not count]
     if not empty:
         return None
     return (
         f"all weights of {few(empty)} are pruned: the output is constant, and two such layers in a row get no gradient "
-        'to recover by. Train longer before compressing, lower the sparsity, use distribution="erk", or '
+        'to recover with. Train longer before compressing, lower the sparsity, use distribution="erk", or '
         "ACDC(revive=True)"
     )
 
 
 def thin_layers(kept: Mapping[str, int], layers: Layers, budgets: Sequence[Budget]) -> dict[str, float]:
-    """Return the density of layers that a budget shared with others leaves nearly empty.
+    """Return the density of each layer that a shared budget leaves nearly empty.
 
-    Such a layer keeps less than 1 % of its weights, and less than half of the share that all layers of the budget keep:
-    above 99 % zeros for targets up to 98 %, above 99.5 % for a target of 99 %. Budgets of a single layer are what was
-    asked for.
+    Such a layer keeps less than 1 % of its weights, and less than half of the share that the budget keeps overall:
+    above 99 % zeros for targets up to 98 %, above 99.5 % for a target of 99 %. A budget for a single layer is what
+    the user asked for.
     """
     sizes = {weight.name: weight.param.numel() for weight in layers.weights}
     thin: dict[str, float] = {}
@@ -133,15 +135,15 @@ def thin_layers(kept: Mapping[str, int], layers: Layers, budgets: Sequence[Budge
 
 
 def nearly_empty(thin: Mapping[str, float], layers: int) -> str:
-    """Return a warning about thin layers, of so many in all."""
+    """Return a warning about thin layers, given the total number of layers."""
     named = few([f"{name} ({1 - density:.2%} zeros)" for name, density in thin.items()])
     return (
-        f"{len(thin)} of {layers} layers are nearly empty: {named}. One threshold for all layers takes most from "
-        'those with small weights, and the few that are left may not carry the signal. Set distribution="erk" or '
+        f"{len(thin)} of {layers} layers are nearly empty: {named}. A single threshold for all layers prunes most in "
+        'those with small weights, and the few that remain may not carry the signal. Set distribution="erk" or '
         f'"uniform", leave a layer dense with exclude=[{next(iter(thin))!r}], or lower the sparsity'
     )
 
 
 def few(names: Sequence[str]) -> str:
-    """Return the first three names, and how many more there are."""
+    """Return the first three names and the number of others."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,4 +1,4 @@
-"""What a method may ask of the run it is attached to."""
+"""The run as a method sees it, and the actions a method may request."""
 
 import sys
 import warnings
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class SparsityWarning(UserWarning):
-    """Training goes on, but perhaps not as its user expects."""
+    """Training continues, but perhaps not as the user expects."""
 
 
 class MethodContext:
-    """Shows a method and its criterion the run, and carries out what they decide.
+    """The view of the run that a method and its criterion get; it also carries out what they decide.
 
     model, optimizer   plain: without the wrappers of DistributedDataParallel, torch.compile or Accelerate
     layers, budgets    the prunable weights, and how many of them the method keeps in the end
-    step, phase        the number of the coming step, and the phase whose model this is now
+    step, phase        the number of the next step, and the phase the model is in now
     memory             what the method remembers from step to step, tensors and plain data; checkpoints hold it
-    twin, best_metric  the dense model kept so far, and what was reported of it
+    twin, best_metric  the dense model kept so far, and the metric reported for it
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class MethodContext:
         self.memory: dict[str, Any] = {}
         self.twin: Twin | None = None
         self.best_metric: float | None = None
-        self.sparse_model: tuple[StateDict, dict[str, Tensor]] | None = None  # what keep_sparse kept: weights and masks
-        self.show_warning: Callable[[str], None] = warn_user  # trainers with a console of their own print a line
+        self.sparse_model: tuple[StateDict, dict[str, Tensor]] | None = None  # weights and masks stored by keep_sparse
+        self.show_warning: Callable[[str], None] = warn_user  # trainers with their own console print a line instead
         self.scheduler = scheduler
         self._method, self._masking, self._state = method, masking, state
         self._positions = {weight.name: index for index, weight in enumerate(layers.weights)}
@@ -71,36 +71,36 @@ class MethodContext:
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """Boolean masks by name, True where a weight is kept; empty in dense phases."""
+        """Return boolean masks by name, True where a weight is kept; empty in dense phases."""
         return self._masking.kept()
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The prunable weights by name: the latent ones, where a method trains those behind the model's."""
+        """Return the prunable weights by name; for methods that train latent weights, the latent ones."""
         return self._masking.trained()
 
     @property
     def gradients(self) -> dict[str, Tensor]:
-        """The gradients of the prunable weights that have one. Those a fused optimizer will unscale come unscaled."""
+        """Return the gradients of the prunable weights that have one, already unscaled if a fused optimizer would."""
         grads, scale = self._masking.gradients.whole(), loss_scale(self.optimizer)
         return grads if scale is None else {name: grad / scale for name, grad in grads.items()}
 
     @property
     def observing(self) -> bool:
-        """True if the method looks at the coming step's gradients whole, so that they are masked only after that."""
+        """Return True if the method looks at the next step's gradients before they are masked."""
         return self._state.observing
 
     @property
     def forward_already_ran(self) -> bool:
-        """True if a forward pass has already read the weights of the step that begins: they must stay."""
+        """Return True if a forward pass has already read the weights of this step: they must not change."""
         return self._state.forward_already_ran
 
     def refuse_after_forward(self) -> None:
-        """Raise a RuntimeError if the forward pass has run, in methods that write weights as a step begins."""
+        """Raise a RuntimeError if the forward pass has run; for methods that write weights when a step begins."""
         if self.forward_already_ran:
             raise RuntimeError(
-                f"step {self.step}: {type(self._method).__name__} writes weights as a step begins, and this one was "
-                "noticed only at backward, as no module was called; call sparsifier.begin_step() at the top of each"
+                f"step {self.step}: {type(self._method).__name__} writes weights when a step begins, but this step was "
+                "noticed only at backward because no module was called; call sparsifier.begin_step() at the top of each"
             )
 
     def position(self, name: str) -> int:
@@ -117,9 +117,9 @@ class MethodContext:
         budgets: Sequence[Budget] | None = None,
         keep_twin: bool = False,
     ) -> None:
-        """Take masks of the largest scores, keep the weights as they are as the dense twin if asked, zero the rest.
+        """Mask all but the largest scores, first keeping the current weights as the dense twin if asked.
 
-        Scores are the weights themselves unless given, and count by magnitude; budgets are the method's. Scores that
+        Scores default to the weights themselves, and count by magnitude; budgets default to the method's. Scores that
         are not finite are refused before anything changes.
         """
         masks = self._masking.masks or self._masking.new_masks()
@@ -131,20 +131,20 @@ class MethodContext:
 
     @torch.no_grad()
     def choose_masks(self, scores: Mapping[str, Tensor], budgets: Sequence[Budget] | None = None) -> dict[str, Tensor]:
-        """Return masks of the largest scores, by the method's pattern, without using them: boolean, by name."""
+        """Return boolean masks of the largest scores in the method's pattern, by name, without applying them."""
         masks = self._masking.new_masks()
         self._method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=masks)
         return {name: working.as_bool(mask) for name, mask in masks.items()}
 
     @torch.no_grad()
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
-        """Use masks of the method's own, boolean, True where a weight is kept; layers not named keep theirs.
+        """Use the method's own boolean masks, True where a weight is kept; layers not named keep theirs.
 
-        Weights that come back start at 0, and so does their optimizer state, as they were while pruned.
+        Weights that come back start at 0, and so does their optimizer state: both were 0 while pruned.
         """
         missing = [] if self._masking.masks else [name for name in self._positions if name not in masks]
         if missing:
-            raise ValueError(f"set_masks: no mask yet for {', '.join(missing[:3])}; the first call names every layer")
+            raise ValueError(f"set_masks: no mask for {', '.join(missing[:3])}; the first call must name every layer")
         changed = self._masking.masks or self._masking.new_masks()
         for name, mask in masks.items():
             changed[name].copy_(working.from_bool(mask))
@@ -152,67 +152,67 @@ class MethodContext:
 
     @torch.no_grad()
     def decompress(self, reset: str) -> None:
-        """Lift the masks, and put latent weights, if there are any, back into the model.
+        """Lift the masks, and put any latent weights back into the model.
 
         `reset` is what the optimizer forgets: "momentum", "all" or "nothing".
         """
         self._masking.lift()
         if not reset_state(self.optimizer, reset):
             self.warn(
-                f"{type(self.optimizer).__name__} keeps no first-moment state under a known name: nothing was reset at "
-                'decompression. Use reset="all" to start its state anew'
+                f"{type(self.optimizer).__name__} has no first-moment state under a known name, so nothing was reset "
+                'at decompression. Use reset="all" to reset its whole state'
             )
 
     def keep_twin(self) -> None:
-        """Keep a copy of model, optimizer and scheduler as they are now as the dense twin."""
+        """Keep a copy of the current model, optimizer and scheduler as the dense twin."""
         self.twin = Twin.of(self.step, self.model, self.optimizer, self.scheduler)
 
     def keep_sparse(self) -> None:
-        """Keep a copy of the model as it is as the sparse one, for methods that end with a dense phase."""
+        """Keep a copy of the current model as the sparse one, for methods that end with a dense phase."""
         self.sparse_model = self.copy_sparse()
 
     def copy_sparse(self) -> tuple[StateDict, dict[str, Tensor]]:
-        """Copy the model as it is and its masks, to the CPU."""
+        """Copy the current model and its masks to the CPU."""
         return to_cpu(self.model.state_dict()), {name: mask.cpu() for name, mask in self.masks.items()}
 
     # Latent weights
 
     def use_latent_weights(self) -> None:
-        """Train latent weights from now on; the model's hold what the method's effective_weights makes of them.
+        """Train latent weights from now on; the model holds what the method's effective_weights computes from them.
 
-        Masks then say what the effective weights keep: they mask no gradient. Call it before a compression, which
-        zeroes weights. Called again, it puts the effective weights of now into the model.
+        Masks then describe what the effective weights keep: they mask no gradient. Call this before a compression,
+        which zeroes weights. Another call puts the current effective weights into the model.
         """
         self._masking.use_latent()
 
     def drop_latent_weights(self, *, keep: Literal["latent", "effective"] = "latent") -> None:
-        """Train the model's own weights again: from the latent ones, or from the effective ones that it holds."""
+        """Train the model's own weights again, starting from the latent ones or the effective ones it holds."""
         self._masking.lift(keep=keep)
 
     def model_weights(self, bundle: Bundle) -> Tensor:
-        """Return what the model's parameters hold, where latent weights are behind them; to be read only."""
-        assert self._masking.latent is not None, "asked for by methods that have latent weights"
+        """Return what the model's parameters hold while latent weights are trained behind them; read-only."""
+        assert self._masking.latent is not None, "only methods with latent weights call this"
         return self._masking.latent.shown(bundle)
 
     def write_masked(self, bundle: Bundle, tensor: Tensor, out: Tensor) -> None:
-        """Write the tensor into `out`, with exact zeros where the masks of a bundle's layers prune."""
+        """Write the tensor into `out`, with exact zeros where the masks of the bundle's layers prune."""
         self._masking.write_masked(bundle, tensor, out)
 
     def param_group(self, bundle: Bundle) -> Mapping[str, Any]:
-        """Return the optimizer's settings for a bundle's layers, as they are now: learning rate, weight decay, …"""
+        """Return the optimizer's current settings for a bundle's layers: learning rate, weight decay, …"""
         return self.optimizer.param_groups[bundle.group]
 
     # Warnings
 
     def warn(self, message: str, topic: str | None = None) -> None:
-        """Issue a SparsityWarning, once for each topic: the message, unless another is given."""
+        """Issue a SparsityWarning, once per topic; the topic defaults to the message."""
         if (topic or message) not in self._warned:
             self._warned.add(topic or message)
             self.show_warning(message)
 
 
 def warn_user(message: str) -> None:
-    """Issue a SparsityWarning at the line of the user's code that led here, past acdc's own and torch's."""
+    """Issue a SparsityWarning that points at the user's line of code, not at acdc's or torch's."""
     inside = tuple(str(Path(file).parent) for file in (Path(__file__).parent, torch.__file__))
     level, frame = 1, sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(inside):

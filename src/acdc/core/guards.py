@@ -1,4 +1,4 @@
-"""Notices that others changed what a sparsifier relies on: replaced parameters, and pruned weights that are not 0."""
+"""Guards against changes from outside: replaced parameters, and pruned weights that are no longer 0."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,31 +10,31 @@ from acdc.core.checks import few
 from acdc.core.hooks import state_like
 from acdc.sparsity.layers import Weight
 
-_EVERY = 512  # steps between two looks in a long phase; a power of 8
-_DENSE = 0.25  # share of pruned weights that move: 0.54 and more in models of dense phases, 0.03 in others at most
+_EVERY = 512  # steps between two checks in a long phase; a power of 8
+_DENSE = 0.25  # share of pruned weights that moved: 0.54 or more in models from dense phases, at most 0.03 in others
 
 
 class OwnershipCheck:
-    """Notices that a prunable weight is no longer the model's, or no longer the optimizer's.
+    """A check that every prunable weight still belongs to the model and to the optimizer.
 
-    A sparsifier works on the Parameter objects it was attached to. Code that replaces one, by
-    load_state_dict(assign=True), a new layer in place of an old one or a parametrization, or that points the optimizer
-    elsewhere leaves it pruning tensors that nobody trains. All weights are looked for as a phase begins, and when
-    results or checkpoints are asked for. Each step looks for one of them, in turn, by the entries of the modules' own
-    dictionaries that lead to it: that costs a microsecond or two, where a look at all of them would cost up to 2 % of a
-    step of a small net of many layers.
+    A sparsifier works on the Parameter objects it was attached to. Code that replaces one (by
+    load_state_dict(assign=True), a new layer in place of an old one or a parametrization) or points the optimizer
+    elsewhere leaves it pruning tensors that nobody trains. All weights are checked when a phase begins, and when
+    results or checkpoints are requested. Each step checks one of them, in turn, through the entries of the modules'
+    own dictionaries that lead to it: that costs a microsecond or two, whereas checking all of them would cost up to
+    2 % of a step of a small net with many layers.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, weights: Sequence[Weight]) -> None:
         self._model, self._optimizer = model, optimizer
         ids = {id(weight.param) for weight in weights}
-        named = model.named_parameters(remove_duplicate=False)  # tied weights under all their names
+        named = model.named_parameters(remove_duplicate=False)  # includes all names of tied weights
         self._params = {name: param for name, param in named if id(param) in ids}
         self._turn = 0
         self._walk()
 
     def _walk(self) -> None:
-        """Note where each weight is now: the dictionary entries that lead to it, and its place in the optimizer."""
+        """Record where each weight is: the dictionary entries that lead to it, and its position in the optimizer."""
         places = {
             id(param): (index, position)
             for index, group in enumerate(self._optimizer.param_groups)
@@ -44,50 +44,50 @@ class OwnershipCheck:
         self._places = [(param, *places[id(param)]) for param in self._params.values()]
 
     def in_model(self) -> bool:
-        """Return whether the model holds every weight now, under its name."""
+        """Return True if the model holds every weight under its name."""
         return all(mapping.get(key) is value for path in self._paths for mapping, key, value in path)
 
     def check_next(self, action: str) -> None:
-        """Look at one weight, the next at each call, and at all of them if it is not where it was."""
+        """Check one weight, the next at each call, and all of them if it is not where it was."""
         self._turn = turn = (self._turn + 1) % len(self._paths)
         param, index, position = self._places[turn]
         groups = self._optimizer.param_groups
         params = groups[index]["params"] if index < len(groups) else ()
-        held = position < len(params) and params[position] is param
-        if not held or any(mapping.get(key) is not value for mapping, key, value in self._paths[turn]):
+        in_place = position < len(params) and params[position] is param
+        if not in_place or any(mapping.get(key) is not value for mapping, key, value in self._paths[turn]):
             self.check(action)
             self._walk()  # the same parameters, elsewhere
 
     def check(self, action: str) -> None:
-        """Refuse an action on weights that the model or the optimizer has lost."""
+        """Raise if the model or the optimizer has lost a weight that `action` needs."""
         self.check_model(action)
-        held = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
-        lost = [name for name, param in self._params.items() if id(param) not in held]
+        trained = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
+        lost = [name for name, param in self._params.items() if id(param) not in trained]
         if lost:
             raise RuntimeError(
                 f"{action}: the optimizer no longer holds {few(lost)}, which it held when the sparsifier was "
-                "attached, so that nothing trains them: its param_groups were changed. Leave the prunable weights in "
-                "them. To go on with other parameters, call sparsifier.detach(), build the optimizer from "
+                "attached, so nothing trains them: its param_groups were changed. Keep the prunable weights in "
+                "them. To continue with other parameters, call sparsifier.detach(), build the optimizer from "
                 "model.parameters() and attach again"
             )
 
     def check_model(self, action: str) -> None:
-        """Refuse an action on weights that the model has lost."""
+        """Raise if the model has lost a weight that `action` needs."""
         now = dict(self._model.named_parameters(remove_duplicate=False))
         lost = [name for name, param in self._params.items() if now.get(name) is not param]
         if not lost:
             return
         raise RuntimeError(
-            f"{action}: the model no longer holds {few(lost)} as when the sparsifier was attached, so that masks no "
+            f"{action}: the model no longer holds {few(lost)}, to which the sparsifier was attached, so masks no "
             "longer apply to it. load_state_dict(assign=True), a new layer or a wrapper in place of a layer, and "
             "parametrizations such as spectral_norm replace parameters: load without assign=True, and make other "
-            "changes before attach. To go on with the model as it is, call sparsifier.detach(), build the optimizer "
+            "changes before attach. To continue with the model as it is, call sparsifier.detach(), build the optimizer "
             "from model.parameters() and attach again"
         )
 
 
 def _path(model: nn.Module, name: str, param: nn.Parameter) -> list[tuple[dict, str, object]]:
-    """Return the entries that lead from the model to a weight: one for each module on the way, and the parameter's."""
+    """Return the entries that lead from the model to a weight: one for each module on the way, and the parameter."""
     *modules, local = name.split(".")
     entries: list[tuple[dict, str, object]] = []
     for key in modules:
@@ -97,12 +97,12 @@ def _path(model: nn.Module, name: str, param: nn.Parameter) -> list[tuple[dict, 
 
 
 class LeakCheck:
-    """Notices pruned weights that are no longer 0, and finds out why.
+    """A check that pruned weights are still 0, which finds out why if they are not.
 
-    Masked gradients and state keep pruned weights at 0 without a look at them. Three things get past that: gradients
-    that were changed where PyTorch does not count it (p.grad.data, numpy), an optimizer state loaded from a dense
-    phase, and code that writes weights. A look is a pass over the weights and, on a GPU, a wait for it: it follows
-    steps 1, 8, 64 and 512 of a phase, then every 512th, and the last.
+    Masked gradients and state keep pruned weights at 0 without looking at them. Three things get past that: gradients
+    changed where PyTorch does not track it (p.grad.data, numpy), an optimizer state loaded from a dense phase, and
+    code that writes weights. A check is a pass over the weights and, on a GPU, a wait for it: it follows steps 1, 8,
+    64 and 512 of a phase, then every 512th, and the last.
     """
 
     def __init__(self, weights: Mapping[str, Weight], optimizer: Optimizer) -> None:
@@ -110,22 +110,22 @@ class LeakCheck:
         self._steps = 0
 
     def restart(self) -> None:
-        """Look after the next step: weights, state or masks are new."""
+        """Check after the next step: weights, state or masks are new."""
         self._steps = 0
 
     def after_step(self, masks: Mapping[str, Tensor], step: int, *, last: bool) -> None:
-        """Refuse to go on once step `step` has moved pruned weights. A CUDA graph's capture cannot wait for a look."""
+        """Raise if step `step` has moved pruned weights. The capture of a CUDA graph cannot wait for a check."""
         self._steps += 1
         if not (last or _is_look(self._steps)) or _is_capturing(masks):
             return
         params = {name: weight.param for name, weight in self._weights.items()}
         names = leaks(params, masks)
-        # On a GPU 0 · ∞ leaves NaN in the gradient of a pruned weight: such a run has diverged, and shows it elsewhere.
+        # On a GPU 0 · ∞ leaves NaN in the gradient of a pruned weight: such a run has diverged, which shows elsewhere.
         if names and all(bool(params[name].isfinite().all()) for name in names):
             raise RuntimeError(f"step {step}: pruned weights of {few(names)} moved. {self._cause(names, masks)}")
 
     def check_finished(self, masks: Mapping[str, Tensor]) -> None:
-        """Refuse a finished model with pruned weights that are not 0. Latent weights may prune without masks."""
+        """Raise if pruned weights of a finished model are not 0. Latent weights may prune without masks."""
         names = leaks({name: self._weights[name].param for name in masks}, masks)
         if names:
             raise RuntimeError(f"finish(): pruned weights of {few(names)} are not 0. {self._cause(names, masks)}")
@@ -135,13 +135,13 @@ class LeakCheck:
         if leaks({name: param.grad for name, param in params.items() if param.grad is not None}, masks):
             return (
                 "Their gradients are not 0: they were changed after they had been masked, in a way that PyTorch does "
-                "not notice (through p.grad.data, p.grad.numpy() or a kernel of your own). Change them under "
+                "not notice (through p.grad.data, p.grad.numpy() or your own kernel). Change them under "
                 "torch.no_grad() by operations on p.grad itself, such as p.grad.add_(noise), or call "
                 "sparsifier.mask_gradients() after the change"
             )
         if any(leaks({name: state}, masks) for name in names for state in state_like(self._optimizer, params[name])):
             return (
-                "The optimizer's state of them is not 0: it was loaded from a checkpoint of another phase, or the "
+                "Their optimizer state is not 0: it was loaded from a checkpoint of another phase, or the "
                 "model's weights were, or gradients were changed through p.grad.data or numpy in an earlier step. Load "
                 "model, optimizer and sparsifier from one checkpoint, and change gradients by operations on p.grad "
                 "itself"
@@ -150,8 +150,8 @@ class LeakCheck:
 
 
 def leaks(tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of tensors that are not 0 wherever their working mask is; one wait for the device in all."""
-    # 1 for an entry that is not 0, and −1 for one that is kept: only what should be 0 and is not comes out above 0.
+    """Return the names of tensors that are not 0 where their working mask is; waits for the device only once."""
+    # 1 for an entry that is not 0, and −1 for one that is kept: only what should be 0 but is not ends above 0.
     tops = {
         name: (tensor.detach().ne(0).view(torch.int8) + masks[name]).amax()
         for name, tensor in tensors.items()
@@ -168,7 +168,7 @@ def leaks(tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> list[st
 
 
 def _writer(weights: Mapping[str, Weight], masks: Mapping[str, Tensor]) -> str:
-    """Explain what wrote pruned weights that the optimizer left at 0, by how many of them are not 0."""
+    """Explain what wrote pruned weights that the optimizer left at 0, judging by how many are not 0."""
     pruned = {name: mask.eq(0) for name, mask in masks.items()}
     moved = {
         name: int(weights[name].param.detach().ne(0).logical_and_(places).sum()) for name, places in pruned.items()
@@ -177,8 +177,8 @@ def _writer(weights: Mapping[str, Weight], masks: Mapping[str, Tensor]) -> str:
     share = sum(moved.values()) / max(1, sum(total.values()))
     if share >= _DENSE and all(moved[name] for name in moved if total[name]):
         return (
-            f"{share:.0%} of all pruned weights are not 0. Most likely the model holds a checkpoint of a dense phase, "
-            "or an average that reaches back into one; or your own code writes weights (noise, a new start). Load "
+            f"{share:.0%} of all pruned weights are not 0. Most likely the model holds a checkpoint from a dense "
+            "phase, or an average that reaches back into one; or your own code writes weights (noise, a reset). Load "
             "the checkpoint of the last compressed step; with Hugging Face's "
             "Trainer set load_best_model_at_end=False, or choose the best among epochs of the final compressed phase. "
             "Only if it is an average, call sparsifier.apply_masks(model) and evaluate it again: masks applied to a "
@@ -187,7 +187,7 @@ def _writer(weights: Mapping[str, Weight], masks: Mapping[str, Tensor]) -> str:
     return (
         f"{share:.1%} of all pruned weights are not 0: something other than the optimizer wrote them. If the model "
         "holds an average of its weights (EMA, SWA), call sparsifier.apply_masks(model) first; if another checkpoint "
-        "was loaded, load that of the last compressed step"
+        "was loaded, load the one of the last compressed step"
     )
 
 

@@ -1,18 +1,18 @@
-"""Notices that the next training step begins, in anyone's loop, and knows the optimizers and wrappers found there.
+"""Hooks that notice when a training step begins, in anyone's loop, and facts about optimizers and wrappers.
 
-A phase must change between two steps: after whatever the user does once a step has ended (evaluate, save, copy), and
-before the next training forward pass reads the weights. No call of the loop marks that moment, so while a change is
+A phase must change between two steps: after whatever the user does when a step has ended (evaluate, save, copy), and
+before the next training forward pass reads the weights. No call in the loop marks that moment, so while a change is
 due, and only then, three things watch for it; the first to see a training step begin reports it:
 
 1. forward pre-hooks, on the model and on the layers about to change. They fire in training mode with gradients on;
-   evaluation passes them by. A compiled model does not run hooks, so torch.compile is told to run eagerly until that
+   evaluation does not trigger them. A compiled model runs no hooks, so torch.compile is told to run eagerly until that
    step's backward pass (torch.compiler.set_stance): one eager step for each compression, and no graph break.
 2. gradient hooks, for loops that call neither the model nor its layers as modules. By then the forward pass has read
    the old weights, so this step's gradient is taken at them; the weights change right after the step.
 3. the optimizer's step pre-hook, for loops that write gradients by hand. With a closure it runs before the forward
    pass.
 
-2 and 3 are there for other reasons too (masking.py, sparsifier.py); this module is 1.
+2 and 3 exist for other reasons too (masking.py, sparsifier.py); this module is 1.
 """
 
 import weakref
@@ -25,7 +25,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-# Elementwise, and zero weight + zero gradient + zero state give zero weight and zero state.
+# These are elementwise, and zero weight, gradient and state give zero weight and state.
 _KEEPS_ZEROS = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -44,7 +44,7 @@ _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.s
 
 
 class _EagerForward:
-    """Makes compiled models run eagerly while anyone holds it. The stance is the process's: holders are counted."""
+    """A switch that makes compiled models run eagerly while held. It acts on the whole process: holders are counted."""
 
     def __init__(self) -> None:
         self._holders: set[object] = set()
@@ -66,17 +66,17 @@ _eager_forward = _EagerForward()
 
 
 class NextForward:
-    """Calls `begin` once, when the next training forward pass starts."""
+    """A watch that calls `begin` once, when the next training forward pass starts."""
 
     def __init__(self, modules: Iterable[nn.Module], begin: Callable[[], None]) -> None:
         self._modules = list(dict.fromkeys(modules))
         self._begin = begin
         self._handles: list[RemovableHandle] = []
         self._token = object()
-        weakref.finalize(self, _eager_forward.release, self._token)  # a run dropped here must not leave all eager
+        weakref.finalize(self, _eager_forward.release, self._token)  # a dropped run must not leave everything eager
 
     def arm(self) -> None:
-        """Watch for it, and keep compiled code, which runs no hooks, off meanwhile."""
+        """Start watching, with compiled code, which runs no hooks, switched off meanwhile."""
         if self._handles:
             return
         hook = _PreHook(self._begin)
@@ -84,7 +84,7 @@ class NextForward:
         _eager_forward.hold(self._token)
 
     def disarm(self) -> None:
-        """Stop watching. Compiled code stays off until `release`: the pass that is running must end as it began."""
+        """Stop watching. Compiled code stays off until `release`: a pass must end the way it began."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -95,13 +95,13 @@ class NextForward:
 
 
 class _PreHook:
-    """Holds the hook as an object, so that a copy of the model, or a pickle of it, carries an inert one and not us."""
+    """The hook as an object, so that a copy or pickle of the model carries an inert one instead of the sparsifier."""
 
     def __init__(self, begin: Callable[[], None] | None) -> None:
         self._begin = begin
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        if self._begin is None or torch.compiler.is_compiling():  # traced after all: backward will notice
+        if self._begin is None or torch.compiler.is_compiling():  # traced all the same: backward will notice
             return
         if module.training and torch.is_grad_enabled():
             self._begin()
@@ -131,14 +131,14 @@ def plain_optimizer(optimizer: Optimizer) -> Optimizer:
 
 
 def keeps_zeros(optimizer: Optimizer) -> bool:
-    """Return whether the optimizer is known to leave zero weights with zero gradient and state at zero."""
+    """Return True if the optimizer is known to leave zero weights with zero gradient and state at zero."""
     return type(optimizer) in _KEEPS_ZEROS or getattr(optimizer, "keeps_zeros", False)
 
 
 def reset_state(optimizer: Optimizer, what: str) -> bool:
-    """Reset "all" of the optimizer's state, its "momentum" or "nothing". Return False if no name of it is known.
+    """Reset "all" of the optimizer's state, its "momentum" or "nothing". Return False if it has no known state.
 
-    Zeroed in place: replayed CUDA graphs go on reading the same memory.
+    State is zeroed in place: replayed CUDA graphs continue to read the same memory.
     """
     if what == "all":
         optimizer.state.clear()
@@ -152,22 +152,22 @@ def reset_state(optimizer: Optimizer, what: str) -> bool:
 
 
 def state_like(optimizer: Optimizer, param: torch.Tensor) -> list[torch.Tensor]:
-    """Return what the optimizer's state keeps of each weight of a parameter: its tensors of the parameter's shape."""
+    """Return the optimizer state that belongs to single weights: the tensors of the parameter's shape."""
     state = optimizer.state.get(param, {}).values()
     return [v for v in state if isinstance(v, torch.Tensor) and v.shape == param.shape and v.is_floating_point()]
 
 
 def step_was_skipped(optimizer: Optimizer) -> bool:
-    """Return whether a fused optimizer under GradScaler skipped its update in step(), whose hooks run all the same."""
+    """Return True if a fused optimizer under GradScaler skipped its update in step(), whose hooks run all the same."""
     found_inf = getattr(optimizer, "found_inf", None)
     return found_inf is not None and bool(found_inf.item())
 
 
 def loss_scale(optimizer: Optimizer) -> torch.Tensor | None:
-    """Return what a fused optimizer under GradScaler will divide the gradients by inside its step(), if anything."""
+    """Return the number by which a fused optimizer under GradScaler will divide the gradients in step(), if any."""
     return getattr(optimizer, "grad_scale", None)
 
 
 def has_closure(args: tuple, kwargs: dict) -> bool:
-    """Return whether optimizer.step was called with a closure; torch passes hooks the optimizer among `args`."""
+    """Return True if optimizer.step was called with a closure; torch passes hooks the optimizer in `args`."""
     return any(callable(value) and not isinstance(value, Optimizer) for value in (*args, *kwargs.values()))

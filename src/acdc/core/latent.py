@@ -1,13 +1,13 @@
-"""Weights that are trained densely while the model computes with something made of them: masked, thresholded, rounded.
+"""Latent weights, trained densely while the model computes with a masked, thresholded or rounded version of them.
 
-Some methods update every weight by gradients taken at a sparse point (DPF, Top-KAST, SR-STE, STR). Between steps the
+Some methods update every weight with gradients taken at a sparse point (DPF, Top-KAST, SR-STE, STR). Between steps the
 parameters hold the effective weights, so whoever evaluates or saves the model sees what the method would deploy; the
-latent weights lie here. They stand in the parameters only while the optimizer's step runs:
+latent weights are stored here. They are in the parameters only while the optimizer's step runs:
 
     before the step    the method turns gradients at the effective weights into those of the latent ones;  θ ← latent
-    after it           the method may take back part of the step;  latent ← θ;  θ ← effective(latent)
+    after it           the method may undo part of the step;  latent ← θ;  θ ← effective(latent)
 
-A step that a gradient scaler skips touches neither.
+A step that a gradient scaler skips changes neither.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,11 +25,11 @@ _CPU_SIZE, _CPU_PIECE, _SIZE = 1 << 18, 1 << 17, 1 << 26  # elements
 
 
 class Bundle:
-    """Layers worked on together: their weights lie one after another in one tensor, so that one operation does for all.
+    """A group of layers whose weights lie one after another in one tensor, so that one operation handles all of them.
 
     Launching an operation costs a GPU more than the work of a small layer, so there all layers of one device, type and
-    group of the optimizer make one bundle. On a CPU what is worked on together should stay in its cache, so bundles are
-    small, and a large layer is one by itself. The order in memory is that of each parameter.
+    optimizer group form one bundle. On a CPU a bundle should fit in the cache, so bundles are small, and a large layer
+    is a bundle of its own. Weights are in the memory order of each parameter.
     """
 
     def __init__(self, weights: Sequence[Weight], group: int) -> None:
@@ -43,7 +43,7 @@ class Bundle:
         self._views: dict[int, tuple[Tensor, list[Tensor]]] = {}
 
     def new(self, *, dtype: torch.dtype | None = None) -> Tensor:
-        """Return an unwritten tensor for all layers."""
+        """Return an uninitialised tensor for all layers."""
         return torch.empty(self.size, dtype=dtype or self.params[0].dtype, device=self.params[0].device)
 
     def split(self, flat: Tensor) -> list[Tensor]:
@@ -53,20 +53,20 @@ class Bundle:
         return [flat.as_strided(param.shape, stride, first + start) for param, stride, start in layouts]
 
     def split_once(self, flat: Tensor) -> list[Tensor]:
-        """Split a tensor that stays where it is: the views are remembered, where there are several."""
-        if len(self.params) == 1:  # it may be the parameter's own memory, which must not be kept alive here
+        """Split a tensor whose memory does not move: the views are remembered if there are several."""
+        if len(self.params) == 1:  # this may be the parameter's own memory, which must not be kept alive here
             return self.split(flat)
         if flat.data_ptr() not in self._views:
             self._views[flat.data_ptr()] = flat, self.split(flat)
         return self._views[flat.data_ptr()][1]
 
     def as_one(self, parts: list[Tensor]) -> Tensor | None:
-        """Return the layers' tensors as one without a copy, where they lie together, as those of one layer do."""
+        """Return the layers' tensors as one without a copy, or None unless they are adjacent in memory."""
         return parts[0].detach().as_strided((self.size,), (1,)) if self._together(parts) else None
 
     @torch.no_grad()
     def join(self, tensors: dict[str, Tensor]) -> Tensor:
-        """Return the layers' tensors, by name, as one. Those that lie apart are moved together first."""
+        """Return the layers' tensors, by name, as one. Those that are apart are first moved together."""
         parts = [tensors[name] for name in self.names]
         if (together := self.as_one(parts)) is not None:
             return together
@@ -89,25 +89,25 @@ class Bundle:
         return torch.stack([part.sum() for part in flat.split(self.sizes)])
 
     def spread(self, values: Tensor) -> Tensor:
-        """Repeat a value of each layer for each of its weights, in a shape that broadcasts."""
+        """Repeat each layer's value for all of its weights, in a shape that broadcasts."""
         if len(self.sizes) == 1:
             return values[0]
         return torch.cat([value.expand(size) for value, size in zip(values, self.sizes, strict=True)])
 
     def pieces(self, *flats: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield matching pieces that stay in a CPU's cache, for work of many operations on each weight by itself."""
+        """Yield matching pieces that fit in a CPU's cache, for many elementwise operations in a row."""
         piece = _CPU_PIECE if flats[0].device.type == "cpu" else self.size
         return zip(*(flat.split(piece) for flat in flats), strict=True)
 
     def with_gradients(self) -> "list[Bundle]":
-        """Return the layers that have a gradient, each by itself where others have none."""
+        """Return the layers that have a gradient, as separate bundles if some have none."""
         if all(param.grad is not None for param in self.params):
             return [self]
         return [Bundle([weight], self.group) for weight in self.weights if weight.param.grad is not None]
 
 
 def make_bundles(weights: Iterable[Weight], optimizer: Optimizer) -> list[Bundle]:
-    """Gather all of the weights in bundles, in their order within each."""
+    """Gather all of the weights into bundles, keeping their order within each."""
     group_of = {id(param): index for index, group in enumerate(optimizer.param_groups) for param in group["params"]}
     alike: dict[tuple, list[Weight]] = {}
     for weight in weights:
@@ -128,17 +128,17 @@ def make_bundles(weights: Iterable[Weight], optimizer: Optimizer) -> list[Bundle
 
 
 EffectiveWeights = Callable[[Bundle, Tensor, Tensor], None]
-"""Writes what the model computes with into the second tensor, given layers' latent weights in the first."""
+"""Computes the effective weights of some layers from their latent weights, and writes them into the second tensor."""
 
 LatentGradient = Callable[[Bundle, Tensor, Tensor], None]
-"""Turns layers' gradients at the effective weights, in place, into those of the latent weights, which come second."""
+"""Turns gradients at the effective weights into those of the latent weights (the second argument), in place."""
 
 AfterStep = Callable[[Bundle, Tensor, Tensor], None]
-"""Gets layers' latent weights before the optimizer's step and after it, and may change the latter in place."""
+"""Receives latent weights from before and after the optimizer's step, and may change the latter in place."""
 
 
 class LatentWeights:
-    """Holds the latent weights behind a model's parameters. They change in place, and are worked on in bundles."""
+    """The latent weights behind a model's parameters. They change in place and are processed in bundles."""
 
     @torch.no_grad()
     def __init__(
@@ -158,7 +158,7 @@ class LatentWeights:
         self.tensors: dict[str, Tensor] = {weight.name: weight.param.detach().clone() for weight in weights}
         self._flat = {bundle: bundle.join(self.tensors) for bundle in self._bundles}
         self._room: dict[tuple, Tensor] = {}
-        state.weights = Weights.LATENT  # the parameters are what was copied
+        state.weights = Weights.LATENT  # the parameters equal their copies now
 
     @torch.no_grad()
     def show_effective(self) -> None:
@@ -183,7 +183,7 @@ class LatentWeights:
 
     @torch.no_grad()
     def convert_gradients(self, scale: Tensor | None) -> None:
-        """Turn the gradients there are into the latent weights'; `scale` is what they will be divided by."""
+        """Turn existing gradients into those of the latent weights; `scale` is what they will be divided by."""
         if self._latent_gradient is None:
             return
         for whole in self._bundles:
@@ -200,7 +200,7 @@ class LatentWeights:
 
     @torch.no_grad()
     def take_step(self) -> None:
-        """Keep what the optimizer made of the latent weights, and show the effective weights of that."""
+        """Keep the latent weights as the optimizer left them, and show their effective weights."""
         for bundle, latent in self._flat.items():
             after, _ = self._take(bundle, bundle.params)
             self._after_step(bundle, latent, after)
@@ -210,20 +210,20 @@ class LatentWeights:
 
     @torch.no_grad()
     def shown(self, bundle: Bundle) -> Tensor:
-        """Return what the parameters hold, as one tensor, to be read until the next call; it may be their memory."""
+        """Return what the parameters hold as one tensor, valid until the next call; it may be their own memory."""
         return self._take(bundle, bundle.params, "shown")[0]
 
     def _take(self, bundle: Bundle, tensors: list[Any], use: str = "work") -> tuple[Tensor, bool]:
-        """Return layers' tensors as one, with their contents; and whether it is their own memory, as `_room_for`."""
+        """Return the layers' tensors as one, with contents, and whether it is their own memory (see `_room_for`)."""
         one, own = self._room_for(bundle, tensors, use)
         if not own:
             _copy(tensors, bundle.split_once(one))
         return one, own
 
     def _room_for(self, bundle: Bundle, tensors: list[Any], use: str = "work") -> tuple[Tensor, bool]:
-        """Return one tensor for layers' tensors, and whether it is their own memory.
+        """Return one tensor with room for the layers' tensors, and whether it is their own memory.
 
-        Where they lie together, what is written there needs no copying back. Else it is scratch, and does.
+        If they are adjacent, what is written there need not be copied back. Otherwise it is scratch memory.
         """
         one = bundle.as_one(tensors)
         if one is not None and one.dtype == bundle.params[0].dtype:
@@ -231,7 +231,7 @@ class LatentWeights:
         return self._scratch(bundle, use), False
 
     def _scratch(self, bundle: Bundle, use: str) -> Tensor:
-        """Return room for one bundle: the same for all of a kind, so that it stays in a CPU's cache."""
+        """Return scratch memory for one bundle, shared by all bundles of a kind, so that it stays in a CPU's cache."""
         like = bundle.params[0]
         key = (use, like.device, like.dtype)
         if key not in self._room:
@@ -243,7 +243,7 @@ class LatentWeights:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the latent weights of a checkpoint, with which the model loads its effective ones."""
+        """Load the latent weights of a checkpoint; the model loads the effective ones that belong to them."""
         for name, value in self.tensors.items():
             value.copy_(state[name])
         self._state.weights = Weights.EFFECTIVE

@@ -2,14 +2,14 @@
 
 What the model's weights hold is in state.py:
 
-    dense    nothing is done to them.
+    dense    they are left alone.
     masked   pruned weights are 0. Gradients are masked in place during backward. The weights and the optimizer's state
-             are zeroed once, as masks are taken; an optimizer that maps zero weight, gradient and state to zero then
+             are zeroed once, when masks are chosen; an optimizer that maps zero weight, gradient and state to zero then
              keeps them at exactly 0 without another pass. Optimizers not known to do so get that pass after every step.
-    latent   the model holds what a method makes of latent weights, which are trained behind it (latent.py). Masks,
-             where a method takes any, say what that keeps: they mask no gradient.
+    latent   the model holds what a method computes from latent weights, which are trained behind it (latent.py).
+             Masks, if the method has any, describe what that keeps: they mask no gradient.
 
-Masks are written in place, and outlive dense phases: a CUDA graph goes on reading the same memory.
+Masks are written in place, and outlive dense phases: a CUDA graph continues to read the same memory.
 """
 
 import weakref
@@ -27,11 +27,11 @@ from acdc.core.state import State, Weights
 from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Weight
 
-_SMALL = 1 << 21  # elements; a larger tensor keeps the GPU busy for as long as a launch takes
+_SMALL = 1 << 21  # elements; a larger tensor keeps the GPU busy for longer than a launch takes
 
 
 class Masking:
-    """Holds the prunable weights to their masks: working ones (sparsity/masks.py), of the last compression."""
+    """The working masks (sparsity/masks.py) of the last compression, and what holds the prunable weights to them."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Masking:
         self._wide: dict[Bundle, Tensor] = {}  # the masks of bundles, until masks change
 
     def kept(self) -> dict[str, Tensor]:
-        """Return boolean masks, True where a weight is kept; none while all is dense."""
+        """Return boolean masks, True where a weight is kept; none while everything is dense."""
         if not self._state.sparse:
             return {}
         if not self.masks:  # an effective weight of 0 is pruned
@@ -66,11 +66,11 @@ class Masking:
     # From one state to another
 
     def new_masks(self) -> dict[str, Tensor]:
-        """Return unwritten masks, for every weight."""
+        """Return uninitialised masks for every weight."""
         return {name: working.new_mask(weight.param) for name, weight in self._weights.items()}
 
     def prune_by(self, masks: dict[str, Tensor]) -> None:
-        """Prune by these masks, of every weight, from now on."""
+        """Prune every weight by these masks from now on."""
         self.masks = masks
         self._wide.clear()
         if self.latent is None:
@@ -79,7 +79,7 @@ class Masking:
         self._put_into_model()
 
     def use_latent(self) -> None:
-        """Train latent weights from now on, and put their effective weights, as they are now, into the model."""
+        """Train latent weights from now on, and put their current effective weights into the model."""
         if self.latent is None:
             self.gradients.stop()
             self._wide.clear()
@@ -87,9 +87,9 @@ class Masking:
         self._put_into_model()
 
     def lift(self, *, keep: Literal["latent", "effective"] = "latent") -> None:
-        """Leave all dense from now on.
+        """Stop pruning from now on.
 
-        What was masked goes on from 0; what was latent from the latent weights, or from the effective ones.
+        Masked weights continue from 0; latent training continues from the latent weights or the effective ones.
         """
         if self.latent is not None and keep == "latent":
             self.latent.show_latent()
@@ -97,7 +97,7 @@ class Masking:
         self.gradients.stop()
 
     def _put_into_model(self) -> None:
-        """Put the weights into the model that it is to compute with, unless a forward pass has read those it has."""
+        """Put the weights to compute with into the model, unless a forward pass has already read those it has."""
         if self._state.forward_already_ran:
             return
         if self.latent is not None:
@@ -108,7 +108,7 @@ class Masking:
     # Around the optimizer's step
 
     def before_step(self) -> None:
-        """Give the optimizer the gradients, and the weights, that it is to train."""
+        """Give the optimizer the gradients and weights that it should see."""
         if self.latent is not None:
             self.latent.convert_gradients(loss_scale(self._optimizer))
             self.latent.show_latent()
@@ -116,25 +116,25 @@ class Masking:
             self.gradients.mask_now()
 
     def after_step(self, args: tuple, kwargs: dict) -> None:
-        """Give the model what it is to compute with. Arguments are those of the optimizer's step."""
+        """Give the model the weights to compute with. The arguments are those of the optimizer's step."""
         if self.latent is not None:
             self.latent.take_step()
         elif self._state.masked:
             if self._state.forward_already_ran or not self.keeps_zeros:
                 self.zero()
-            elif has_closure(args, kwargs):  # gradients changed inside it were not seen before the step
+            elif has_closure(args, kwargs):  # gradients changed inside the closure were not visible before the step
                 self.zero(self.gradients.unmasked())
         self._state.end_step()
 
     def catch_up(self) -> None:
-        """Change the weights that a forward pass had read: a step begins, and none followed that pass."""
+        """Change the weights that a forward pass had read but no step followed: a new step begins."""
         self._state.end_step()
         if self._state.sparse:
             self._put_into_model()
 
     @torch.no_grad()
     def zero(self, names: Iterable[str] | None = None) -> None:
-        """Zero the pruned weights, of all layers or some, and what the optimizer's state keeps of each of them."""
+        """Zero the pruned weights of all layers, or of some, and their optimizer state."""
         for name in self._weights if names is None else names:
             param, mask = self._weights[name].param, self.masks[name]
             for tensor in (param, *state_like(self._optimizer, param)):
@@ -175,28 +175,28 @@ class Masking:
 
 
 class Gradients:
-    """Masks gradients as backward writes them, so that clipping, accumulation and the optimizer see zeros.
+    """The masking of gradients as backward writes them, so that clipping, accumulation and the optimizer see zeros.
 
     On a CPU each gradient is masked at once, while it is in the cache. On a GPU launching a kernel for each would cost
     more than the work itself, so all wait for the end of the backward pass, and the small ones are masked together.
     Before the optimizer's step, gradients that were changed since (clipped, unscaled, noised) or written by hand are
     masked again. In steps in which a method looks at the gradients of pruned weights, nothing is masked until it has.
 
-    `on_backward` is called at the first gradient of a step, before it is looked at.
+    `on_backward` is called at the first gradient of a step, before it is masked.
     """
 
     def __init__(self, weights: Mapping[str, Weight], state: State, on_backward: Callable[[], None]) -> None:
-        self._whole: dict[str, Tensor] = {}  # copies, of those that had to be masked before they were seen
+        self._whole: dict[str, Tensor] = {}  # copies of gradients that had to be masked before the method saw them
         self._weights, self._state = weights, state
         self._on_backward = on_backward
         self._handles: list[RemovableHandle] = []
         self._masks: Mapping[str, Tensor] = {}
         self._factors: dict[str, Tensor] = {}
-        self._masked: dict[str, tuple[weakref.ref[Tensor], int]] = {}  # gradient and version, as masking left them
+        self._masked: dict[str, tuple[weakref.ref[Tensor], int]] = {}  # gradient and version after masking
         self._backward = -1  # the pass at whose end the GPU's gradients will be masked
 
     def watch(self) -> None:
-        """Hook the gradients; until `mask` is called they are only noticed."""
+        """Hook the gradients; until `mask` is called they are only watched."""
         if not self._handles:
             self._handles = [
                 weight.param.register_post_accumulate_grad_hook(_hook(weakref.ref(self), name))
@@ -213,7 +213,7 @@ class Gradients:
             if mask.is_cuda and mask.numel() <= _SMALL:
                 param = self._weights[name].param
                 factor = self._factors.setdefault(name, torch.empty_like(param, requires_grad=False))
-                factor.copy_(mask).neg_()  # in place: a CUDA graph goes on reading the same memory
+                factor.copy_(mask).neg_()  # in place: a CUDA graph continues to read the same memory
 
     def stop(self) -> None:
         """Remove the hooks, and the masks with them."""
@@ -226,7 +226,7 @@ class Gradients:
         self._whole = {}
 
     def whole(self) -> dict[str, Tensor]:
-        """Return the gradients there are, by name; in a step that is observed, as they were before masking."""
+        """Return the existing gradients by name; in an observed step, as they were before masking."""
         grads = {name: w.param.grad.detach() for name, w in self._weights.items() if w.param.grad is not None}
         return grads | {name: whole for name, whole in self._whole.items() if name in grads}
 
@@ -236,7 +236,7 @@ class Gradients:
         self._whole |= {name: grad.detach().clone() for name, grad in grads.items() if grad is not None}
 
     def unmasked(self) -> list[str]:
-        """Name the weights whose gradient is not as masking left it: written by hand, or changed since."""
+        """Return the names of weights whose gradients were written by hand, or changed since they were masked."""
         return [
             name
             for name in self._masks
@@ -244,7 +244,7 @@ class Gradients:
         ]
 
     def mask_now(self) -> None:
-        """Mask every gradient there is that is not masked, whoever wrote it."""
+        """Mask every gradient that is not masked yet, whoever wrote it."""
         small, factors, names = [], [], self.unmasked()
         for name in names:
             grad = self._weights[name].param.grad
@@ -259,7 +259,7 @@ class Gradients:
             self._remember(name)
 
     def mask_again(self) -> None:
-        """Mask every gradient there is, also those that look masked: a change through .data leaves no trace."""
+        """Mask every gradient, even those that look masked: a change through .data leaves no trace."""
         self._masked.clear()
         self.mask_now()
 
@@ -269,8 +269,8 @@ class Gradients:
 
     def _is_masked(self, name: str, grad: Tensor) -> bool:
         """Compare the objects themselves: a freed gradient's id may be the next one's."""
-        seen, version = self._masked.get(name, (None, -1))
-        return seen is not None and seen() is grad and version == grad._version
+        reference, version = self._masked.get(name, (None, -1))
+        return reference is not None and reference() is grad and version == grad._version
 
     def _written(self, name: str, param: Tensor) -> None:
         if not self._state.backward_began:
@@ -288,7 +288,7 @@ class Gradients:
 
 
 def _hook(gradients: "weakref.ref[Gradients]", name: str) -> Callable[[Tensor], None]:
-    """Return a hook that holds a weak reference: Python's garbage collector does not look into a tensor's hooks."""
+    """Return a hook that holds a weak reference: Python's garbage collector does not see a tensor's hooks."""
 
     def gradient_written(param: Tensor) -> None:
         if (owner := gradients()) is not None:
@@ -298,6 +298,6 @@ def _hook(gradients: "weakref.ref[Gradients]", name: str) -> Callable[[Tensor], 
 
 
 def _when_backward_ends(call: Callable[[], Any]) -> None:
-    """Run `call` when the backward pass now running ends, after what DistributedDataParallel has queued for then."""
+    """Run `call` when the current backward pass ends, after what DistributedDataParallel has queued for then."""
     engine = torch.autograd.Variable._execution_engine
     engine.queue_callback(lambda: engine.queue_callback(call))

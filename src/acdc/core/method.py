@@ -3,13 +3,13 @@
 A step, as a method sees it:
 
     updates_at, observes_at           functions of the step: what the step to come needs
-    enter, or update                  as it begins, where a phase is new or an update is due; masks change here
+    enter, or update                  when it begins, if a phase is new or an update is due; masks change here
     ...forward and backward...        with pruned weights at 0, or with the effective weights of latent ones
     observe                           gradients are complete, the pruned weights' too
     latent_gradient, after_step       around the optimizer's step, for methods that train latent weights
 
-A method is a frozen dataclass: it remembers nothing itself. All that it may ask for, and where it may keep what it has
-to remember, is the MethodContext that each call brings.
+A method is a frozen dataclass: it remembers nothing itself. Each call brings a MethodContext, which offers all that a
+method may ask for, and a memory for what it has to remember.
 """
 
 from abc import ABC, abstractmethod
@@ -57,13 +57,13 @@ class Method(ABC):
     name: ClassVar[str]
     straight_through: ClassVar[bool] = True  # latent weights take the effective weights' gradient as it is
     on_host: ClassVar[tuple[str, ...]] = ()  # keys of context.memory that stay on the CPU, wherever the model is
-    by_layer: ClassVar[tuple[str, ...]] = ()  # keys of context.memory that hold a number for each weight, by layer
-    recomputed: ClassVar[tuple[str, ...]] = ()  # those of them that a state dict may lack: they are computed again
-    needs_sparsity: ClassVar[bool] = True  # False where the sparsity is what training makes of it
+    by_layer: ClassVar[tuple[str, ...]] = ()  # keys of context.memory that hold one number per weight, by layer
+    recomputed: ClassVar[tuple[str, ...]] = ()  # those of them that a state dict may lack: they are recomputed
+    needs_sparsity: ClassVar[bool] = True  # False if training decides the sparsity
     alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
     averages: ClassVar[bool] = True  # whether the average of compressed weights, masked, is compressed as well
-    decided_by: ClassVar[str] = "training"  # what makes the sparsity where none is asked for
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that take one of a few words
+    decided_by: ClassVar[str] = "training"  # what decides the sparsity if none can be set
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that accept one of a few words
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
@@ -73,7 +73,7 @@ class Method(ABC):
                 "epochs",
                 received=self.epochs,
                 allowed=f"{kind} needs either epochs or a schedule, "
-                f"and received {'neither' if self.schedule is None else 'both'}",
+                f"but received {'neither' if self.schedule is None else 'both'}",
                 instead=f"write {kind}(sparsity=0.9, epochs=100) or schedule=acdc.Schedule.alternating(...)",
             )
         if self.epochs is not None:
@@ -109,7 +109,7 @@ class Method(ABC):
 
     def _wrong_phases(self, allowed: str) -> ArgumentError:
         kinds = [phase.kind for phase in self.schedule.phases]
-        return ArgumentError("schedule", received=kinds, allowed=allowed, instead="leave it out and write epochs=100")
+        return ArgumentError("schedule", received=kinds, allowed=allowed, instead="omit it and write epochs=100")
 
     def _check_sparsity(self) -> None:
         fixed = self.pattern.sparsity
@@ -121,14 +121,14 @@ class Method(ABC):
                     "sparsity",
                     received=self.sparsity,
                     allowed=f"{self.pattern} fixes it at {fixed:g}",
-                    instead="leave sparsity out, or choose the unstructured pattern",
+                    instead="omit sparsity, or choose the unstructured pattern",
                 )
             if self.distribution != "global":
                 raise ArgumentError(
                     "distribution",
                     received=self.distribution,
                     allowed=f"{self.pattern} gives every layer the same sparsity",
-                    instead="leave distribution out",
+                    instead="omit distribution",
                 )
             object.__setattr__(self, "sparsity", fixed)
         elif self.sparsity is None and not isinstance(self.distribution, Mapping):
@@ -140,12 +140,12 @@ class Method(ABC):
             )
 
     def _refuse_fixed_sparsity(self, instead: str) -> None:
-        """Refuse a pattern that fixes the sparsity, in methods that approach it step by step."""
+        """Raise if the pattern fixes the sparsity, for methods that approach it step by step."""
         if self.pattern.sparsity is not None:
             allowed = f"it fixes the sparsity, which {type(self).__name__} raises step by step"
             raise ArgumentError("pattern", received=self.pattern, allowed=allowed, instead=instead)
 
-    # What it is, before a run
+    # Facts about the method, before a run
 
     @classmethod
     def title(cls) -> str:
@@ -153,7 +153,7 @@ class Method(ABC):
         return cls.__name__
 
     def compression(self) -> str:
-        """Return what happens to the weights in a word or two: "pruned", "rounded to 4 bits"."""
+        """Return, in a word or two, what happens to the weights: "pruned", "rounded to 4 bits"."""
         return "pruned"
 
     @abstractmethod
@@ -179,12 +179,12 @@ class Method(ABC):
                 "pattern",
                 received=self.pattern,
                 allowed=f"fits none of the model's {len(unfit)} prunable layers ({name}: {reason})",
-                instead=f"choose another pattern{', or leave it out for unstructured sparsity' if free else ''}",
+                instead=f"choose another pattern{', or omit it for unstructured sparsity' if free else ''}",
             )
         return replace(layers, weights=fit, left_dense={**layers.left_dense, **unfit})
 
     def budgets(self, layers: Layers) -> list[Budget]:
-        """Return how many weights are kept, of which layers together."""
+        """Return how many weights each group of layers keeps."""
         return budgets(self.distribution, layers.weights, self.sparsity)
 
     def budgets_along(self, layers: Layers, path: Callable[[float], float]) -> list[Budget]:
@@ -195,75 +195,75 @@ class Method(ABC):
         return budgets(distribution, layers.weights, None if target is None else path(target))
 
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
-        """Return the FLOPs of training on a sample in a sparse phase, by those of inference then and when dense.
+        """Return the FLOPs of training on one sample in a sparse phase, given those of sparse and dense inference.
 
-        It is the card's rule. By default: forward pass, gradients of the inputs and gradients of the weights, each by
-        the weights that are left.
+        This is the rule on the method's card. By default, the forward pass, the gradients of the inputs and those of
+        the weights each cost what the remaining weights do.
         """
         return 3 * flops
 
     def sparsity_fraction(self, epoch: int) -> float:
-        """Return the share of its target sparsity that a sparse epoch, counted from 0, has: 1 unless it rises."""
+        """Return the share of the target sparsity that sparse epoch `epoch` (from 0) has: 1 unless it rises."""
         return 1.0
 
     def idle(self, total_steps: int, steps_per_epoch: int | None) -> "Idle | None":
-        """Return why a run of this length would never do what the method is named for; recipes of such are refused."""
+        """Return why the method would never act in a run of this length, if so; such recipes are refused."""
         return None
 
     def warnings(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
-        """Return what a run of this length will not do that its user may expect: shown as it begins."""
+        """Return what a run of this length will not do although its user may expect it; shown at the start."""
         return [idle.message()] if (idle := self.idle(total_steps, steps_per_epoch)) else []
 
     def gives_twin(self) -> bool:
-        """Return whether a dense model is kept from which training can go on densely."""
+        """Return True if a dense model is kept that can be trained further."""
         *before, final = self.schedule.phases
         return final.kind == "sparse" and any(phase.kind == "dense" for phase in before)
 
     def keeps_best_twin(self) -> bool:
-        """Return whether the twin is the best dense model reported, rather than the last."""
+        """Return True if the twin is the best dense model reported, rather than the last."""
         return False
 
     def config(self) -> dict[str, Any]:
-        """Return every knob as plain data: what a checkpoint is checked against."""
+        """Return every knob as plain data, which checkpoints are checked against."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "epochs"}
 
-    # What it does, in a run
+    # Actions during a run
 
     @abstractmethod
     def enter(self, context: "MethodContext", phase: Phase) -> None:
-        """Begin a phase, as its first training step begins: compress, decompress, keep the twin."""
+        """Begin a phase together with its first training step: compress, decompress, keep the twin."""
 
     def writes_weights(self, phase: Phase) -> bool:
-        """Return whether `enter` changes weights as `phase` begins, so that it must come before the forward pass.
+        """Return True if `enter` changes weights when `phase` begins, so that it must come before the forward pass.
 
-        Zeroing by masks counts; lifting masks does not, since pruned weights go on from 0.
+        Zeroing by masks counts; lifting masks does not, since pruned weights continue from 0.
         """
         return phase.kind == "sparse"
 
     def updates_at(self, context: "MethodContext", step: int) -> bool:
-        """Return whether `update` is called as step `step` begins, inside a phase.
+        """Return True if `update` is called when step `step` begins, inside a phase.
 
-        It is a function of the step and of what the method remembers.
+        The answer depends only on the step and on what the method remembers.
         """
         return False
 
     def update(self, context: "MethodContext") -> None:
-        """Change the masks, as a training step begins inside a phase."""
+        """Change the masks when a training step begins inside a phase."""
         raise NotImplementedError
 
     def observes_at(self, context: "MethodContext", step: int) -> bool:
-        """Return whether `observe` is called in step `step`, whose gradients are then masked only after that."""
+        """Return True if `observe` is called in step `step`, whose gradients are then masked only afterwards."""
         return False
 
     def observe(self, context: "MethodContext") -> None:
-        """Look at the gradients: they are complete, also those of pruned weights, and no weight has moved yet."""
+        """Look at the gradients: they are complete, including those of pruned weights, and no weight has moved yet."""
         raise NotImplementedError
 
     def effective_weights(self, context: "MethodContext", bundle: "Bundle", latent: Tensor, out: Tensor) -> None:
-        """Write into `out` what the model computes with, given some layers' latent weights.
+        """Write the effective weights into `out`, given some layers' latent weights.
 
-        Called after context.use_latent_weights() only. This and the next two see the layers of a bundle one after
-        another, as tensors of one dimension; see Bundle.
+        Called only after context.use_latent_weights(). This method and the next two see the layers of a bundle one
+        after another, as one-dimensional tensors; see Bundle.
         """
         raise NotImplementedError
 
@@ -272,20 +272,20 @@ class Method(ABC):
         raise NotImplementedError
 
     def after_step(self, context: "MethodContext", bundle: "Bundle", before: Tensor, after: Tensor) -> None:
-        """Change in place the step that took latent weights from `before` to `after`; by default all of it holds."""
+        """Change, in place, the step that took latent weights from `before` to `after`; by default keep all of it."""
         return
 
     def rate_step(self, context: "MethodContext", step: int) -> int:
-        """Return the step whose learning rate step `step` takes: another one where a method starts training over.
+        """Return the step whose learning rate step `step` uses: an earlier one if the method starts training over.
 
-        For trainers that set the rate as a function of the step.
+        This is for trainers that set the rate as a function of the step.
         """
         return step
 
     def makes_twin(self, context: "MethodContext", phase: Phase) -> bool:
-        """Return whether the model becomes the dense twin as `phase` begins.
+        """Return True if the model becomes the dense twin when `phase` begins.
 
-        It does where the last dense phase ends, unless the best dense model is kept and one was reported.
+        It does when the last dense phase ends, unless the best dense model is kept and one was reported.
         """
         ends_dense = phase.final and context.phase.kind == "dense" and phase.index > 0
         return ends_dense and not (self.keeps_best_twin() and context.best_metric is not None)
@@ -293,7 +293,7 @@ class Method(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """Describes a run whose first update would come after the last step that may have one: its masks never change."""
+    """A run whose first update would come after the last step that may have one, so that its masks never change."""
 
     method: str
     every: str
@@ -301,12 +301,12 @@ class Idle:
     last: int
     total: int
 
-    def message(self, knob: str = "every", typed: str | None = None) -> str:
-        """Return it in words: `knob` is what a recipe calls it, and `typed` what to type, if that differs."""
-        some = f'for about ten updates write {typed or knob}="{max(1, self.last // 10)}st", or ' if self.last else ""
+    def message(self, knob: str = "every", spelling: str | None = None) -> str:
+        """Return this as a message: `knob` is its name in a recipe, and `spelling` what to type, if that differs."""
+        some = f'for about ten updates write {spelling or knob}="{max(1, self.last // 10)}st", or ' if self.last else ""
         return (
-            f'{knob}="{self.every}": the first update of {self.method} is due at step {self.first:,}, and its last may '
-            f"be at step {self.last:,} of {self.total:,}, so that masks would stay as they begin; {some}train longer"
+            f'{knob}="{self.every}": the first update of {self.method} is due at step {self.first:,}, but its last may '
+            f"be at step {self.last:,} of {self.total:,}, so the masks would never change; {some}train longer"
         )
 
 

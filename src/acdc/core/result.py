@@ -1,4 +1,4 @@
-"""The result of a run: its sparse model, the dense twin beside it, and how to train that on."""
+"""The result of a run: its sparse model, its dense twin, and how to train the twin further."""
 
 import copy
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ StateDict = dict[str, Any]
 
 @dataclass(frozen=True)
 class Twin:
-    """Holds model, optimizer and learning-rate scheduler as they were before step `step`, on the CPU."""
+    """Model, optimizer and learning-rate scheduler as they were before step `step`, on the CPU."""
 
     step: int
     model: StateDict
@@ -43,10 +43,10 @@ class Twin:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """Holds what one run gives: two plain state dicts, each loadable into the plain model. `print` it for what to do.
+    """The outcome of one run: two plain state dicts, each loadable into the plain model. `print` it for what to do.
 
     `dense` is the twin as it was before step `dense_step`, in the middle of the learning-rate schedule: fine-tuning it
-    (`finetune_dense`) is what the paper does. It is None where the method has no dense phase. `masks` are boolean,
+    (`finetune_dense`) is what the paper does. It is None if the method has no dense phase. `masks` are boolean,
     True where a weight was kept.
     """
 
@@ -68,7 +68,7 @@ class Result:
         ]
         if self.dense is not None:
             lines.append(f"  result.dense   its dense twin, as it was before step {self.dense_step:,}")
-            lines.append("                 to train it on: acdc.finetune_dense(result, model, optimizer)")
+            lines.append("                 to train it further: acdc.finetune_dense(result, model, optimizer)")
         lines.append("  result.masks   True where a weight was kept")
         lines.append('  result.save("FOLDER") writes them as safetensors; acdc.Result.load("FOLDER") reads them')
         return "\n".join(lines)
@@ -76,20 +76,20 @@ class Result:
     def _zeros(self) -> str:
         size = sum(mask.numel() for mask in self.masks.values())
         if not size:
-            return "nothing is masked"
+            return "nothing is pruned"
         layers = f"{len(self.masks):,} layer{'s' if len(self.masks) > 1 else ''}"
         return f"{self.sparsity:.2%} of {size:,} weights pruned, in {layers}"
 
     @property
     def sparsity(self) -> float:
-        """Pruned / prunable weights."""
+        """Return pruned / prunable weights."""
         kept = sum(int(mask.sum()) for mask in self.masks.values())
         return 1 - kept / sum(mask.numel() for mask in self.masks.values())
 
     def save(self, folder: str | Path) -> None:
         """Write sparse.safetensors, dense.safetensors (if there is a twin) and masks.safetensors.
 
-        They hold all but what finetune_dense needs beside the twin's weights: the optimizer's state.
+        They do not hold the optimizer's state, which finetune_dense needs beside the twin's weights.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class Result:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Result":
-        """Read what `save` has written, onto the CPU. Files that changed since raise an IntegrityError."""
+        """Read what `save` wrote, onto the CPU. A file that changed since raises an IntegrityError."""
         folder = Path(folder)
         sparse, details = _read(folder / SPARSE)
         masks, _ = _read(folder / MASKS)
@@ -125,12 +125,12 @@ def _read(path: Path) -> tuple[StateDict, dict[str, Any]]:
         details = safetensors_details(file.metadata())
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a mapping
     if not {"total_steps", "dense_step"} <= details.keys():
-        raise ValueError(f"{path}: Result.save did not write it; read it by safetensors.torch.load_file")
+        raise ValueError(f"{path}: not written by Result.save; read it with safetensors.torch.load_file")
     return tensors, details
 
 
 def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, scheduler: Any | None = None) -> range:
-    """Put the dense twin back into the model, its momentum into the optimizer, and return the steps left to run.
+    """Put the dense twin back into the model and its momentum into the optimizer, and return the steps left to run.
 
     The paper's dense fine-tuning (§4) replaces the final compressed phase by dense training from the twin, with the
     same learning-rate schedule and the momentum kept:
@@ -140,7 +140,7 @@ def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, sched
             ...one training step of the same loop...
 
     A scheduler is rewound if the sparsifier was attached with it (`acdc.attach(..., scheduler=scheduler)`). With
-    twin="best" it is rewound to the best model's step, and all steps from there on are left. `acdc train`, whose rates
+    twin="best" it is rewound to the best model's step, and all steps from there on remain. `acdc train`, whose rates
     are a function of the step, fine-tunes any twin over the final phase.
     """
     from acdc.core.sparsifier import attached_to  # the sparsifier builds results; only this check looks back
@@ -151,9 +151,9 @@ def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, sched
             if result.dense is not None
             else ("the method that made it has no dense phase")
         )
-        raise ArgumentError("result", allowed=f"it has no dense twin to train on: {why}")
+        raise ArgumentError("result", allowed=f"it has no dense twin to fine-tune: {why}")
     if attached_to(model) is not None:
-        raise RuntimeError("the model still has a sparsifier that would prune the twin; call sparsifier.detach() first")
+        raise RuntimeError("the model has a sparsifier, which would prune the twin; call sparsifier.detach() first")
     if scheduler is not None and result.twin.scheduler is None:
         raise ArgumentError(
             "scheduler",

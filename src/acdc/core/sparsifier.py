@@ -1,7 +1,7 @@
-"""The sparsifier: what a user gets by attaching a method to a model and its optimizer.
+"""The sparsifier that a user gets by attaching a method to a model and its optimizer.
 
-It changes nothing of the model: parameters stay plain tensors under their own names, and masks live outside. How steps
-are counted and phases begin is in stepper.py.
+It leaves the model plain: parameters stay plain tensors under their own names, and masks live outside. stepper.py
+counts steps and begins phases.
 """
 
 import math
@@ -25,7 +25,7 @@ from acdc.schedule import Phase
 from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Layers
 
-# The optimizer's hooks keep a sparsifier alive; this only finds it.
+# The optimizer's hooks keep a sparsifier alive; these are only weak references to it.
 _attached: "weakref.WeakKeyDictionary[nn.Module | Optimizer, weakref.ref[Sparsifier]]" = weakref.WeakKeyDictionary()
 
 
@@ -40,7 +40,7 @@ def attach(
     """Attach a method to a model and its optimizer; the training loop stays as it is.
 
     `steps_per_epoch` is the number of optimizer steps in an epoch (len(loader), divided by the gradient accumulation);
-    a schedule written in steps does not need it. `scheduler` is only kept with the dense twin, for finetune_dense.
+    a schedule written in steps does not need it. `scheduler` is only stored with the dense twin, for finetune_dense.
 
         method = acdc.ACDC(sparsity=0.9, epochs=100)
         sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=len(loader))
@@ -54,7 +54,7 @@ def attach(
         model.load_state_dict(result.sparse)  # or result.dense, its dense twin
         print(sparsifier.summary())
 
-    To resume, build and attach all three in the same way, and load their state:
+    To resume, build and attach all three in the same way, then load their states:
 
         states = torch.load("checkpoint.pt", weights_only=True)
         for part, state in zip((model, optimizer, sparsifier), states):
@@ -70,7 +70,7 @@ def attached_to(target: nn.Module | Optimizer) -> "Sparsifier | None":
 
 
 class Sparsifier:
-    """Keeps a model sparse as its method and schedule ask; see `attach`.
+    """The object that keeps a model sparse as its method and schedule require; see `attach`.
 
     method   the method, with its schedule and knobs
     context  the run as the method sees it: weights, budgets, the twin so far, what the method remembers
@@ -110,41 +110,41 @@ class Sparsifier:
             self.detach()
             raise
 
-    # What it shows
+    # Properties
 
     @property
     def layers(self) -> Layers:
-        """The prunable weights, and why others are left dense."""
+        """Return the prunable weights, and why others are left dense."""
         return self.context.layers
 
     @property
     def step(self) -> int:
-        """Optimizer steps seen: the number of the next one, counted from 0."""
+        """Return the number of optimizer steps so far, which is the index of the next one."""
         return self.context.step
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole schedule."""
+        """Return the number of optimizer steps in the whole schedule."""
         return self.context.total_steps
 
     @property
     def phase(self) -> Phase:
-        """The phase whose model this is now. It changes when the next phase's first step begins."""
+        """Return the phase that the model is in. It changes when the next phase's first step begins."""
         return self.context.phase
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The phases so far: step, name, kind and sparsity as each began."""
+        """Return the phases so far: step, name, kind and sparsity at the start of each."""
         return self._stepper.history
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """Boolean masks by name, True where a weight is kept; empty in dense phases."""
+        """Return boolean masks by name, True where a weight is kept; empty in dense phases."""
         return self._stepper.masking.kept()
 
     @property
     def layer_sparsity(self) -> dict[str, float]:
-        """Share of zeros in each prunable layer, as the weights are now."""
+        """Return the current share of zeros in each prunable layer."""
         self._stepper.ownership.check_model("layer_sparsity")
         return {
             name: 1 - int(w.param.count_nonzero()) / max(1, w.param.numel())
@@ -153,12 +153,12 @@ class Sparsifier:
 
     @property
     def sparsity(self) -> float:
-        """Zeros / prunable weights, as the weights are now."""
+        """Return the current share of zeros among all prunable weights."""
         self._stepper.ownership.check_model("sparsity")
         return 1 - sum(int(w.param.count_nonzero()) for w in self._stepper.weights.values()) / self.layers.size
 
     def summary(self, example: Any | None = None) -> Summary:
-        """Sum up layers, phases so far and, given an example input (a tensor or a tuple of arguments), FLOPs."""
+        """Summarize layers, phases so far and, given an example input (a tensor or a tuple of arguments), FLOPs."""
         return Summary.of(
             self._model, self.layers, self._stepper.history, headline=repr(self).strip("<>"), example=example
         )
@@ -169,26 +169,26 @@ class Sparsifier:
             f"{len(self._stepper.weights)} layers, {self.layers.size:,} prunable weights>"
         )
 
-    # What a loop may tell it
+    # Calls from the training loop
 
     def begin_step(self) -> None:
-        """Begin a training step. Only loops that hooks cannot see into (CUDA graph replays) need to call this."""
+        """Begin a training step. Only loops that hooks cannot observe (CUDA graph replays) need to call this."""
         self._refuse_if_detached("begin_step")
         self._stepper.begin_step()
 
     def mask_gradients(self) -> None:
-        """Mask the step's gradients now, whoever wrote them: they are complete, and unscaled.
+        """Mask the step's gradients now, whoever wrote them. They must be complete and unscaled.
 
         Gradients are masked as backward writes them. Two kinds of loops need this call: those that change gradients
-        where PyTorch does not notice (p.grad.data, numpy), after the change; and those that clip, with RigL or SNFS,
-        before it. Steps in which a method looks at gradients whole mask them only as the optimizer's step begins, and
-        clipping would see a larger norm than that of what is used.
+        where PyTorch does not notice (p.grad.data, numpy), after the change; and those that clip while RigL or SNFS
+        is attached, before clipping. In steps in which a method looks at unmasked gradients, they are masked only
+        when the optimizer's step begins, so clipping would see a larger norm than that of the gradients used.
         """
         self._refuse_if_detached("mask_gradients")
         self._stepper.mask_gradients()
 
     def set_step(self, step: int) -> None:
-        """Set the number of optimizer steps that have run, for hosts that know it better."""
+        """Set the number of optimizer steps that have run, for hosts that count them better."""
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             allowed = "expected the number of optimizer steps run so far, 0 or more"
             raise ArgumentError("step", received=step, allowed=allowed)
@@ -197,9 +197,9 @@ class Sparsifier:
         self._stepper.expect_step()
 
     def report_metric(self, metric: SupportsFloat) -> None:
-        """Tell the quality of the model as it is now, higher is better. With twin="best" the best dense one is kept.
+        """Report the quality of the current model; higher is better. With twin="best" the best dense model is kept.
 
-        Call it after the learning-rate scheduler's step, so that the twin is kept with the rate it goes on with.
+        Call it after the learning-rate scheduler's step, so that the twin is stored with the rate it continues with.
         """
         value = float(metric)
         if not math.isfinite(value):
@@ -207,7 +207,7 @@ class Sparsifier:
             raise ArgumentError("metric", received=value, allowed=allowed, instead="negate a loss")
         context = self.context
         if not self.method.keeps_best_twin():
-            context.warn('report_metric() changes nothing: the method keeps the last dense model; set twin="best"')
+            context.warn('report_metric() has no effect: the method keeps the last dense model; set twin="best"')
         elif self.phase.kind == "dense" and (context.best_metric is None or value > context.best_metric):
             context.keep_twin()
             context.best_metric = value
@@ -215,20 +215,20 @@ class Sparsifier:
     def apply_masks(self, model: nn.Module) -> None:
         """Zero the pruned weights of a model of the same kind, such as an average of this one's weights.
 
-        In a dense phase nothing is pruned, and nothing happens.
+        In a dense phase nothing is pruned, so this does nothing.
         """
         parameters = dict(plain_model(model).named_parameters(remove_duplicate=False))
         masks = self.masks
         if missing := [name for name in masks if name not in parameters]:
             allowed = f"it has no {', '.join(missing[:3])}"
-            raise ArgumentError("model", allowed=allowed, instead="pass a copy of the model to apply_masks")
+            raise ArgumentError("model", allowed=allowed, instead="pass apply_masks a copy of the model")
         for name, mask in masks.items():
             working.apply_(parameters[name], working.from_bool(mask).to(parameters[name].device))
 
     # The end
 
     def finish(self, *, early: bool = False) -> Result:
-        """Return the sparse model as it is and its dense twin.
+        """Return the sparse model and its dense twin.
 
         `early=True` accepts a run stopped in its final phase.
         """
@@ -239,9 +239,9 @@ class Sparsifier:
         if not ends_dense and not (self.phase.final and self._stepper.state.sparse):
             raise RuntimeError(
                 f"finish() at step {self.step} of {self.total_steps}, in a {self.phase.name} phase: the sparse model "
-                "exists only in the final compressed phase. Train on, or use a shorter schedule. If your loop is over: "
-                "steps_per_epoch counts optimizer steps (len(loader) // accumulation), steps of another optimizer are "
-                f"not seen, and a resumed run needs sparsifier.load_state_dict\n{self.method.schedule}"
+                "exists only in the final compressed phase. Continue training, or use a shorter schedule. If your "
+                "loop is over: steps_per_epoch counts optimizer steps (len(loader) // accumulation), steps of another "
+                f"optimizer are not counted, and a resumed run needs sparsifier.load_state_dict\n{self.method.schedule}"
             )
         if not early and (warning := check_finished(self.step, self.total_steps)):
             context.warn(warning)
@@ -262,7 +262,7 @@ class Sparsifier:
         )
 
     def detach(self) -> None:
-        """Take every hook away, for good. The weights stay as they are; nothing keeps them sparse any more."""
+        """Remove every hook, for good. The weights stay as they are, but nothing keeps them sparse any more."""
         for handle in self._step_hooks:
             handle.remove()
         self._step_hooks = []
@@ -273,17 +273,17 @@ class Sparsifier:
 
     def _refuse_if_detached(self, verb: str) -> None:
         if not self._stepper.state.attached:
-            raise RuntimeError(f"{verb}() after detach(): masks and steps are gone by then; call {verb}() before it")
+            raise RuntimeError(f"{verb}() after detach(): masks and steps are gone; call {verb}() first")
 
     def __reduce__(self) -> Any:
-        raise TypeError("a sparsifier holds hooks and cannot be copied or pickled; save its state_dict() instead")
+        raise TypeError("a sparsifier holds hooks, so it cannot be copied or pickled; save its state_dict() instead")
 
     # Checkpoints
 
     def state_dict(self) -> StateDict:
-        """Return plain data and tensors, to be saved beside the model's and the optimizer's; see `attach`.
+        """Return plain data and tensors, to be saved with those of the model and the optimizer; see `attach`.
 
-        Save it by torch.save, and load it with weights_only=True.
+        Save it with torch.save, and load it with weights_only=True.
         """
         self._refuse_if_detached("state_dict")
         self._stepper.ownership.check("state_dict()")
@@ -301,7 +301,7 @@ class Sparsifier:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up where `state` was saved. Model and optimizer load their own state, before or after this."""
+        """Resume where `state` was saved. Model and optimizer load their own state, before or after this."""
         self._refuse_if_detached("load_state_dict")
         self._stepper.ownership.check("load_state_dict()")
         check_structure(state)

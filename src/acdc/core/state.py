@@ -12,11 +12,11 @@ after the optimizer's step:
 
     expect_step     the step before has ended: what is due as the next one begins
     take_up         the method has done what was due
-    enter_backward  the first gradient is there
+    enter_backward  the first gradient has been computed
     end_step        the optimizer has moved the weights
 
-Whoever notices a step only when its forward pass has run sets `forward_already_ran`. Masks are then taken at once, but
-the weights that the forward pass has read stay as they are until the step ends.
+Code that notices a step only after its forward pass sets `forward_already_ran`. Masks are then chosen at once, but
+the weights that the forward pass has read stay unchanged until the step ends.
 """
 
 from dataclasses import dataclass
@@ -27,38 +27,38 @@ Due = Literal["phase", "update"]
 
 
 class Weights(Enum):
-    """Names what the prunable parameters of the model hold."""
+    """The four things that the prunable parameters of the model may hold."""
 
     DENSE = auto()  # weights that nothing prunes
     MASKED = auto()  # weights that are 0 where masks prune
-    EFFECTIVE = auto()  # what a method makes of the latent weights behind them
+    EFFECTIVE = auto()  # what a method computes from the latent weights behind them
     LATENT = auto()  # the latent weights, while the optimizer moves them
 
 
 @dataclass
 class State:
-    """One for each sparsifier, shared by the objects it is made of. Only the methods below, and Masking, change it."""
+    """The state of one sparsifier, shared by its parts. Only the methods below, and Masking, change it."""
 
     attached: bool = True
     weights: Weights = Weights.DENSE
-    due: Due | None = None  # as the next step begins
+    due: Due | None = None  # when the next step begins
     observing: bool = False  # the method looks at the step's gradients before they are masked
     backward_began: bool = False
     forward_already_ran: bool = False
 
     @property
     def sparse(self) -> bool:
-        """True in sparse phases, by masks or by latent weights."""
+        """Return True in sparse phases, whether by masks or by latent weights."""
         return self.weights is not Weights.DENSE
 
     @property
     def masked(self) -> bool:
-        """True while masks prune the weights that the optimizer trains."""
+        """Return True while masks prune the weights that the optimizer trains."""
         return self.weights is Weights.MASKED
 
     @property
     def latent(self) -> bool:
-        """True while latent weights are trained behind the model's."""
+        """Return True while latent weights are trained behind the model's."""
         return self.weights in (Weights.EFFECTIVE, Weights.LATENT)
 
     def expect_step(self, due: Due | None, *, observing: bool) -> None:

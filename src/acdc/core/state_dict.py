@@ -1,4 +1,4 @@
-"""The structure of a sparsifier's state dict, and whether one fits the model and method it is loaded for."""
+"""The structure of a sparsifier's state dict, and the check that one fits its model and method."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -49,29 +49,29 @@ class SparsifierState(TypedDict):
 
 
 def check_structure(state: Mapping[str, Any]) -> None:
-    """Raise a ValueError that names the first part that is missing or of another type."""
+    """Raise a ValueError that names the first part that is missing or has the wrong type."""
     if not isinstance(state, Mapping) or "version" not in state or "masks" not in state:
         raise ValueError("this is not a sparsifier's state dict: pass what sparsifier.state_dict() returned")
     check(dict(state), SparsifierState, "sparsifier")
 
 
 def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless the state is of this method with these settings, and of such a model."""
+    """Raise a ValueError unless the state belongs to this method, these settings and such a model."""
     if state["version"] != expected["version"]:
         raise ValueError(
             f"this state dict has version {state['version']}; this release of acdc reads version {expected['version']}"
         )
     if state["method"] != expected["method"]:
         raise ValueError(
-            f"this state dict is of method {state['method']!r}, and the one attached is {expected['method']!r}; "
-            "attach the method the checkpoint was trained with"
+            f"this state dict belongs to method {state['method']!r}, but {expected['method']!r} is attached; "
+            "attach the method that the checkpoint was trained with"
         )
     ours, theirs = expected["layers"], state["layers"]
     if ours != theirs:
         differing = [n for n in [*ours, *theirs] if ours.get(n) != theirs.get(n)]
         name = differing[0]
         raise ValueError(
-            f"this state dict is of another model: {len(set(differing))} prunable layers differ, first {name!r}: "
+            f"this state dict belongs to another model: {len(set(differing))} prunable layers differ, first {name!r}: "
             f"shape {theirs.get(name, 'absent')} there, {ours.get(name, 'absent')} here. "
             "Build the model and the method's include/exclude as in the run that saved it"
         )
@@ -81,15 +81,15 @@ def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
             raise ValueError(f"sparsifier.config: {knob} is missing")
         if saved[knob] != value:
             raise ValueError(
-                f"this state dict was saved with {knob}={_short(saved[knob])}, and {knob}={_short(value)} is attached; "
-                f"a run resumes with the settings it began with: set {knob} back"
+                f"this state dict was saved with {knob}={_short(saved[knob])}, but the attached method has "
+                f"{knob}={_short(value)}; a run must resume with the settings it started with: change {knob} back"
             )
 
 
 def check_fit(
     state: Mapping[str, Any], *, method: Method, layers: Layers, model: nn.Module, optimizer: Optimizer
 ) -> None:
-    """Raise a ValueError that names the first part that does not fit. Method and layers were compared before."""
+    """Raise a ValueError that names the first part that does not fit. Method and layers have been compared already."""
     weights = {weight.name: weight.param for weight in layers.weights}
     phases = len(method.schedule.phases)
     if state["step"] < 0:
@@ -117,7 +117,7 @@ def check_fit(
 
 
 def _short(value: Any) -> str:
-    """Return a schedule by its total and number of phases, anything else as it is."""
+    """Describe a schedule by its number of phases and its total, and anything else by its repr."""
     if isinstance(value, Mapping) and {"phases", "total"} == set(value) and isinstance(value["phases"], Sequence):
         return f"<{len(value['phases'])} phases, {value['total']}>"
     return repr(value)

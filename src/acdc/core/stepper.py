@@ -1,8 +1,8 @@
-"""Takes a method through its phases, step by step: asks the schedule what is due, and lets the method do it.
+"""The stepper, which takes a method through its phases: it asks the schedule what is due, and lets the method do it.
 
-It works through the hooks torch offers. What keeps weights sparse is in masking.py; how the beginning of a step is
-noticed, in hooks.py; what all of them know of the current step, in state.py. In dense phases nothing is hooked but the
-optimizer's step, at whose end the steps are counted.
+It works through torch's hooks. masking.py keeps weights sparse; hooks.py notices the beginning of a step; state.py
+holds what all of them know about the current step. In dense phases nothing is hooked but the optimizer's step, at
+whose end the steps are counted.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ from acdc.sparsity import masks as working
 
 
 class Stepper:
-    """Runs one method on one model. `called` is the model as the loop calls it: `model` itself, or a wrapper of it."""
+    """A method running on a model. `called` is the model as the loop calls it: `model` itself or a wrapper."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Stepper:
             self._record(first)
 
     def begin_step(self) -> None:
-        """Begin a training step: do what is due."""
+        """Begin a training step and do what is due."""
         if self.state.forward_already_ran:
             self.masking.catch_up()
             self._next_forward.disarm()
@@ -77,7 +77,7 @@ class Stepper:
             self._take_up()
 
     def mask_gradients(self) -> None:
-        """Mask gradients before the optimizer's step begins, and keep them whole for a method that looks at them."""
+        """Mask gradients before the optimizer's step begins, with copies for a method that looks at them unmasked."""
         self._take_up()
         if self.state.masked:
             if self.state.observing:
@@ -85,21 +85,21 @@ class Stepper:
             self.masking.gradients.mask_again()
 
     def stop(self) -> None:
-        """Remove all hooks of model and gradients, for good, and leave the weights as they are."""
+        """Remove all hooks on the model and its gradients, for good, and leave the weights as they are."""
         self.masking.lift(keep="effective")
         self.masking.gradients.forget_whole()
         self.state.detach()
         self._next_forward.disarm()
         self._next_forward.release()
 
-    # What is due
+    # Due actions
 
     def _scheduled_phase(self) -> Phase:
-        """Return the phase of the coming step."""
+        """Return the phase of the next step."""
         return self._method.schedule.phase_at(self.context.step, self.context.steps_per_epoch)
 
     def expect_step(self) -> None:
-        """Find out what is due as the next step begins, and watch for that."""
+        """Find out what is due when the next step begins, and watch for that moment."""
         method, context, gradients = self._method, self.context, self.masking.gradients
         upcoming = self._scheduled_phase()
         new = upcoming.index != context.phase.index
@@ -110,7 +110,7 @@ class Stepper:
             gradients.watch()
             self._next_forward.arm()
             return
-        # Lifting a mask before the first gradient is soon enough, and in sparse phases gradients are hooked.
+        # Lifting a mask before the first gradient is early enough, and in sparse phases gradients are hooked.
         if self.state.forward_already_ran:
             self._next_forward.arm()
         else:
@@ -120,11 +120,11 @@ class Stepper:
             gradients.stop()
 
     def _writes_weights(self, phase: Phase) -> bool:
-        """Return whether the model's weights change as this phase begins: by the method, or back to latent ones."""
+        """Return True if the model's weights change when this phase begins: by the method, or back to latent ones."""
         return self.state.latent or self._method.writes_weights(phase)
 
     def _take_up(self) -> None:
-        """Do what is due as a step begins. The method may refuse: it is then still due."""
+        """Do what is due when a step begins. If the method raises, it remains due."""
         due = self.state.due
         if due is None:
             return
@@ -143,11 +143,11 @@ class Stepper:
             self._warn_of_unreported_twin()
 
     def _take_up_after_forward(self) -> None:
-        """Take masks now, but leave the weights until backward is done: the forward pass has read them."""
+        """Choose masks now, but leave the weights until backward is done: the forward pass has read them."""
         phase = self._scheduled_phase()
         if phase.kind == "dense":
             if self.state.due == "update" or not self._writes_weights(phase):
-                self._take_up()  # else weights change before the optimizer's step
+                self._take_up()  # otherwise weights would change before the optimizer's step
             return
         self.state.forward_already_ran = True
         try:
@@ -155,7 +155,7 @@ class Stepper:
         except Exception:
             self.state.forward_already_ran = False
             raise
-        self._next_forward.arm()  # the weights change then, or at the end of the step, whichever comes first
+        self._next_forward.arm()  # the weights change then or at the end of the step, whichever comes first
         self._warn_of_late_start("at backward")
 
     def _new_latent(self) -> LatentWeights:
@@ -175,12 +175,12 @@ class Stepper:
         self.history.append({"step": self.context.step, "phase": phase.name, "kind": phase.kind, "sparsity": pruned})
 
     def count_kept(self) -> dict[str, int]:
-        """Count the weights that each layer keeps, and warn of layers that keep none or next to none."""
+        """Count the weights that each layer keeps, and warn about layers that keep few or none."""
         kept = {name: working.count_kept(mask) for name, mask in self.context.masks.items()}
         if warning := checks.empty_layers(kept):
             self.context.warn(warning)
         if thin := checks.thin_layers(kept, self.context.layers, self.context.budgets):
-            topic = f"thin: {', '.join(thin)}"  # whatever their numbers
+            topic = f"thin: {', '.join(thin)}"  # regardless of their numbers
             self.context.warn(checks.nearly_empty(thin, len(kept)), topic)
         return kept
 
@@ -188,15 +188,15 @@ class Stepper:
         twin = self.context.twin
         if self.context.phase.final and self._method.keeps_best_twin() and twin and self.context.best_metric is None:
             self.context.warn(
-                'twin="best": no metric was reported in a dense phase, so the twin is the last dense model, of step '
+                'twin="best": no metric was reported in a dense phase, so the twin is the last dense model, from step '
                 f"{twin.step:,}; call sparsifier.report_metric(accuracy) after each epoch of a dense phase, or set "
                 'twin="last"'
             )
 
     def _warn_of_late_start(self, moment: str) -> None:
         self.context.warn(
-            f"the start of a phase was noticed only {moment}, after a forward pass with the weights of the phase "
-            "before: its first gradient is taken there. Forward passes that call no module, or call it with other "
+            f"the start of a phase was noticed only {moment}, after a forward pass with the weights of the previous "
+            "phase, so its first gradient is taken at those. Forward passes that call no module, or call it with other "
             "tensors (torch.func.functional_call), and CUDA graph replays are not noticed. Call "
             "sparsifier.begin_step() at the top of each training step to make it exact"
         )
@@ -204,12 +204,12 @@ class Stepper:
     # Hooks
 
     def _on_forward(self) -> None:
-        """Begin a step, as its forward pass begins. One through functional_call has read other tensors: too late."""
+        """Begin a step with its forward pass. One through functional_call reads other tensors: too late."""
         if self.ownership.in_model():
             self.begin_step()
 
     def _on_backward(self) -> None:
-        """Do what is still due, as the first gradient of a step is there."""
+        """Do what is still due when the first gradient of a step arrives."""
         if self.state.due:
             self._take_up_after_forward()
         self._next_forward.release()
@@ -220,7 +220,7 @@ class Stepper:
         self.ownership.check_next("optimizer.step()")
         closure = has_closure(args, kwargs)
         if self.state.due and not closure and self._writes_weights(self._scheduled_phase()):
-            self._warn_of_late_start("at optimizer.step()")  # with a closure the forward pass is yet to run
+            self._warn_of_late_start("at optimizer.step()")  # with a closure the forward pass has yet to run
         self._take_up()
         observing, latent = self.state.observing, self.state.latent
         if (observing or latent) and step_was_skipped(optimizer):
@@ -228,7 +228,7 @@ class Stepper:
         if (observing or latent) and closure:
             why = (
                 "trains latent weights behind the model's and cannot let a closure compute with them" if latent
-                else "looks at gradients before the optimizer's step, and a closure has not computed them yet"
+                else "looks at gradients before the optimizer's step, when a closure has not computed them yet"
             )  # fmt: skip
             raise RuntimeError(
                 f"optimizer.step(closure): {self._method.name} {why}; call the closure yourself, then optimizer.step()"
@@ -251,5 +251,5 @@ class Stepper:
                 f"{type(optimizer).__name__} is not known to keep zero weights at zero: masks are applied "
                 "again after every step (one more pass over weights and optimizer state)"
             )
-        elif self.state.masked:  # else they were zeroed just now
+        elif self.state.masked:  # otherwise they were zeroed just now
             self.leaks.after_step(masking.masks, self.context.step - 1, last=self.state.due == "phase")

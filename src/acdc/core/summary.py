@@ -1,4 +1,4 @@
-"""A small table of what a sparsifier has done so far."""
+"""A summary table of what a sparsifier has done so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class LayerRow:
     shape: tuple[int, ...]
     size: int
     zeros: int
-    uses: float | None  # times one sample uses each weight; None without an example input
+    uses: float | None  # how often one sample uses each weight; None without an example input
 
     @property
     def sparsity(self) -> float:
@@ -34,7 +34,7 @@ class Summary:
     phases: tuple[Mapping[str, Any], ...]
     dense_flops: float | None
     flops: float | None
-    uncounted: tuple[str, ...] = ()  # what no count knows: where there is any, FLOPs are a lower bound
+    uncounted: tuple[str, ...] = ()  # operations not counted: if there are any, FLOPs are a lower bound
 
     @classmethod
     def of(
@@ -46,7 +46,7 @@ class Summary:
         headline: str,
         example: Any | None,
     ) -> "Summary":
-        """Count the zeros of a model, and its FLOPs where there is an example input."""
+        """Count the zeros of a model, and its FLOPs if there is an example input."""
         flops, uses = count(model, example) if example is not None else (Flops(0, 0), {})
         parameters = dict(model.named_parameters(remove_duplicate=False))
         zeros = {name: p.numel() - int(p.count_nonzero()) for name, p in parameters.items()}
@@ -80,7 +80,7 @@ class Summary:
             share, least = self.flops / self.dense_flops, "at least " if self.uncounted else ""
             lines.append(f"FLOPs per sample: {least}{si(self.flops)} of {si(self.dense_flops)} dense ({share:.2f}x)")
         if self.uncounted:
-            lines.append(f"FLOPs are a lower bound: of no known layer, counted as 0: {', '.join(self.uncounted)}")
+            lines.append(f"FLOPs are a lower bound; of unknown layer type, counted as 0: {', '.join(self.uncounted)}")
         lines += [f"left dense: {name}: {reason}" for name, reason in self.left_dense.items()]
         lines += [f"step {p['step']:>8,}: {p['phase']} ({p['sparsity']:.2%} pruned)" for p in self.phases]
         return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Criteria: what a compression keeps, where the largest magnitude is not the answer.
+"""Criteria: scores other than magnitude for what a compression keeps.
 
-A criterion gives every prunable weight a score, and the method keeps the largest scores within its budgets. Some look
-at the gradients of the last steps before a compression, some compute gradients of their own.
+A criterion gives every prunable weight a score, and the method keeps the largest scores within its budgets. Some
+criteria look at the gradients of the last steps before a compression, others compute gradients of their own.
 
     acdc.ACDC(sparsity=0.9, epochs=100, criterion="saliency")
     acdc.ACDC(sparsity=0.9, epochs=100, criterion=acdc.criteria.WoodFisher(steps=200))
@@ -30,7 +30,7 @@ def names() -> tuple[str, ...]:
 
 
 def build(criterion: str | Mapping[str, Any] | Criterion) -> Criterion:
-    """Return the criterion of a name, of a table with a name and knobs, or the one given."""
+    """Return the criterion for a name, for a table with a name and knobs, or the criterion passed in."""
     if isinstance(criterion, Criterion):
         return criterion
     knobs: dict[str, Any] = dict(criterion) if isinstance(criterion, Mapping) else {"name": criterion}
@@ -48,7 +48,7 @@ def build(criterion: str | Mapping[str, Any] | Criterion) -> Criterion:
 
 
 def card(name: str) -> str:
-    """Return a criterion's formula, what it costs and its reference, and its knobs."""
+    """Return a criterion's formula, cost, reference and knobs."""
     kind = _kind(name)
     knobs = [f"{f.name} = {getattr(f.default, '__name__', repr(f.default))}" for f in fields(kind)]
     return f"{cleandoc(kind.__doc__ or '')}\n\nKnobs: {', '.join(knobs) or 'none'}"

@@ -1,4 +1,4 @@
-"""The abstract class of criteria, and what they share."""
+"""The abstract base class of criteria, and what they share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ from acdc.sparsity.distributions import Budget
 
 @dataclass(frozen=True, kw_only=True)
 class Criterion(ABC):
-    """Gives scores for a compression. What it gathers lies in the context's memory, and is dropped when it was used."""
+    """A score for a compression. What it gathers is stored in the context's memory, and dropped after use."""
 
     name: ClassVar[str]
 
     @property
     def window(self) -> int:
-        """The number of steps before each compression in which `observe` is called."""
+        """Return the number of steps before each compression in which `observe` is called."""
         return 0
 
     def warnings(self, gradients: Mapping[int, int]) -> list[str]:
-        """Return what may surprise where so many gradients are seen before the compressions at these steps."""
+        """Return warnings, given how many gradients are seen before the compression at each step."""
         return []
 
     def observe(self, context: MethodContext) -> None:
@@ -33,10 +33,10 @@ class Criterion(ABC):
 
     @abstractmethod
     def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> Mapping[str, Tensor] | None:
-        """Return scores by name; the largest absolute values are kept. None stands for the weights' own magnitudes."""
+        """Return scores by name; the largest absolute values are kept. None means the weights' own magnitudes."""
 
     def correction(self, context: MethodContext, masks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return what to add to the weights as those that `masks` leave out are pruned, by name; nothing by default."""
+        """Return what to add to the weights, by name, when those outside `masks` are pruned; nothing by default."""
         return {}
 
 
@@ -52,8 +52,8 @@ def check_count(knob: str, value: object, instead: int) -> None:
 
 
 def unobserved(criterion: Criterion, context: MethodContext) -> RuntimeError:
-    """Return the error of a compression before which no gradient was seen."""
+    """Return the error for a compression before which no gradient was seen."""
     return RuntimeError(
-        f"criterion={criterion.name!r}: no gradient was seen before the compression at step {context.step}; let a "
-        'dense phase come first, for example acdc.Schedule.from_phases([("dense", "1ep"), ("sparse", "9ep")])'
+        f"criterion={criterion.name!r}: no gradient was seen before the compression at step {context.step}; start "
+        'with a dense phase, for example acdc.Schedule.from_phases([("dense", "1ep"), ("sparse", "9ep")])'
     )

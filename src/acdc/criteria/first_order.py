@@ -1,4 +1,4 @@
-"""Criteria made of weights and gradients: magnitude, saliency, movement, SNIP."""
+"""Criteria computed from weights and gradients: magnitude, saliency, movement, SNIP."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +26,9 @@ class Magnitude(Criterion):
 
 @dataclass(frozen=True, kw_only=True)
 class Saliency(Criterion):
-    """|θ·∂f/∂θ|, averaged over steps before the compression: the loss that goes with the weight, to first order.
+    """|θ·∂f/∂θ|, averaged over steps before the compression: the change in loss without the weight, to first order.
 
-    The last `steps` steps. Costs 4 bytes a weight and one pass over the weights in those steps.
+    Uses the last `steps` steps. Costs 4 bytes per weight, and one pass over the weights in each of those steps.
 
     Mozer, Smolensky: Skeletonization. NIPS 1989. Molchanov et al.: Pruning CNNs for Resource Efficient Inference. ICLR
     2017.
@@ -63,10 +63,10 @@ class Saliency(Criterion):
 
 @dataclass(frozen=True, kw_only=True)
 class Movement(Saliency):
-    """S = −Σ θ·∂f/∂θ over the last `steps` steps: weights that move away from 0 stay, whatever their size.
+    """S = −Σ θ·∂f/∂θ over the last `steps` steps: weights that move away from 0 are kept, whatever their size.
 
-    Sanh, Wolf, Rush: Movement Pruning. NeurIPS 2020. The paper gathers S over the whole run, with a learning rate of
-    its own, behind dense weights; here weights that are already pruned have no movement and come last.
+    Sanh, Wolf, Rush: Movement Pruning. NeurIPS 2020. The paper accumulates S over the whole run, with its own learning
+    rate, behind dense weights; here weights that are already pruned have no movement and come last.
     """
 
     steps: int = 500
@@ -77,8 +77,10 @@ class Movement(Saliency):
         return -(weight * gradient)
 
     def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
-        """S shifted by one number above 0, so that the largest S have the largest magnitude; in double, where the
-        shift rounds nothing that matters."""
+        """Return S, shifted above 0 so that the largest S have the largest magnitude.
+
+        It is in double precision, where the shift rounds nothing that matters.
+        """
         signed = {name: total.double() for name, total in super().scores(context, budgets).items()}
         lowest = min(float(total.min()) for total in signed.values())
         widest = max(float(total.abs().max()) for total in signed.values())
@@ -89,11 +91,11 @@ class Movement(Saliency):
 
 @dataclass(frozen=True, kw_only=True)
 class Snip(Saliency):
-    """|θ·∂f/∂θ| of one batch, at initialisation: for a compression as training starts.
+    """|θ·∂f/∂θ| of one batch at initialisation, for a compression when training starts.
 
     Lee, Ajanthan, Torr: SNIP. ICLR 2019. `example` is a batch (inputs, targets) whose gradient is taken in a copy of
-    the model as the compression begins, so that training may be sparse from step 0. Without one it is the batch of
-    the step before: let a dense phase of "1st" come first.
+    the model when the compression begins, so that training may be sparse from step 0. Without one, the batch of the
+    previous step is used: start with a dense phase of "1st".
     """
 
     steps: int = 1
@@ -109,7 +111,7 @@ class Snip(Saliency):
     def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
         if self.example is None:
             return super().scores(context, budgets)
-        model = copy.deepcopy(context.model).train()  # a copy has no hooks of ours and keeps its batch statistics
+        model = copy.deepcopy(context.model).train()  # a copy has none of our hooks and its own batch statistics
         weights = {name: model.get_parameter(name) for name in context.weights}
         inputs, targets = self.example
         with torch.enable_grad():

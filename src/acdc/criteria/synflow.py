@@ -16,9 +16,9 @@ from acdc.sparsity.distributions import Budget
 
 @dataclass(frozen=True, kw_only=True)
 class SynFlow(Criterion):
-    """|θ·∂R/∂θ| for R = Σ of the outputs of the model with all its weights made positive and an input of ones.
+    """|θ·∂R/∂θ|, where R is the sum of the model's outputs for an input of ones, with all weights made positive.
 
-    In round i of `rounds` the share kept is ρ^(i/rounds), of what the round before has kept, so that no layer loses
+    Round i of `rounds` keeps a share of ρ^(i/rounds), chosen among what the previous round kept, so that no layer loses
     all its weights while others keep many. `shape` is that of one batch, such as (1, 3, 32, 32). Costs a copy of the
     model in double precision and `rounds` forward and backward passes of that one input, at each compression.
 
@@ -38,7 +38,7 @@ class SynFlow(Criterion):
             raise ArgumentError(
                 "shape",
                 received=self.shape,
-                allowed="SynFlow runs the model on an input of ones",
+                allowed="SynFlow runs the model on an input of ones, and needs its shape",
                 instead="write its shape, batch first: SynFlow(shape=(1, 3, 32, 32))",
             )
 

@@ -15,16 +15,16 @@ from acdc.sparsity.distributions import Budget
 
 @dataclass(frozen=True, kw_only=True)
 class WoodFisher(Criterion):
-    """θ_q² / (2·[F⁻¹]_qq): the loss that goes with the weight, to second order, where the gradient is 0.
+    """θ_q² / (2·[F⁻¹]_qq): the change in loss without the weight, to second order, where the gradient is 0.
 
     F = λ·I + 1/n Σ ∇f_i ∇f_iᵀ over the gradients of the last n = `steps` steps before the compression, cut into
     blocks of `block` consecutive weights of a layer. Its inverse is kept up to date by the Woodbury identity (eq. 4):
-    F⁻¹ ← F⁻¹ − F⁻¹∇f ∇fᵀF⁻¹ / (n + ∇fᵀF⁻¹∇f), from I/λ on. With `update`, the weights that stay make up for those
-    that go: δ = −Σ_q θ_q F⁻¹e_q / [F⁻¹]_qq (eq. 11). Gradients are those of the training batches, as in the paper's
-    mini-batch Fisher.
+    F⁻¹ ← F⁻¹ − F⁻¹∇f ∇fᵀF⁻¹ / (n + ∇fᵀF⁻¹∇f), starting from I/λ. With `update`, the weights that stay compensate for
+    those that go: δ = −Σ_q θ_q F⁻¹e_q / [F⁻¹]_qq (eq. 11). Gradients are those of the training batches, as in the
+    paper's mini-batch Fisher.
 
-    Costs 8·`block` bytes a weight from the first of those steps to the compression, in checkpoints too: the inverse is
-    in double precision, since it begins at 1/λ and gradients take all but a small rest of that away.
+    Costs 8·`block` bytes per weight from the first of those steps to the compression, also in checkpoints: the inverse
+    is in double precision, since it starts at 1/λ and gradients remove all but a small part of that.
 
     Singh, Alistarh: WoodFisher: Efficient Second-Order Approximation for Neural Network Compression. NeurIPS 2020.
     """
@@ -43,7 +43,7 @@ class WoodFisher(Criterion):
             raise ArgumentError(
                 "damping",
                 received=self.damping,
-                allowed="fewer gradients than weights leave a block singular, and λ > 0 makes it invertible",
+                allowed="with fewer gradients than weights a block is singular, and only λ > 0 makes it invertible",
                 instead="write damping=1e-5",
             )
 
@@ -52,23 +52,23 @@ class WoodFisher(Criterion):
         return self.steps
 
     def warnings(self, gradients: Mapping[int, int]) -> list[str]:
-        few = {step: count for step, count in gradients.items() if 0 < count < self.steps}  # at 0 it refuses
+        few = {step: count for step, count in gradients.items() if 0 < count < self.steps}  # 0 gradients raise an error
         if not few:
             return []
         step = min(few, key=few.__getitem__)
         return [
             f"criterion.steps={self.steps}: WoodFisher sees fewer gradients than that before {len(few)} of "
             f"{len(gradients)} compressions, {few[step]} before the one at step {step:,}, where the damping of "
-            f"{self.damping:g} counts {self.steps / few[step]:.3g} times as much; set steps to {few[step]}, or let "
-            "more steps lie between compressions"
+            f"{self.damping:g} counts {self.steps / few[step]:.3g} times as much; set steps to {few[step]}, or leave "
+            "more steps between compressions"
         ]
 
     def observe(self, context: MethodContext) -> None:
-        seen, weights = memory(context), context.weights
-        seen["count"] = seen.get("count", 0) + 1
-        inverses = seen.setdefault("inverse", {})
+        gathered, weights = memory(context), context.weights
+        gathered["count"] = gathered.get("count", 0) + 1
+        inverses = gathered.setdefault("inverse", {})
         for name, gradient in context.gradients.items():
-            blocks = self._cut(gradient * (weights[name] != 0))  # what is pruned is no part of the problem
+            blocks = self._cut(gradient * (weights[name] != 0))  # pruned weights are not part of the problem
             if name not in inverses:
                 size = blocks.shape[1]
                 eye = torch.eye(size, dtype=blocks.dtype, device=blocks.device) / self.damping
@@ -76,27 +76,27 @@ class WoodFisher(Criterion):
             add_gradient_(inverses[name], blocks, self.steps)
 
     def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> Mapping[str, Tensor]:
-        seen = memory(context)
-        if not seen.get("count"):
+        gathered = memory(context)
+        if not gathered.get("count"):
             raise unobserved(self, context)
-        if seen["count"] < self.steps:
+        if gathered["count"] < self.steps:
             context.warn(
-                f"WoodFisher saw {seen['count']} gradients of {self.steps} before the compression at step "
-                f"{context.step}: the damping of {self.damping:g} counts {self.steps / seen['count']:.3g} times as "
-                "much. Set criterion.steps lower, or let more steps lie between compressions"
+                f"WoodFisher saw {gathered['count']} gradients of {self.steps} before the compression at step "
+                f"{context.step}: the damping of {self.damping:g} counts {self.steps / gathered['count']:.3g} times as "
+                "much. Set criterion.steps lower, or leave more steps between compressions"
             )
         scores, singular = {}, 0
         for name, weight in context.weights.items():
-            if name not in seen["inverse"]:
+            if name not in gathered["inverse"]:
                 scores[name] = torch.zeros_like(weight)
                 continue
-            diagonal = seen["inverse"][name].diagonal(dim1=1, dim2=2)
+            diagonal = gathered["inverse"][name].diagonal(dim1=1, dim2=2)
             _refuse_non_finite(name, diagonal, context.step)
             blocks = self._cut(weight)
             singular += int(((diagonal >= (1 - 1e-6) / self.damping).all(1) & blocks.any(1)).sum())
             scores[name] = self._join(blocks.square() / (2 * self._positive(diagonal)), weight)
         if singular:
-            context.warn(f"WoodFisher: in {singular} blocks no gradient was seen, and the damping alone scores them")
+            context.warn(f"WoodFisher saw no gradient in {singular} blocks, so the damping alone scores them")
         return scores
 
     def correction(self, context: MethodContext, masks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -113,11 +113,11 @@ class WoodFisher(Criterion):
         return changes
 
     def _positive(self, diagonal: Tensor) -> Tensor:
-        """Replace entries that rounding left not positive, as if no gradient had been seen there."""
+        """Replace entries that rounding made 0 or negative, as if no gradient had been seen there."""
         return torch.where(diagonal > 0, diagonal, 1 / self.damping)
 
     def _cut(self, tensor: Tensor) -> Tensor:
-        """Cut a layer's weights into rows of one block each; the last is filled up with zeros, which change nothing."""
+        """Cut a layer's weights into rows of one block each; the last is padded with zeros, which change nothing."""
         flat = tensor.detach().double().reshape(-1)
         size = min(self.block, flat.numel())
         return torch.nn.functional.pad(flat, (0, -flat.numel() % size)).view(-1, size)
@@ -127,7 +127,7 @@ class WoodFisher(Criterion):
 
 
 def add_gradient_(inverse: Tensor, gradient: Tensor, count: int) -> None:
-    """Apply the Woodbury identity for one gradient of `count`, for many blocks at once."""
+    """Apply the Woodbury identity for one of `count` gradients, to many blocks at once."""
     moved = torch.bmm(inverse, gradient.unsqueeze(2))
     below = count + torch.bmm(gradient.unsqueeze(1), moved)
     inverse.baddbmm_(moved, moved.transpose(1, 2) / below, alpha=-1)

@@ -1,4 +1,4 @@
-"""Data sets, each loaded to the device once; larger ones are read from a folder of images."""
+"""Data sets, each loaded onto the device once; larger ones are read from a folder of images."""
 
 import os
 from collections.abc import Callable
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 IMAGENET_CLASSES = 1000
-IMAGE_SIZE = 224  # pixels on each side at which images of a folder are seen, unless data.size says otherwise
+IMAGE_SIZE = 224  # the height and width, in pixels, of images from a folder, unless data.size says otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Describes a data set that can be named. `module` is imported only when it is loaded."""
+    """A data set known by name. `module` is imported only when it is loaded."""
 
     name: str
-    kind: Literal["memory", "folder"]  # held on the device whole, or read from a folder as training goes
+    kind: Literal["memory", "folder"]  # held on the device, or read from a folder during training
     summary: str
     module: str
     function: str = ""
@@ -38,7 +38,7 @@ _KNOWN = {
         Known(
             name="digits",
             kind="memory",
-            summary="scikit-learn's digits: 1,797 grey images of 8 x 8, 10 classes; nothing to fetch",
+            summary="scikit-learn's digits: 1,797 grey images of 8 x 8, 10 classes; no download",
             module="acdc.data.digits",
             function="load_digits",
         ),
@@ -61,7 +61,7 @@ _KNOWN = {
         Known(
             name="synthetic",
             kind="memory",
-            summary="made images of any shape and number of classes, for benchmarks and tests; nothing to fetch",
+            summary="generated images of any shape and number of classes, for benchmarks and tests; no download",
             module="acdc.data.synthetic",
             function="load_synthetic",
         ),
@@ -90,18 +90,18 @@ def names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> Known:
-    """Return what is known of a data set before it is loaded. An import path is not followed."""
+    """Return what is known about a data set before it is loaded. An import path is not followed."""
     if name in _KNOWN:
         return _KNOWN[name]
     if is_import_path(name):
         check_import_path("name", name)
-        return Known(name=name, kind="memory", summary="a function of your own", module="acdc.data.datasets")
+        return Known(name=name, kind="memory", summary="your own function", module="acdc.data.datasets")
     expected = f"expected one of {', '.join(_KNOWN)}, or an import path such as 'mypkg.data:make'"
     raise ArgumentError("name", received=name, allowed=f"{expected}{did_you_mean(name, _KNOWN)}")
 
 
 def option_types(name: str) -> dict[str, Any] | None:
-    """Return the options of a data set with their types; None for a function of the user's, which is not imported."""
+    """Return the options of a data set with their types; None for a user's function, which is not imported."""
     known = describe(name)
     if is_import_path(name):
         return None
@@ -113,13 +113,13 @@ def option_types(name: str) -> dict[str, Any] | None:
 
 
 def own_name(name: str, root: str | os.PathLike[str] | None = None, *, classes: int) -> str:
-    """Return what a run on this data is called: a folder of images has its own name, unless it holds ImageNet."""
+    """Return the data's name for naming runs: that of the folder for images in one, unless it holds ImageNet."""
     is_folder = name == "folder" or (name == "imagenet" and classes != IMAGENET_CLASSES)
     return find_root(root).resolve().name if is_folder else name
 
 
 def find_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """Return where data lies: `root`, else the environment variable ACDC_DATA, else the folder data."""
+    """Return where data is stored: `root`, or the environment variable ACDC_DATA, or the folder data."""
     return Path(root if root is not None else os.environ.get("ACDC_DATA") or "data").expanduser()
 
 
@@ -130,13 +130,13 @@ def load(
     device: "torch.device | str" = "cpu",
     **options: Any,
 ) -> "ImageData":
-    """Load a data set of kind "memory". `root` counts for those that need files; `options` are its loader's own."""
+    """Load a data set of kind "memory". `root` is for those that need files; `options` are its loader's own."""
     known = describe(name)
     if known.kind == "folder":
         raise ArgumentError(
             "name",
             received=name,
-            allowed="it is read from a folder as training goes, and is not loaded whole",
+            allowed="it is read from a folder during training, and is not loaded whole",
             instead=f"use {known.module}",
         )
     if is_import_path(name):
@@ -148,7 +148,7 @@ def load(
     for option, value in options.items():
         if option not in allowed:
             takes = f"{name} takes {', '.join(allowed)}" if allowed else f"{name} takes no options"
-            instead = f"leave {option} out"
+            instead = f"remove {option}"
             raise ArgumentError(
                 option, received=value, allowed=f"{takes}{did_you_mean(option, allowed)}", instead=instead
             )

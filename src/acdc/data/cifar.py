@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 from their official Python files, each checked by its md5. Never downloads.
 
-The files are pickles of Python 2. Nothing in them is run: a dict, lists, byte strings and one block of pixels are read,
-and any other object is refused. numpy is not needed.
+The files are Python 2 pickles. Nothing in them is executed: a dict, lists, byte strings and one block of pixels are
+read, and any other object is refused. numpy is not needed.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """Describes one of the two sets as it is published. The md5s are the official ones."""
+    """One of the two data sets as published. The md5s are the official ones."""
 
     name: str
     folder: str
@@ -33,8 +33,8 @@ class Collection:
     train: tuple[str, ...]
     test: tuple[str, ...]
     meta: str
-    labels: bytes  # under which key a file of images holds them
-    class_names: bytes  # and the meta file its names of classes
+    labels: bytes  # the key of the labels in a file of images
+    class_names: bytes  # the key of the class names in the meta file
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
@@ -92,18 +92,18 @@ def load_cifar100(root: str | os.PathLike[str], *, device: torch.device | str = 
     return _load(CIFAR100, root, device)
 
 
-def _load(wanted: Collection, root: str | os.PathLike[str], device: torch.device | str) -> ImageData:
-    files = _read(wanted, Path(root).expanduser())
-    meta = unpickle(files.pop(wanted.meta))
-    train = _images([files.pop(name) for name in wanted.train], wanted.labels)
-    test = _images([files.pop(name) for name in wanted.test], wanted.labels)
+def _load(collection: Collection, root: str | os.PathLike[str], device: torch.device | str) -> ImageData:
+    files = _read(collection, Path(root).expanduser())
+    meta = unpickle(files.pop(collection.meta))
+    train = _images([files.pop(name) for name in collection.train], collection.labels)
+    test = _images([files.pop(name) for name in collection.test], collection.labels)
     return ImageData(
-        name=wanted.name,
-        classes=len(meta[wanted.class_names]),
+        name=collection.name,
+        classes=len(meta[collection.class_names]),
         train=train.to(device),
         test=test.to(device),
-        mean=wanted.mean,
-        std=wanted.std,
+        mean=collection.mean,
+        std=collection.std,
     )
 
 
@@ -116,21 +116,21 @@ def _images(files: list[bytes], key: bytes) -> Images:
 # Finding and checking
 
 
-def _read(wanted: Collection, root: Path) -> dict[str, bytes]:
-    """Return the content of every file, each as it was published; or raise one error that names all that are not."""
-    folders = (root / wanted.folder, root)
-    folder = next((place for place in folders if any((place / name).is_file() for name in wanted.md5)), None)
-    archive = root / wanted.archive
+def _read(collection: Collection, root: Path) -> dict[str, bytes]:
+    """Return the content of every file; raise one error that names all files that are not as published."""
+    folders = (root / collection.folder, root)
+    folder = next((place for place in folders if any((place / name).is_file() for name in collection.md5)), None)
+    archive = root / collection.archive
     if folder is None and archive.is_file():
-        return _read_archive(wanted, archive)
+        return _read_archive(collection, archive)
     if folder is None:
         fault = "is a file, not a folder" if root.exists() else "does not exist"
         if root.is_dir():
-            fault = f"holds neither {wanted.folder}/ with its files nor {wanted.archive}"
-        raise FileNotFoundError(f"{wanted.name}: root = {str(root)!r} {fault}. {_remedy(wanted)}")
+            fault = f"holds neither {collection.folder}/ with its files nor {collection.archive}"
+        raise FileNotFoundError(f"{collection.name}: root = {str(root)!r} {fault}. {_remedy(collection)}")
     files: dict[str, bytes] = {}
     problems: dict[str, str] = {}
-    for name, official in wanted.md5.items():
+    for name, official in collection.md5.items():
         try:
             files[name] = (folder / name).read_bytes()
         except FileNotFoundError:
@@ -140,31 +140,31 @@ def _read(wanted: Collection, root: Path) -> dict[str, bytes]:
         else:
             digest = _md5(files[name])
             if digest != official:
-                problems[name] = f"altered: its md5 is {digest}, the official file's {official}"
+                problems[name] = f"altered: its md5 is {digest}, but the official file's is {official}"
     if problems:
         lines = "".join(f"\n  {name}: {problem}" for name, problem in problems.items())
         kind = ValueError if all(problem.startswith("altered") for problem in problems.values()) else FileNotFoundError
         raise kind(
-            f"{wanted.name}: {len(problems)} of the {len(wanted.md5)} files in {str(folder)!r} are not the official "
-            f"ones:{lines}\n{_remedy(wanted)}"
+            f"{collection.name}: {len(problems)} of {len(collection.md5)} files in {str(folder)!r} are not the "
+            f"official ones:{lines}\n{_remedy(collection)}"
         )
     return files
 
 
-def _read_archive(wanted: Collection, archive: Path) -> dict[str, bytes]:
-    """Read the files straight from the .tar.gz. Its md5 stands for those of the files inside."""
+def _read_archive(collection: Collection, archive: Path) -> dict[str, bytes]:
+    """Read the files straight from the .tar.gz. Its md5 vouches for the files inside."""
     whole = archive.read_bytes()
     digest = _md5(whole)
-    if digest != wanted.archive_md5:
+    if digest != collection.archive_md5:
         raise ValueError(
-            f"{wanted.name}: {str(archive)!r} is altered, or was not fetched to its end: its md5 is {digest}, the "
-            f"official file's {wanted.archive_md5}. {_remedy(wanted)}"
+            f"{collection.name}: {str(archive)!r} is altered or incomplete: its md5 is {digest}, but the official "
+            f"file's is {collection.archive_md5}. {_remedy(collection)}"
         )
     files: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(whole), mode="r:gz") as tar:
         for member in tar:
             name = member.name.rpartition("/")[2]
-            content = tar.extractfile(member) if name in wanted.md5 else None
+            content = tar.extractfile(member) if name in collection.md5 else None
             if content is not None:
                 files[name] = content.read()
     return files
@@ -174,10 +174,10 @@ def _md5(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def _remedy(wanted: Collection) -> str:
+def _remedy(collection: Collection) -> str:
     return (
-        f"Get {wanted.archive} from {PAGE}, put it, unpacked or not, in a folder, and give that folder as root (on "
-        "the command line: --data DIR), or in the environment variable ACDC_DATA"
+        f"Download {collection.archive} from {PAGE}, put it, unpacked or not, in a folder, and pass that folder as "
+        "root (on the command line: --data DIR), or in the environment variable ACDC_DATA"
     )
 
 
@@ -185,7 +185,7 @@ def _remedy(wanted: Collection) -> str:
 
 
 class Block:
-    """Stands in for the numpy array of a pickle: takes its state and keeps the bytes."""
+    """A stand-in for a numpy array in a pickle: takes its state and keeps the bytes."""
 
     def __init__(self, *_: object) -> None:
         self.shape: tuple[int, ...] = ()
@@ -203,7 +203,7 @@ class Block:
 
 
 class DType:
-    """Stands in for numpy's dtype."""
+    """A stand-in for numpy's dtype."""
 
     def __init__(self, name: bytes, *_: object) -> None:
         self.name = name
@@ -224,7 +224,7 @@ class _Unpickler(pickle.Unpickler):
         try:
             return _ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in a CIFAR file") from None
+            raise pickle.UnpicklingError(f"{module}.{name} does not belong in a CIFAR file") from None
 
 
 def unpickle(content: bytes) -> dict[bytes, Any]:

@@ -14,7 +14,7 @@ SplitSeed = Annotated[int, Limits(least=0, most=2**32 - 1, text="a whole number 
 
 
 def load_digits(device: torch.device | str = "cpu", *, split_seed: SplitSeed = 0) -> ImageData:
-    """Load the digits, with mean and deviation of the training images, on `device`.
+    """Load the digits onto `device`, with the mean and deviation of the training images.
 
     Each class has the same share in both parts. The split has its own seed, so runs with other seeds share a test set.
     """
@@ -25,7 +25,7 @@ def load_digits(device: torch.device | str = "cpu", *, split_seed: SplitSeed = 0
         if (error.name or "").partition(".")[0] != "sklearn":
             raise
         raise ModuleNotFoundError(
-            'the digits come with scikit-learn, which is not installed; type: pip install "acdc-torch[digits]" (in a '
+            'the digits come with scikit-learn, which is not installed; run: pip install "acdc-torch[digits]" (in a '
             'checkout: ".[digits]")',
             name=error.name,
         ) from error
@@ -35,13 +35,13 @@ def load_digits(device: torch.device | str = "cpu", *, split_seed: SplitSeed = 0
     whole = Images(
         torch.as_tensor(pixels, dtype=torch.uint8).view(-1, 1, 8, 8), torch.as_tensor(classes, dtype=torch.int64)
     )
-    seen = whole.pixels[train].float() / WHITE
+    training_pixels = whole.pixels[train].float() / WHITE
     return ImageData(
         name="digits",
         classes=CLASSES,
         train=whole.take(train).to(device),
         test=whole.take(test).to(device),
-        mean=(seen.mean().item(),),
-        std=(seen.std().item(),),
+        mean=(training_pixels.mean().item(),),
+        std=(training_pixels.std().item(),),
         scale=WHITE,
     )

@@ -1,4 +1,4 @@
-"""A tree of images, root/train/CLASS/* and root/val/CLASS/*: its classes and files, and what is refused."""
+"""Trees of images, root/train/CLASS/* and root/val/CLASS/*: their classes, their files and their errors."""
 
 import os
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ def list_classes(root: Path, count: int | None) -> list[str]:
     missing = [split for split in SPLITS if not (root / split).is_dir()]
     if missing:
         raise FileNotFoundError(
-            f"root={str(root)!r}: holds {_some(sorted(os.listdir(root)))} and no folder {' or '.join(missing)}; "
-            f"{_EXPECTED}. Name the two folders so (a link will do), or pass the folder that holds them (on the "
+            f"root={str(root)!r}: it holds {_some(sorted(os.listdir(root)))} but no folder {' or '.join(missing)}; "
+            f"{_EXPECTED}. Rename the two folders (or link to them), or pass the folder that holds them (on the "
             "command line: --data DIR)"
         )
     train, val = (_folders(root, split) for split in SPLITS)
@@ -29,22 +29,22 @@ def list_classes(root: Path, count: int | None) -> list[str]:
             (a, sorted({*x} - {*y}), b) for a, x, b, y in (("train", train, "val", val), ("val", val, "train", train))
         ]
         absent = "; ".join(
-            f"{a} has {len(names)} that {b} has not: {_some(names)}" for a, names, b in differences if names
+            f"{a} has {len(names)} that {b} does not: {_some(names)}" for a, names, b in differences if names
         )
         raise ValueError(
-            f"root={str(root)!r}: train holds {len(train)} classes and val {len(val)}, and they differ; {absent}. "
-            "Both must have the same class folders: unpack the missing ones, or remove the others"
+            f"root={str(root)!r}: train has {len(train)} classes and val has {len(val)}, but not the same ones; "
+            f"{absent}. Both must have the same class folders: unpack the missing ones, or remove the others"
         )
     if count is not None and len(train) != count:
         raise ValueError(
-            f"classes={count}: {str(root)!r} holds {len(train)} class folders; expected as many as the recipe says. "
-            f"Complete the folders, or set classes={len(train)} (data.classes in a recipe)"
+            f"classes={count}: {str(root)!r} has {len(train)} class folders; expected as many as the recipe says. "
+            f"Add the missing folders, or set classes={len(train)} (data.classes in a recipe)"
         )
     return train
 
 
 def list_files(root: Path, split: str, classes: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Return names relative to the split's folder, by class and then sorted, and the label of each."""
+    """Return file names relative to the split's folder, by class and sorted within it, and the label of each."""
     names: list[str] = []
     labels: list[int] = []
     empty: list[str] = []
@@ -57,8 +57,8 @@ def list_files(root: Path, split: str, classes: Sequence[str]) -> tuple[list[str
         labels += [label] * len(files)
     if empty:
         raise ValueError(
-            f"root={str(root)!r}: {len(empty)} of the {len(classes)} class folders of {split} hold no image: "
-            f"{_some(empty)}; every class needs one at least ({', '.join(SUFFIXES)}). Unpack these classes again, "
+            f"root={str(root)!r}: {len(empty)} of the {len(classes)} class folders in {split} hold no images: "
+            f"{_some(empty)}; every class needs at least one ({', '.join(SUFFIXES)}). Unpack these classes again, "
             "or remove their folders from train and val"
         )
     return names, labels
@@ -71,17 +71,17 @@ def _folders(root: Path, split: str) -> list[str]:
     if not folders:
         images = sum(is_image for _, _, is_image in listed)
         raise ValueError(
-            f"root={str(root)!r}: {split} holds {images} images and no class folder; {_EXPECTED}. Move each image into "
-            "a folder named after its class (for ImageNet's val: the valprep.sh that PyTorch's examples name)"
+            f"root={str(root)!r}: {split} holds {images} images but no class folders; {_EXPECTED}. Move each image "
+            "into a folder named after its class (for ImageNet's val: the valprep.sh that PyTorch's examples mention)"
         )
     return folders
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Tell by the name. Hidden files, such as the ._NAME.JPEG of macOS archives, are no images."""
+    """Return True if the name is an image's. Hidden files, such as ._NAME.JPEG in macOS archives, are not images."""
     return entry.name[0] != "." and entry.name.lower().endswith(SUFFIXES) and entry.is_file()
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3]) or "nothing"
-    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    listing = ", ".join(names[:3]) or "nothing"
+    return listing + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,7 +1,7 @@
-"""Only for the process that starts workers, which imports this before it starts any.
+"""The signal set-up of the process that starts workers, which imports this module before it starts any.
 
-The run has started it with signals blocked, and so are they in all it starts. Workers leave them so; processes of
-another's, which may be ended by them, have them as ever before they run.
+The run started that process with signals blocked, and all that it starts inherits this. Workers keep them blocked;
+other people's processes, which signals may end, get them unblocked before they run.
 """
 
 import multiprocessing

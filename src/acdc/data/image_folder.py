@@ -1,8 +1,8 @@
-"""Folders of images in the layout of ImageNet, decoded and cropped in worker processes, finished on the device.
+"""Folders of images in ImageNet's layout, decoded and cropped in worker processes, finished on the device.
 
 A worker returns a whole batch of uint8 images; the device mirrors and normalises it. Which files a batch holds, and how
-each is cropped and mirrored, follow from (seed, epoch, position in the epoch) alone: not from the number of workers or
-of ranks, nor from where an epoch was resumed.
+each is cropped and mirrored, depend only on (seed, epoch, position in the epoch): not on the number of workers or
+ranks, nor on where an epoch was resumed.
 """
 
 import atexit
@@ -27,27 +27,27 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 Pixels = Annotated[int, Limits(least=1, cap=10_000, text="pixels, 1 or more")]
 Classes = Annotated[int, Limits(least=1, cap=1_000_000, text="a number of class folders, 1 or more")]
-_AHEAD = 2  # batches each worker is ahead; this rank's share of them waits in shared memory (/dev/shm)
+_AHEAD = 2  # batches that each worker reads ahead; this rank's share waits in shared memory (/dev/shm)
 
 _Copy = tuple[Tensor, Tensor, Tensor]
-"""Pixels as they were read, which of them to mirror, and labels."""
+"""Pixels as read, the indices of those to mirror, and labels."""
 
 log = logging.getLogger("acdc")
 
 
 class ImageFolder:
-    """Reads one split of a tree of images in batches.
+    """One split of a tree of images, in batches.
 
-    With `train`: shuffled, RandomResizedCrop and, with `flip`, half of them mirrored. Without: in order, the shorter
-    side resized to `resize`, the centre cropped. A file that cannot be read is logged and its name kept in `skipped`.
-    In training another image, drawn by the same rule, takes its place; in evaluation its row is left out, so accuracy
-    is over the images that were read, and its place among the files is in `unread` until the next evaluation begins.
+    With `train`: shuffled, with RandomResizedCrop and, with `flip`, half of them mirrored. Without: in order, the
+    shorter side resized to `resize`, the centre cropped. A file that cannot be read is logged and its name added to
+    `skipped`. In training another image, drawn by the same rule, replaces it; in evaluation its row is left out, so
+    accuracy is over the images that were read, and its index is in `unread` until the next evaluation begins.
 
-    More than `bad_limit` such files are an error. Of several ranks none raises it in the middle of an epoch, where the
-    others would wait for it: it goes on with black images, and the loop asks for the error on all ranks at once, with
-    what all of them met (`refuse_too_many`); or it comes with this rank's next epoch.
+    More than `bad_limit` such files are an error. No rank of several raises it in the middle of an epoch, where the
+    others would wait for it: it continues with black images, and the loop raises the error on all ranks at once, for
+    the files of all of them (`refuse_too_many`); or it is raised at the start of this rank's next epoch.
 
-    `classes` is the number of classes to insist on.
+    `classes` is the number of classes required.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class ImageFolder:
     def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's share of batches first, first + 1, … of an epoch: normalised float32 images, int64 labels.
 
-        The share is torch.tensor_split(batch, world)[rank], so empty where the last batch is smaller than the world.
-        One iterator at a time: calling this again ends the one before.
+        The share is torch.tensor_split(batch, world)[rank], so it is empty if the last batch is smaller than the
+        world. Only one iterator works at a time: calling this again ends the one before.
         """
         if not 0 <= first <= self.steps:
             raise ValueError(
-                f"first={first}: expected a batch of 0 to {self.steps}, the number of batches an epoch has"
+                f"first={first}: expected a batch from 0 to {self.steps}, the number of batches in an epoch"
             )
         self.refuse_too_many(self.skipped)
         self._turn += 1
@@ -107,20 +107,20 @@ class ImageFolder:
         return self._finish(self._copied(self._whole(epoch, first, self._turn)))
 
     def names_checksum(self) -> str:
-        """Return a checksum of all names of files and classes: one that is renamed or missing gives another."""
+        """Return a checksum of the names of all files and classes, which changes if one is renamed or missing."""
         return hashlib.sha256("\n".join(self._names).encode()).hexdigest()[:16]
 
     def close(self) -> None:
-        """End the workers. They start again with the next batches()."""
+        """Stop the workers. They start again with the next batches()."""
         self._turn += 1
-        # torch does it on deletion, which a traceback that names the iterator puts off; and asks one that hangs in a
-        # read by a signal that workers leave to the run.
+        # torch does this on deletion, which a traceback that refers to the iterator delays; and it stops a worker that
+        # hangs in a read by a signal, which workers ignore.
         getattr(self._reads, "_shutdown_workers", lambda: None)()
         for worker in getattr(self._reads, "_workers", ()):
             worker.kill()
         self._reads, self._loader = iter(()), None
 
-    # What to read
+    # Requests for images
 
     def _order(self, epoch: int) -> Tensor:
         if not self.train:
@@ -137,13 +137,13 @@ class ImageFolder:
             share = order[start : start + each + (self.rank < more)]
             yield Request(epoch, start, [self._names[index] for index in share.tolist()], self.labels[share].tolist())
 
-    # What was read
+    # Images from the workers
 
     def _open(self) -> DataLoader:
         processes = {}
         if self.workers:
-            # Not fork: it copies CUDA's state and the locks of threads that do not exist in the copy. The server is a
-            # clean process; it imports what a worker needs once, and workers share it.
+            # Not fork: it copies CUDA's state, and the locks of threads that do not exist in the copy. The server is a
+            # clean process; it imports what a worker needs once, and all workers share it.
             processes = {"multiprocessing_context": "spawn", "worker_init_fn": prepare_worker}
             if "forkserver" in multiprocessing.get_all_start_methods():
                 from acdc.data.workers import context
@@ -152,11 +152,11 @@ class ImageFolder:
             processes |= {"persistent_workers": True, "prefetch_factor": _AHEAD}
         return DataLoader(
             self._reader,
-            batch_size=None,  # the reader makes batches itself
+            batch_size=None,  # the reader assembles batches itself
             sampler=self._requests,
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # the loader draws a seed every epoch; not from the run's generator
+            generator=torch.Generator(),  # the loader draws a seed every epoch: not from the run's generator
             **processes,
         )
 
@@ -169,7 +169,7 @@ class ImageFolder:
             else:
                 self._loader = self._open()
                 self._reads = iter(self._loader)
-                atexit.register(_close, weakref.ref(self))  # last, so that it comes before what torch has at exit
+                atexit.register(_close, weakref.ref(self))  # registered last, so it runs before torch's handlers
         for _ in range(first, self.steps):
             if turn != self._turn:
                 raise RuntimeError(
@@ -192,17 +192,17 @@ class ImageFolder:
     def _next(self) -> Read:
         try:
             return next(self._reads)
-        except (RuntimeError, EOFError, OSError) as error:  # the last two where its batch had come and it was gone
+        except (RuntimeError, EOFError, OSError) as error:  # the last two if its batch had arrived before it died
             if isinstance(error, RuntimeError) and "exited unexpectedly" not in str(error):
                 raise
             raise WorkerError(
-                f"workers={self.workers}: a worker process ended. Either it ran out of memory or of /dev/shm: set "
-                "fewer workers. Or the script starts anew in every worker: put its code under "
-                'if __name__ == "__main__":. With workers=0 images are read in this process'
+                f"workers={self.workers}: a worker process died. Either it ran out of memory or of /dev/shm: set "
+                "fewer workers. Or the script starts again in every worker: put its code under "
+                'if __name__ == "__main__":. With workers=0, images are read in this process'
             ) from error
 
     def _replaced(self, read: Read, epoch: int) -> Read:
-        """Put other images in the rows of unreadable ones. They are few, and read here."""
+        """Put other images in the rows of unreadable ones. They are few, so they are read here."""
         for bad in read.bad:
             position, attempt, again = read.first + bad.place, 0, [bad]
             while again:
@@ -230,15 +230,15 @@ class ImageFolder:
         return len(skipped) > self.bad_limit or len(skipped) == self.samples
 
     def refuse_too_many(self, skipped: Sequence[str]) -> None:
-        """Raise a BadImagesError where more of the files cannot be read than may be passed over."""
+        """Raise a BadImagesError if more files cannot be read than may be skipped."""
         if not self._too_many(skipped):
             return
-        count, shown = len(skipped), ", ".join(skipped[:3])
+        count, listing = len(skipped), ", ".join(skipped[:3])
         enough = 2 * count if count < self.samples else None
-        instead = f", or set data.bad_limit={enough} to go on without them" if enough else ""
+        instead = f", or set data.bad_limit={enough} to continue without them" if enough else ""
         raise BadImagesError(
-            f"data.bad_limit={self.bad_limit}: {count} of the {self.samples} images of {self.root / self.split} "
-            f"could not be read, the first {shown}; at most {min(self.bad_limit, self.samples - 1)} are passed over. "
+            f"data.bad_limit={self.bad_limit}: {count} of the {self.samples} images in {self.root / self.split} could "
+            f"not be read, starting with {listing}; at most {min(self.bad_limit, self.samples - 1)} may be skipped. "
             f"Copy these files again from their archive{instead}",
             enough,
         )
@@ -246,7 +246,7 @@ class ImageFolder:
     # On the device
 
     def _copied(self, reads: Iterator[Read]) -> Iterator[_Copy]:
-        """Copy to the device; to a GPU one batch ahead and on a stream of its own, so that copying overlaps a step."""
+        """Copy to the device; to a GPU one batch ahead on a separate stream, so that copying overlaps with a step."""
         if self.device.type != "cuda":
             for read in reads:
                 yield self._copy(read)
@@ -263,13 +263,13 @@ class ImageFolder:
             yield _arrived(*waiting)
 
     def _copy(self, read: Read) -> _Copy:
-        flipped = read.flips.nonzero().flatten()  # found here: on a GPU it would have to wait for the answer
+        flipped = read.flips.nonzero().flatten()  # computed here: on a GPU it would have to wait for the result
         flipped, labels, images = (x.to(self.device, non_blocking=True) for x in (flipped, read.labels, read.images))
         return images, flipped, labels
 
     def _finish(self, copies: Iterator[_Copy]) -> Iterator[tuple[Tensor, Tensor]]:
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        # Whole rows of pixels at once: three channels are too few for a CPU's vectors.
+        # Whole rows of pixels at once: three channels are too few for a CPU's vector instructions.
         mean, std = (torch.tensor(x, device=self.device).mul_(255).repeat(self._reader.size) for x in (MEAN, STD))
         for pixels, flipped, labels in copies:
             if self.train:
@@ -279,7 +279,7 @@ class ImageFolder:
 
 
 class _Requests:
-    """Is the loader's sampler: one object for all epochs, so that the loader and its workers can stay."""
+    """The loader's sampler: one object for all epochs, so that the loader and its workers persist."""
 
     next: Iterator[Request] = iter(())
 
@@ -288,7 +288,7 @@ class _Requests:
 
 
 def _close(data: weakref.ref[ImageFolder]) -> None:
-    """End the workers as Python ends: it waits for them, and they wait for batches to read."""
+    """Stop the workers when Python exits: it waits for them, and they wait for requests."""
     if (still := data()) is not None:
         still.close()
 
@@ -309,7 +309,7 @@ def _check(
     if split not in folders.SPLITS:
         wrong.append(f"split={split!r}: expected one of {', '.join(folders.SPLITS)}")
     if world < 1 or not 0 <= rank < world:
-        wrong.append(f"rank={rank}, world={world}: expected a rank of 0 to world - 1")
+        wrong.append(f"rank={rank}, world={world}: expected a rank from 0 to world - 1")
     if batch_size < max(world, 1):
         wrong.append(f"batch_size={batch_size}: expected {max(world, 1)} or more, an image for every rank")
     if not 1 <= size <= resize:

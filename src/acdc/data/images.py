@@ -1,7 +1,7 @@
 """Images of one size, held on the device as uint8 and augmented there, a batch at a time. No worker processes.
 
-An epoch is a pure function of seed and epoch: its order, crops and flips are drawn at once, on the CPU, whatever the
-device. So a run that is taken up inside an epoch, or shared between ranks, sees the same images as one that is not.
+An epoch is a pure function of seed and epoch: its order, crops and flips are all drawn in advance, on the CPU, whatever
+the device. So a run that is resumed inside an epoch, or shared between ranks, sees the same images as one that is not.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ from torch.nn import functional as F  # noqa: N812
 
 from acdc.errors import ArgumentError
 
-_GPU_VALUES = 1 << 24  # augmented at a time on a GPU: 64 MB, 5,461 images of 3 x 32 x 32
+_GPU_VALUES = 1 << 24  # values augmented at a time on a GPU: 64 MB, 5,461 images of 3 x 32 x 32
 
 
 class BadImagesError(RuntimeError):
-    """More image files are unreadable than a run may pass over; `enough` would be a limit to go on with."""
+    """More unreadable image files than a run may skip; `enough` is a limit that would let it continue."""
 
     def __init__(self, text: str, enough: int | None = None) -> None:
         super().__init__(text)
@@ -26,11 +26,11 @@ class BadImagesError(RuntimeError):
 
 
 class WorkerError(RuntimeError):
-    """A process that reads images has ended by itself."""
+    """The unexpected death of a process that reads images."""
 
 
 class Batches(Protocol):
-    """Offers what the training loop asks of data."""
+    """The interface that the training loop needs of data."""
 
     samples: int  # in an epoch, over all ranks
     batch_size: int  # over all ranks
@@ -38,7 +38,7 @@ class Batches(Protocol):
 
     @property
     def unread(self) -> Sequence[int]:
-        """Return the places of the samples that the latest evaluation had to leave out, on this rank."""
+        """Return the indices of the samples that the latest evaluation had to leave out, on this rank."""
         ...
 
     @property
@@ -47,24 +47,24 @@ class Batches(Protocol):
         ...
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's share of batch `first` of the epoch and those after it: normalised images, and labels."""
+        """Yield this rank's share of the epoch's batches from `first` on: normalised images, and labels."""
         ...
 
 
 @runtime_checkable
 class FromFiles(Protocol):
-    """Offers what batches have, too, that are read from files as they are wanted."""
+    """The additional interface of batches that are read from files on demand."""
 
     skipped: list[str]  # files that this rank could not read
 
     def refuse_too_many(self, skipped: Sequence[str]) -> None:
-        """Raise a BadImagesError where these are more than may be passed over."""
+        """Raise a BadImagesError if these are more than may be skipped."""
         ...
 
 
 @dataclass(frozen=True)
 class Images:
-    """Holds (N, channels, height, width) pixels, uint8 or float32, and N labels."""
+    """Pixels of shape (N, channels, height, width), uint8 or float32, and N labels."""
 
     pixels: Tensor
     labels: Tensor
@@ -82,7 +82,7 @@ class Images:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageData:
-    """Holds a data set. `mean` and `std` are of the pixels, one for each channel, in units of `scale`."""
+    """A data set. `mean` and `std` are those of the pixels, one per channel, in units of `scale`."""
 
     name: str
     classes: int
@@ -109,14 +109,14 @@ class ImageData:
 def hold_out(data: ImageData, count: int, *, seed: int = 0) -> ImageData:
     """Set `count` training images aside, for choosing between models without looking at the test set.
 
-    The split has a seed of its own, so that runs of different seeds choose on the same images.
+    The split has its own seed, so that runs of different seeds choose on the same images.
     """
     total = len(data.train)
     if not 0 < count < total:
         allowed = f"{data.name} has {total:,} training images"
-        raise ArgumentError("count", received=count, allowed=allowed, instead=f"set aside from 1 to {total - 1}")
+        raise ArgumentError("count", received=count, allowed=allowed, instead=f"set aside 1 to {total - 1}")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
-    kept, held = order[count:].sort().values, order[:count].sort().values
+    kept, aside = order[count:].sort().values, order[:count].sort().values
     corrupted, notes = data.corrupted, data.notes
     if corrupted:
         place = torch.full((total,), -1)
@@ -126,25 +126,25 @@ def hold_out(data: ImageData, count: int, *, seed: int = 0) -> ImageData:
         corrupted = {key: value[stays] for key, value in corrupted.items()} | {"index": index[stays]}
         notes += (f"{int((~stays).sum()):,} of the random labels were set aside with the validation images",)
     return replace(
-        data, train=data.train.take(kept), validation=data.train.take(held), corrupted=corrupted, notes=notes
+        data, train=data.train.take(kept), validation=data.train.take(aside), corrupted=corrupted, notes=notes
     )
 
 
 def share(start: int, stop: int, rank: int, world: int) -> slice:
-    """Return the part of range(start, stop) that a rank takes: in order of rank, the first larger by one at most."""
+    """Return a rank's part of range(start, stop): in order of rank, the first ones larger by at most one."""
     each, rest = divmod(stop - start, world)
     begin = start + rank * each + min(rank, rest)
     return slice(begin, begin + each + (rank < rest))
 
 
 def full_share(batches: Batches, rank: int, world: int) -> int:
-    """Return how many images of a full batch a rank takes; of an epoch's last batch they may be fewer."""
+    """Return how many images of a full batch a rank takes; the last batch of an epoch may have fewer."""
     part = share(0, min(batches.batch_size, batches.samples), rank, world)
     return part.stop - part.start
 
 
 class InMemory:
-    """Yields batches of `images`, shuffled and augmented where `train` is set.
+    """Batches of `images` held in memory, shuffled and augmented if `train` is set.
 
     `crop` pads with that many black pixels on each side and cuts a window of the images' own size; `flip` mirrors half
     of them. With several ranks each takes its part of every batch.
@@ -174,7 +174,7 @@ class InMemory:
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         device = images.pixels.device
         self._device = device
-        # A GPU makes the images of many batches in the time it takes to launch one batch's kernels.
+        # A GPU augments the images of many batches in the time it takes to launch one batch's kernels.
         values = batch_size * images.pixels[0].numel()
         self._at_once = max(1, _GPU_VALUES // values) if device.type == "cuda" else 1
         mean, std = (torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (data.mean, data.std))
@@ -201,7 +201,7 @@ class InMemory:
             yield from zip(images.split(sizes), labels.split(sizes), strict=True)
 
     def _augment(self, index: Tensor, down: Tensor, right: Tensor, mirror: Tensor) -> tuple[Tensor, Tensor]:
-        """Return images, cropped, mirrored and normalised, and their labels."""
+        """Return cropped, mirrored and normalised images, and their labels."""
         if self._crop or self._flip:
             columns = torch.where(mirror, self._width - 1 - self._columns, self._columns) + right
             pixels = self._pixels[index.view(-1, 1, 1, 1), self._channel, self._rows + down, columns]
@@ -211,7 +211,7 @@ class InMemory:
         return images, self.labels[index]
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Draw for every image of the epoch, in order: which it is, how far down and right its crop is, if mirrored."""
+        """Draw, for every image of the epoch in order: its index, its crop's offsets down and right, and mirroring."""
         shape = (self.samples, 1, 1, 1)
         if not self._train:
             nothing = torch.zeros(shape, dtype=torch.int64, device=self._device)

@@ -1,7 +1,7 @@
-"""Image files to uint8 views of one size: what a worker process does, and all it needs to know.
+"""The decoding of image files to uint8 views of one size, which is all that a worker process does.
 
-JPEGs go through simplejpeg: libjpeg-turbo straight into an array, with the accurate transform and chroma upsampling, so
-the same pixels as Pillow's. It also reports damage in the picture data that Pillow passes over in silence. Pillow reads
+simplejpeg decodes JPEGs: libjpeg-turbo straight into an array, with the accurate transform and chroma upsampling, which
+gives the same pixels as Pillow. It also reports damage in the picture data that Pillow silently ignores. Pillow reads
 the rest: CMYK JPEGs, and PNGs and others whatever their name (ImageNet has 22 of the former and one of the latter).
 """
 
@@ -26,13 +26,13 @@ from torch.utils.data import Dataset
 if TYPE_CHECKING:
     import numpy as np
 
-SCALE = (0.08, 1.0)  # of the image's area
+SCALE = (0.08, 1.0)  # share of the image's area
 RATIO = (3 / 4, 4 / 3)  # width : height
 _TRIES = 10
 # libjpeg also scales by other eighths, but without SIMD: 7/8 takes longer than the whole image.
 _DIVISORS = (8, 4, 2, 1)
-# A reduced image must be this much larger than the view: it is sharper than what bilinear with antialiasing gives. At 2
-# a view differs from the unreduced one by 1 grey level in the mean, at 1 by 5, and saves 20 % of the time or so.
+# A reduced image must be this much larger than the view, since it is sharper than antialiased bilinear resizing. At 2 a
+# view differs from the unreduced one by 1 grey level on average, at 1 by 5, which saves about 20 % of the time.
 _MARGIN = 2
 _LIBRARIES = ("simplejpeg", "PIL", "numpy")
 
@@ -42,7 +42,7 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Picture:
-    """Holds an image whose header is read. decode(d) gives (⌈height/d⌉, ⌈width/d⌉, 3) for the divisors d offered."""
+    """An image whose header has been read. decode(d) gives (⌈height/d⌉, ⌈width/d⌉, 3) for the divisors d on offer."""
 
     height: int
     width: int
@@ -58,8 +58,8 @@ def check_installed() -> None:
         if (error.name or "").partition(".")[0] not in _LIBRARIES:
             raise
         raise ModuleNotFoundError(
-            f"folders of images are read with simplejpeg and Pillow, and {error.name} is not installed; "
-            'type: pip install "acdc-torch[imagenet]" (in a checkout: ".[imagenet]")',
+            f"folders of images are read with simplejpeg and Pillow, but {error.name} is not installed; "
+            'run: pip install "acdc-torch[imagenet]" (in a checkout: ".[imagenet]")',
             name=error.name,
         ) from error
 
@@ -69,7 +69,7 @@ def open_picture(data: bytes) -> Picture:
 
     try:
         *sides, colours, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:  # not a JPEG, or one of a kind that libjpeg-turbo's plain interface does not take
+    except ValueError:  # not a JPEG, or one of a kind that libjpeg-turbo's plain interface does not accept
         return _open_with_pillow(data)
     if colours not in ("YCbCr", "RGB", "Gray"):
         return _open_with_pillow(data)
@@ -77,7 +77,7 @@ def open_picture(data: bytes) -> Picture:
 
     def decode(divisor: int) -> "np.ndarray":
         rows, columns = -(-height // divisor), -(-width // divisor)
-        # These bounds leave exactly 1/divisor to choose. Strict: a complaint of libjpeg's is an error.
+        # These bounds leave exactly 1/divisor to choose. Strict: a libjpeg warning is an error.
         return simplejpeg.decode_jpeg(
             data, fastdct=False, fastupsample=False, min_height=rows, min_width=columns, min_factor=divisor
         )
@@ -90,18 +90,18 @@ def _open_with_pillow(data: bytes) -> Picture:
     from PIL import Image, UnidentifiedImageError
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on odd metadata and palettes; what cannot be read raises
+        warnings.simplefilter("ignore")  # about odd metadata and palettes; unreadable files raise
         try:
             pixels = np.array(Image.open(io.BytesIO(data)).convert("RGB"))
         except UnidentifiedImageError:  # whose own message names a buffer
-            raise ValueError(f"{len(data)} bytes of no known image format") from None
+            raise ValueError(f"{len(data)} bytes in no known image format") from None
     return Picture(pixels.shape[0], pixels.shape[1], (1,), lambda _: pixels)
 
 
 def random_box(height: int, width: int, rng: random.Random) -> Box:
     """Draw a box as torchvision's RandomResizedCrop does.
 
-    Areas and ratios are drawn until they fit; else it is the largest centred crop allowed.
+    Areas and ratios are drawn until they fit; after too many attempts it is the largest centred crop allowed.
     """
     low, high = map(math.log, RATIO)
     for _ in range(_TRIES):
@@ -115,7 +115,7 @@ def random_box(height: int, width: int, rng: random.Random) -> Box:
 
 
 def crop(picture: Picture, box: Box, size: int) -> Tensor:
-    """Return the box at size x size. Decoded at 1/d where that leaves pixels to spare; the box then is on its grid."""
+    """Return the box at size x size, decoded at 1/d if that leaves pixels to spare; the box is then on its grid."""
     divisor = next(d for d in picture.divisors if d == 1 or min(box[2:]) // d >= _MARGIN * size)
     top, left, height, width = (side // divisor for side in box)
     pixels = torch.from_numpy(picture.decode(divisor))
@@ -143,7 +143,7 @@ def generator(*key: int) -> random.Random:
 
 
 class Request(NamedTuple):
-    """Asks for the files of positions first, first + 1, … of an epoch. `attempt` counts replacements of a file."""
+    """A request for the files at positions first, first + 1, … of an epoch. `attempt` counts replacements of a file."""
 
     epoch: int
     first: int
@@ -153,7 +153,7 @@ class Request(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """Names a file that could not be read, wanted at row `place` of the batch."""
+    """A file that could not be read, for row `place` of the batch."""
 
     place: int
     name: str
@@ -161,7 +161,7 @@ class Bad(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Holds images (n, size, size, 3) as uint8, those of `bad` undefined; `flips` says which to mirror."""
+    """Images of shape (n, size, size, 3) as uint8, those in `bad` undefined; `flips` says which to mirror."""
 
     images: Tensor
     flips: Tensor
@@ -172,7 +172,7 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reader(Dataset):
-    """Reads whole batches: a worker hands back one uint8 tensor. Holds no list of files, so is cheap to send."""
+    """A reader of whole batches: a worker returns one uint8 tensor. It holds no list of files: it is cheap to send."""
 
     folder: Path
     seed: int
@@ -196,17 +196,17 @@ class Reader(Dataset):
                     images[place] = centre(picture, self.resize, self.size)
             except (ImportError, MemoryError):
                 raise
-            except Exception as error:  # decoders raise of every kind: OSError, ValueError, SyntaxError, struct.error
+            except Exception as error:  # decoders raise all kinds: OSError, ValueError, SyntaxError, struct.error
                 bad.append(Bad(place, name, str(error) or type(error).__name__))
         return Read(images, flips, torch.tensor(request.labels, dtype=torch.int64), bad, request.first)
 
 
 def prepare_worker(_: int) -> None:
-    """Leave it to the process that reads to stop, and end as soon as that is gone, however it went.
+    """Ignore signals, which the parent handles, and exit as soon as the parent is gone, however it ended.
 
-    Ctrl-C and schedulers signal workers too, and the batch that the run waits for, to end its step, would not come;
-    workers.py sees to those that come before this.
-    torch's own watch is on the process that started the worker, and a fork server lives as long as its workers do.
+    Ctrl-C and schedulers signal workers too, and the batch that the run needs to finish its step would not come;
+    workers.py handles signals that arrive before this.
+    torch itself watches the process that started the worker, but a fork server lives as long as its workers do.
     """
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):

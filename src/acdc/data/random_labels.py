@@ -1,7 +1,7 @@
-"""Random labels, for asking what a network memorises (the paper's memorization experiment: 1,000 in CIFAR-10).
+"""Random labels, for measuring what a network memorises (the paper's memorization experiment: 1,000 in CIFAR-10).
 
-A label drawn uniformly is the true one once in as many times as there are classes. So the default draws among the
-others, and the other kind says how many labels really changed.
+A label drawn uniformly from n classes is the true one every n-th time. So the default draws from the other classes, and
+for the other kind a note says how many labels really changed.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ Kind = Literal["always-wrong", "uniform"]
 
 @dataclass(frozen=True, kw_only=True)
 class RandomLabels:
-    """Holds which training samples were given a random label, which, and what the true one is."""
+    """The training samples that have a random label, with that label and the true one."""
 
     data: str
     samples: int  # in the training set that `index` counts in
@@ -45,15 +45,15 @@ def corrupt(data: ImageData, count: int, *, seed: int, kind: Kind = "always-wron
         raise ArgumentError("kind", received=kind, allowed=allowed, instead="write kind='always-wrong'")
     if not 0 < count <= total:
         allowed = f"{data.name} has {total:,} training images"
-        raise ArgumentError("count", received=count, allowed=allowed, instead=f"corrupt from 1 to {total} of them")
+        raise ArgumentError("count", received=count, allowed=allowed, instead=f"corrupt 1 to {total} of them")
     if data.classes < 2:
         raise ValueError(
             f"{data.name} has {data.classes} class: there is no other label to give; use 2 classes or more"
         )
     if data.corrupted:
         raise ValueError(
-            f"{data.name} has {len(data.corrupted['index']):,} random labels already, and their true ones would be "
-            "lost; call corrupt once, on the data as loaded"
+            f"{data.name} already has {len(data.corrupted['index']):,} random labels, whose true ones would be "
+            "lost; call corrupt only once, on the data as loaded"
         )
     generator = _generator(seed)
     index = torch.randperm(total, generator=generator)[:count].sort().values
@@ -78,15 +78,15 @@ def corrupt(data: ImageData, count: int, *, seed: int, kind: Kind = "always-wron
 
 
 def _generator(seed: int) -> torch.Generator:
-    """Return a generator with a stream of its own.
+    """Return a generator with a separate stream.
 
-    hold_out and the first epoch shuffle as many images, and often from the same seed.
+    hold_out and the first epoch shuffle the same number of images, often with the same seed.
     """
     return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(f"labels {seed}".encode()).digest()[:4], "big"))
 
 
 def save_indices(data: ImageData, path: str | os.PathLike[str]) -> None:
-    """Write the random labels of `data` as JSON, all or nothing."""
+    """Write the random labels of `data` to a JSON file, atomically."""
     if not data.corrupted or data.corruption is None:
         raise ValueError(f"{data.name} has no random labels to save; call corrupt first")
     kind, seed = data.corruption
@@ -96,7 +96,7 @@ def save_indices(data: ImageData, path: str | os.PathLike[str]) -> None:
 
 
 def read_indices(path: str | os.PathLike[str]) -> RandomLabels:
-    """Read what save_indices wrote."""
+    """Read a file that save_indices wrote."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         for key in ("index", "given", "true"):
@@ -105,7 +105,7 @@ def read_indices(path: str | os.PathLike[str]) -> RandomLabels:
         lengths = {len(labels.index), len(labels.given), len(labels.true)}
     except (KeyError, ValueError, TypeError) as error:
         raise ValueError(
-            f"{str(path)!r} is not a file of random labels ({error}); read one that save_indices wrote"
+            f"{str(path)!r} is not a file of random labels ({error}); pass one that save_indices wrote"
         ) from error
     if len(lengths) > 1:
         raise ValueError(f"{str(path)!r} is damaged: its index, given and true differ in length; save it again")

@@ -1,4 +1,4 @@
-"""Draws images of any shape, for benchmarks and tests: each class has a coarse pattern, under noise. Quick to learn."""
+"""Synthetic images of any shape, for benchmarks and tests: each class is a coarse pattern with noise, easy to learn."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from acdc.data.images import ImageData, Images
 CELLS = 4  # the pattern is this many cells high and wide
 PATTERN, NOISE = 64, 192  # levels of grey; together below 256, so that no sum overflows
 MEAN = (PATTERN - 1 + NOISE - 1) / 2 / 255
-STD = ((PATTERN**2 - 1 + NOISE**2 - 1) / 12) ** 0.5 / 255  # of the sum of two uniform variables
+STD = ((PATTERN**2 - 1 + NOISE**2 - 1) / 12) ** 0.5 / 255  # deviation of the sum of two uniform variables
 
 
 def load_synthetic(
@@ -48,14 +48,14 @@ def _patterns(classes: int, shape: tuple[int, int, int], generator: torch.Genera
 def _draw(patterns: Tensor, count: int, generator: torch.Generator) -> Images:
     labels = torch.arange(count) % len(patterns)
     pixels = torch.randint(NOISE, (count, *patterns.shape[1:]), dtype=torch.uint8, generator=generator)
-    for start in range(0, count, len(patterns)):  # whole turns, so that the patterns need not be gathered
+    for start in range(0, count, len(patterns)):  # whole rounds, so that the patterns need not be gathered
         part = pixels[start : start + len(patterns)]
         part += patterns[: len(part)]
     return Images(pixels, labels)
 
 
 def _checked(classes: int, shape: tuple[int, int, int], train: int, test: int) -> tuple[int, int, int]:
-    """Return the shape as a tuple of three (a recipe's is a list), or raise all that is wrong at once."""
+    """Return the shape as a tuple of three (a recipe's is a list), or raise one error about all that is wrong."""
     sizes = {"classes": classes, "train": train, "test": test}
     wrong = [f"{name} = {value!r}" for name, value in sizes.items() if type(value) is not int or value < 1]
     if len(shape) != 3 or any(type(size) is not int or size < 1 for size in shape):

@@ -1,7 +1,7 @@
-"""Processes that read images and are never ended by a signal that is sent to all of a run, not even as they begin.
+"""Image-reading processes that survive signals sent to a whole run, even while they start.
 
-Ctrl-C and schedulers signal every process. Python needs a second to begin in a new one, and a handler that is set there
-comes too late. What a process blocks, those it starts have blocked from their first instruction on: the run blocks the
+Ctrl-C and schedulers signal every process. Python needs a second to start in a new one, so a handler set there comes
+too late. But signals that a process blocks are blocked in its children from their first instruction: the run blocks the
 signals while it starts the server that workers are forked from. Where there is no such server, on Windows, this module
 is of no use.
 """
@@ -17,7 +17,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Worker(ForkServerProcess):
-    """Tells our processes from those that others start from the same server; see fork_server.py."""
+    """A class that distinguishes our processes from others started by the same server; see fork_server.py."""
 
 
 class _Context(ForkServerContext):
@@ -25,9 +25,9 @@ class _Context(ForkServerContext):
 
 
 def context() -> ForkServerContext:
-    """Return the context for a DataLoader; start the server, unless somebody has started it already."""
+    """Return the context for a DataLoader, starting the server unless it is already running."""
     multiprocessing.set_forkserver_preload(["acdc.data.fork_server", "__main__", "acdc.data.jpeg"])
-    for begin in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first may unblock as it returns
+    for begin in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first may unblock them again
         with _blocked():
             begin()
     return _Context()

@@ -1,1 +1,1 @@
-"""Theoretical cost by non-zero weights, of a forward pass and of training."""
+"""The theoretical cost of a forward pass and of training, by non-zero weights."""

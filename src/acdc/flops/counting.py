@@ -1,14 +1,14 @@
-"""Counts what a forward pass costs in theory, by non-zero weights. One multiply-add is 2 FLOPs.
+"""The theoretical cost of a forward pass, by non-zero weights. One multiply-add is 2 FLOPs.
 
-"paper" (§4) counts convolutions and linear layers, attention's projections among them, and nothing else:
+"paper" (§4) counts convolutions and linear layers, including attention's projections, and nothing else:
 
     inference   F = Σ 2 · uses · non-zeros
 
-"published" is the rule of the published code: F also holds an addition for each bias, 2 for each element of a batch
-norm, 1 of a ReLU, and the window for each output of a pooling.
+"published" is the rule of the published code: F also includes an addition for each bias, 2 FLOPs for each element of a
+batch norm, 1 for each of a ReLU, and the window size for each output of a pooling layer.
 
-Products between activations (attention's QKᵀ and AV) are given beside, in neither. Look-ups of embeddings count 0.
-What a kernel saves of all this is measured elsewhere.
+Products between activations (attention's QKᵀ and AV) are reported separately, in neither. Embedding look-ups count 0.
+What a kernel really saves is measured elsewhere.
 """
 
 import math
@@ -32,7 +32,7 @@ Rule = Literal["paper", "published"]
 _POOLS = {f"{kind}_pool{axes}d": axes for kind in ("max", "avg") for axes in (1, 2, 3)}
 _WITH_BIAS = ("linear", *(f"conv{way}{axes}d" for way in ("", "_transpose") for axes in (1, 2, 3)))
 _PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm")
-# What may be done to a parameter that then enters no product: positions are added. Some attributes are views of it.
+# Uses of a parameter that enter no product: positions are added. Some attributes are views of it.
 _HARMLESS = {
     "__get__",
     "size",
@@ -55,10 +55,10 @@ _PLUMBING = ("prim", "prims", "profiler", "c10d", "_c10d_functional")  # operato
 
 @dataclass(frozen=True)
 class Flops:
-    """FLOPs per sample: of weights, all of them (`dense`) and the non-zero ones (`actual`); and of what stands beside.
+    """FLOPs per sample: those of all weights (`dense`), of the non-zero ones (`actual`), and of other operations.
 
     `uncounted` names parameters of unknown layers that the forward pass used, and operations of many multiplications
-    that no layer accounts for: they count 0, and the rest is a lower bound.
+    that no layer accounts for: they count 0, which makes the total a lower bound.
     """
 
     dense: int
@@ -80,7 +80,7 @@ class Flops:
 
     @property
     def extra(self) -> int:
-        """Return what the published code adds to each forward pass, pruned or not."""
+        """Return the FLOPs that the published code adds to each forward pass, pruned or not."""
         return self.biases + self.elementwise
 
     def inference(self, rule: Rule = "paper") -> int:
@@ -91,15 +91,15 @@ class Flops:
     def __str__(self) -> str:
         text = f"{self.actual:,} FLOPs per sample of {self.dense:,} dense ({self.ratio:.2f}x)"
         if self.attention:
-            text += f", and {self.attention:,} of products between activations"
+            text += f", and {self.attention:,} in products between activations"
         return f"at least {text}; {self.doubt}" if self.uncounted else text
 
     @property
     def doubt(self) -> str:
-        """Return why it is a lower bound; "" where it is not."""
+        """Return why this is a lower bound; "" if it is not."""
         if not self.uncounted:
             return ""
-        return f"a lower bound, as these are of no known layer and count 0: {', '.join(self.uncounted)}"
+        return f"a lower bound, because these have unknown layer types and count 0: {', '.join(self.uncounted)}"
 
 
 def inference_flops(model: nn.Module, example: Any) -> Flops:
@@ -110,7 +110,7 @@ def inference_flops(model: nn.Module, example: Any) -> Flops:
     """
     flops, _ = count(model, example)
     if not flops.dense:
-        unknown = f" (of no known layer: {', '.join(flops.uncounted)})" if flops.uncounted else ""
+        unknown = f" (of unknown layer type: {', '.join(flops.uncounted)})" if flops.uncounted else ""
         raise ArgumentError(
             "model",
             Shown(type(model).__name__),
@@ -143,19 +143,19 @@ def count(model: nn.Module, example: Any) -> tuple[Flops, dict[str, float]]:
 
 
 def weight_flops(counts: Mapping[str, int], uses: Mapping[str, float]) -> int:
-    """Return 2 FLOPs for each use of so many weights of each layer."""
+    """Return 2 FLOPs for each use of each weight, given the number of weights and of uses in each layer."""
     return round(sum(2 * uses[name] * count for name, count in counts.items()))
 
 
 def check_rule(rule: str) -> None:
-    """Refuse what is no rule of counting."""
+    """Raise unless this is a rule for counting."""
     if rule not in get_args(Rule):
         allowed = f"expected one of {', '.join(map(repr, get_args(Rule)))}"
         raise ArgumentError("rule", rule, allowed, "write rule='paper'")
 
 
 class _Rest(TorchFunctionMode):
-    """Counts, over the whole batch, all that is not a use of a known weight; and sees which parameters are unknown."""
+    """A counter, over the whole batch, of everything but uses of known weights; it also names unknown parameters."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class _Rest(TorchFunctionMode):
         return output
 
     def _accounts(self, name: str, args: tuple, kwargs: dict) -> bool:
-        """Return True if this call is counted, or a parameter in it named."""
+        """Return True if this call is counted, or one of its parameters is named."""
         tensors = list(_tensors((args, kwargs)))
         if any(_storage(tensor) in self._named for tensor in tensors):
             return True
@@ -204,39 +204,39 @@ class _Rest(TorchFunctionMode):
         return name in ("scaled_dot_product_attention", "multi_head_attention_forward")
 
     def _count(self, name: str, args: tuple, kwargs: dict, output: Any) -> None:
-        def given(place: int, key: str) -> Any:
+        def argument(place: int, key: str) -> Any:
             return args[place] if len(args) > place else kwargs.get(key)
 
         if name in _WITH_BIAS:
-            self.biases += output.numel() if given(2, "bias") is not None else 0
-        elif name == "addmm" and id(given(2, "mat2")) in self._known:  # bias + x · weight, as GPT-2's layers compute
+            self.biases += output.numel() if argument(2, "bias") is not None else 0
+        elif name == "addmm" and id(argument(2, "mat2")) in self._known:  # bias + x · weight, as GPT-2's layers compute
             self.biases += output.numel()
         elif name == "batch_norm":
             self.elementwise += 2 * output.numel()
         elif name in ("relu", "relu_"):
             self.elementwise += output.numel()
         elif name in _POOLS:
-            window, axes = given(1, "kernel_size"), _POOLS[name]
+            window, axes = argument(1, "kernel_size"), _POOLS[name]
             elements = output[0] if isinstance(output, tuple) else output
             self.elementwise += elements.numel() * (window**axes if isinstance(window, int) else math.prod(window))
         elif name in _PRODUCTS:
             pair = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)][:2]
             if not {_storage(tensor) for tensor in pair} & self._weights:
                 self.products += output.numel() * pair[name == "__rmatmul__"].shape[-1]
-        elif name == "scaled_dot_product_attention":  # counted whole, causal or not
-            query, key, value = (given(i, k) for i, k in enumerate(("query", "key", "value")))
+        elif name == "scaled_dot_product_attention":  # counted in full, causal or not
+            query, key, value = (argument(i, k) for i, k in enumerate(("query", "key", "value")))
             pairs = query.numel() // query.shape[-1] * key.shape[-2]
             self.products += pairs * (query.shape[-1] + value.shape[-1])
         elif name == "multi_head_attention_forward":  # what nn.MultiheadAttention calls, the sequence first
-            self.products += 2 * given(0, "query").numel() * given(1, "key").shape[0]
+            self.products += 2 * argument(0, "query").numel() * argument(1, "key").shape[0]
 
 
 class _Unaccounted(TorchDispatchMode):
-    """Names operations of many multiplications that no count accounts for.
+    """A list of operations of many multiplications that no count accounts for.
 
-    torch's dispatcher sees every operation, whoever calls it. Of those that multiply and add along an axis (products,
-    convolutions, Fourier transforms, decompositions), and of custom operators, each that runs while `accounted` is
-    False is named, with the module it ran in. Elementwise operations, reductions and look-ups are cheap beside them and
+    torch's dispatcher sees every operation, whoever calls it. Those that multiply and add along an axis (products,
+    convolutions, Fourier transforms, decompositions), and custom operators, are named, with the module they ran in, if
+    they run while `accounted` is False. Elementwise operations, reductions and look-ups are cheap by comparison and
     never named. `function` is what the model's own code has called.
     """
 
@@ -247,7 +247,7 @@ class _Unaccounted(TorchDispatchMode):
         self.names: dict[str, None] = {}  # in the order of their use
         self.function: str | None = None
         self.accounted = False
-        self.inside = 0  # known layers: what they do is counted by the uses of their weights
+        self.inside = 0  # number of known layers entered: the uses of their weights count what they do
         self._model, self._handles = model, list[RemovableHandle]()
         self._places: list[str] = []
 
@@ -281,7 +281,7 @@ class _Unaccounted(TorchDispatchMode):
 
 
 def _unknown_parameters(model: nn.Module) -> dict[int, str]:
-    """Return the names of matrices, by identity, of layers that are neither known nor norms (vectors multiply none)."""
+    """Return the names of matrices, by identity, in layers that are neither known nor norms (vectors do not count)."""
     known = {id(weight.param) for weight in all_weights(model)}
     return {
         id(param): f"{prefix}.{local} ({type(module).__name__})" if prefix else f"{local} ({type(module).__name__})"
@@ -293,12 +293,12 @@ def _unknown_parameters(model: nn.Module) -> dict[int, str]:
 
 
 def _storage(tensor: Tensor) -> int | None:
-    """Return the same number for a parameter and its views, as in x @ weight.T. None where there is no memory."""
+    """Return the same number for a parameter and its views, as in x @ weight.T; None if it has no memory."""
     try:
         return tensor.untyped_storage()._cdata
-    except NotImplementedError:  # sparse or opaque: it has none, and is no view of a parameter that has
+    except NotImplementedError:  # sparse or opaque: it has no memory, and is not a view of a parameter that has
         return None
-    except ValueError:  # lazy: it has none yet
+    except ValueError:  # lazy: it has no memory yet
         return None
 
 
@@ -313,7 +313,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _costly(func: Any) -> str | None:
-    """Return the name of an operation that may cost much, or None for one that does not."""
+    """Return the name of an operation that may be expensive, or None for one that is not."""
     namespace, _, name = str(getattr(func, "name", lambda: f"higher_order::{func}")()).partition("::")
     name = name.partition(".")[0]
     if namespace in _PLUMBING:

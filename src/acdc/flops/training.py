@@ -1,9 +1,9 @@
-"""Sums what a training run costs in theory, by non-zero weights; flops/counting.py counts a forward pass.
+"""The theoretical cost of a training run, by non-zero weights; flops/counting.py counts a forward pass.
 
     "paper" (§4)   3 · F_C for a sample of a compressed epoch, 2 · F_D + F for one of a dense epoch
 
 F_D leaves out the weights that stayed zero: they save the forward pass and half of the backward pass, but not the
-gradient of the weights. "published" is the rule of the published code: 3 · F in both, with what its F holds beside.
+gradient of the weights. "published" is the rule of the published code: 3 · F in both, with its extended F.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,8 +21,8 @@ def epoch_flops(
 ) -> int:
     """Return the FLOPs of training on one sample in an epoch of this kind, "sparse" or "dense".
 
-    `flops` are those of inference at its end, `dense` those of the dense model. `extra` is what "published" adds to a
-    forward pass (Flops.extra); `sparse` is for methods that cost more than 3·F.
+    `flops` are those of inference at the end of the epoch, `dense` those of the dense model. `extra` is what
+    "published" adds to a forward pass (Flops.extra); `sparse` is for methods that cost more than 3·F.
     """
     check_rule(rule)
     if rule == "published":
@@ -41,7 +41,7 @@ def training_flops(
     extra: int = 0,
     sparse: SparseRule | None = None,
 ) -> int:
-    """Sum over epochs of `samples` samples, each given by its kind and its inference FLOPs at its end."""
+    """Sum the FLOPs over epochs of `samples` samples, each given by its kind and its final inference FLOPs."""
     return samples * sum(
         epoch_flops(kind, flops, dense, rule=rule, extra=extra, sparse=sparse) for kind, flops in epochs
     )

@@ -1,4 +1,4 @@
-"""Counts how often one sample uses each weight, which turns numbers of weights into FLOPs."""
+"""The number of times one sample uses each weight, which turns numbers of weights into FLOPs."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -33,7 +33,7 @@ def forward_uses(
     by_module: dict[nn.Module, list[Weight]] = {}
     for aliases in merge_aliases(list(all_weights(model))):
         names[id(aliases[0].param)] = aliases[0].name
-        for weight in {id(alias.module): alias for alias in aliases}.values():  # once for each module it stands in
+        for weight in {id(alias.module): alias for alias in aliases}.values():  # once for each module that holds it
             by_module.setdefault(weight.module, []).append(replace(weight, name=aliases[0].name))
             uses[aliases[0].name] = 0.0
     calls = _Calls(names, uses, batch)
@@ -69,44 +69,44 @@ def batch_of(inputs: Any) -> int:
     args = inputs if isinstance(inputs, tuple) else (inputs,)
     batch = next((a.shape[0] for a in args if isinstance(a, Tensor) and a.ndim), None)
     if batch is None:
-        allowed = "expected a tensor, batch first, or a tuple with one in it"
+        allowed = "expected a tensor, batch first, or a tuple that contains one"
         raise ArgumentTypeError("example", Shown(type(inputs).__name__), allowed)
     if not batch:
         received = Shown("a batch of 0")
-        raise ArgumentError("example", received, "expected at least one sample", "pass for example a batch of 1")
+        raise ArgumentError("example", received, "expected at least one sample", "pass, for example, a batch of 1")
     return batch
 
 
 class _Calls(TorchFunctionMode):
-    """Counts weights used by F.linear(x, layer.weight) and the like, where no hook fires as the layer is not called.
+    """A counter of weights used by F.linear(x, layer.weight) and the like: the layer is not called, so no hook fires.
 
-    Tied decoders and adaptive softmaxes are written so.
+    Tied decoders and adaptive softmaxes are written this way.
     """
 
     def __init__(self, names: Mapping[int, str], uses: dict[str, float], batch: int) -> None:
         super().__init__()
         self._names, self._uses, self._batch = names, uses, batch
-        self.inside = 0  # modules whose own hook will count
+        self.inside = 0  # number of modules entered whose own hook will count
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         output = func(*args, **(kwargs or {}))
         kind = getattr(func, "__name__", "")
         if not self.inside and (kind == "linear" or kind in _CONVOLUTIONS or kind in _TRANSPOSED):
-            given = dict(zip(("input", "weight"), args, strict=False)) | (kwargs or {})
-            name = self._names.get(id(given.get("weight")))
+            arguments = dict(zip(("input", "weight"), args, strict=False)) | (kwargs or {})
+            name = self._names.get(id(arguments.get("weight")))
             if name is not None:
-                side = given["input"] if kind in _TRANSPOSED else output
-                self._uses[name] += side.numel() / given["weight"].shape[0] / self._batch
+                side = arguments["input"] if kind in _TRANSPOSED else output
+                self._uses[name] += side.numel() / arguments["weight"].shape[0] / self._batch
         return output
 
 
 def _positions(weight: Weight, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> float:
-    """Return the uses of each weight by the whole batch, when `module` was called so."""
+    """Return the uses of each weight by the whole batch, given a call of `module`."""
     if weight.kind == "embedding":
         return 0.0
     if isinstance(module, nn.MultiheadAttention):
-        given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-        query, key, value = (given[name].numel() / given[name].shape[-1] for name in ("query", "key", "value"))
+        arguments = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+        query, key, value = (arguments[name].numel() / arguments[name].shape[-1] for name in ("query", "key", "value"))
         local = weight.name.rpartition(".")[2]
         by_name = {"k_proj_weight": key, "v_proj_weight": value, "in_proj_weight": (query + key + value) / 3}
         return by_name.get(local, query)

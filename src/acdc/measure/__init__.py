@@ -1,1 +1,1 @@
-"""What a model costs and what it knows."""
+"""Measurements of models: predicted cost, dynamics, agreement and memorization."""

@@ -1,10 +1,10 @@
-"""Measures how far two models agree: the same answer, and how surprised one is by the other's.
+"""The agreement of two models: how often they give the same answer, and how surprised one is by the other's.
 
-    top1               share of samples given the same class by both
+    top1               share of samples to which both assign the same class
     cross_entropy_ab   mean over samples of −Σ softmax(a) · log softmax(b): the surprise of b at the answers of a
     cross_entropy_ba   the other way round
 
-The paper (§4) reports both for a sparse model and its dense twin, and does not say in which direction; with the sparse
+The paper (§4) reports both for a sparse model and its dense twin, but does not say in which direction; with the sparse
 model as a, ours is first −Σ p_sparse · log p_dense. A model's cross-entropy with itself is its entropy, not 0.
 """
 
@@ -21,7 +21,7 @@ _SUMS = ("samples", "agree", "ab", "ba", "right_a", "right_b", "both", "not_fini
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Shares are of `samples`. What needs labels is None without them."""
+    """The measured agreement, as shares of `samples`. Without labels, what needs them is None."""
 
     samples: int
     classes: int
@@ -44,9 +44,9 @@ def agreement(logits_a: Tensor, logits_b: Tensor, labels: Tensor | None = None) 
 
 
 class AgreementCounter:
-    """Agreement over many batches. Sums stay on the device of the logits until `result` asks for them, once.
+    """The agreement over many batches. Sums stay on the device of the logits until `result` reads them, once.
 
-    A label below 0 marks a sample without one (an unreadable image): it is left out.
+    A label below 0 marks a sample without one (an unreadable image), which is left out.
     """
 
     def __init__(self) -> None:
@@ -61,12 +61,12 @@ class AgreementCounter:
         self._check(logits_a, logits_b, labels)
         device = logits_a.device
         a, b = logits_a.float(), logits_b.to(device).float()
-        given = None if labels is None else labels.to(device)
-        counts = torch.ones(len(a), dtype=torch.bool, device=device) if given is None else given >= 0
+        truth = None if labels is None else labels.to(device)
+        counts = torch.ones(len(a), dtype=torch.bool, device=device) if truth is None else truth >= 0
         log_a, log_b = a.log_softmax(1), b.log_softmax(1)
         class_a, class_b = a.argmax(1), b.argmax(1)
         differ = (class_a != class_b) & counts
-        right_a, right_b = ((guess == given) & counts if given is not None else differ for guess in (class_a, class_b))
+        right_a, right_b = ((guess == truth) & counts if truth is not None else differ for guess in (class_a, class_b))
         finite = (a.isfinite() & b.isfinite()).all(1)
         each = (
             counts,
@@ -77,37 +77,37 @@ class AgreementCounter:
             right_b,
             right_a & right_b,
             counts & ~finite,
-            differ & False if given is None else given >= self._classes,
+            differ & False if truth is None else truth >= self._classes,
         )
         sums = torch.stack([values.double().sum() for values in each])
         self._sums = sums if self._sums is None else self._sums + sums.to(self._sums.device)
-        if given is not None:
+        if truth is not None:
             flips = torch.zeros(self._classes + 1, dtype=torch.int64, device=device)
             flips.scatter_add_(
-                0, torch.where(differ, given, self._classes).clamp(max=self._classes).long(), differ.long()
+                0, torch.where(differ, truth, self._classes).clamp(max=self._classes).long(), differ.long()
             )
             self._flips = flips if self._flips is None else self._flips + flips.to(self._flips.device)
 
     def result(self) -> Agreement:
         """Return the agreement over all batches so far."""
         if self._sums is None:
-            raise ArgumentError("logits", allowed="there are none", instead="add the logits of at least one sample")
+            raise ArgumentError("logits", allowed="there are none yet", instead="add the logits of at least one sample")
         sums = dict(zip(_SUMS, self._sums.tolist(), strict=True))
         samples = round(sums["samples"])
         if not samples:
-            raise ArgumentError("labels", allowed="every label is below 0", instead="pass samples that have one")
+            raise ArgumentError("labels", allowed="every label is below 0", instead="pass samples that have labels")
         if sums["no_class"]:
             raise ArgumentError(
                 "labels",
-                allowed=f"{round(sums['no_class']):,} labels are {self._classes} or more, and the logits tell only "
-                "that many classes apart",
+                allowed=f"{round(sums['no_class']):,} labels are {self._classes} or more, but the logits have only "
+                "that many classes",
                 instead="pass the labels of these samples",
             )
         if sums["not_finite"]:
             raise ArgumentError(
                 "logits",
                 allowed=f"the logits of {round(sums['not_finite']):,} of {samples:,} samples are not finite: these are "
-                "no predictions",
+                "not predictions",
                 instead="evaluate the models again in a wider number format",
             )
         share = {name: value / samples for name, value in sums.items()}
@@ -133,18 +133,18 @@ class AgreementCounter:
     def _check(self, a: Tensor, b: Tensor, labels: Tensor | None) -> None:
         if a.ndim != 2 or a.shape != b.shape or 0 in a.shape:
             received = Shown(f"tensors of shapes {tuple(a.shape)} and {tuple(b.shape)}")
-            allowed = "expected the same (samples, classes) twice, of the same samples in the same order"
+            allowed = "expected two tensors of shape (samples, classes), for the same samples in the same order"
             raise ArgumentError("logits", received, allowed)
         if labels is not None and labels.shape != a.shape[:1]:
             received = Shown(f"a tensor of shape {tuple(labels.shape)}")
             raise ArgumentError("labels", received, f"expected one for each of {len(a):,} samples")
         if self._classes not in (0, a.shape[1]) or self._labelled not in (None, labels is not None):
             allowed = "batches differ in their number of classes, or only some have labels"
-            raise ArgumentError("logits", allowed=allowed, instead="add like to like")
+            raise ArgumentError("logits", allowed=allowed, instead="add batches of the same kind")
         self._classes, self._labelled = a.shape[1], labels is not None
 
 
 def describe_flips(flips: Mapping[int, int]) -> str:
-    """Return the three classes that two models differ in most, with how many images each: "3 (12 images), 5 (…)"."""
+    """Return the three classes that two models differ on most, with the images of each: "3 (12 images), 5 (…)"."""
     order = sorted((index for index in flips if flips[index]), key=lambda index: -flips[index])[:3]
     return ", ".join(f"{index} ({flips[index]:,} image{'s' if flips[index] > 1 else ''})" for index in order)

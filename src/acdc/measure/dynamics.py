@@ -1,11 +1,11 @@
-"""Follows the support over a run: what is zero where a phase ends, and how masks differ from one to the next.
+"""The dynamics of the support over a run: what is zero when a phase ends, and how masks change from one to the next.
 
-Streamed: beside the weights it keeps two bit-packed masks, the last compressed phase's and the union of all so far.
+Besides the weights, only two bit-packed masks are kept: the last compressed phase's, and the union of all so far.
 
     mask change    100 · Hamming distance of consecutive compressed masks / prunable weights   (the published code's)
     regrown        weights kept now that the mask before pruned / weights kept now
     explored       weights kept by any compressed phase so far / prunable weights
-    inactive       zeros in a dense phase: pruned before, and never moved since / prunable weights
+    inactive       zeros in a dense phase, pruned before and never moved since / prunable weights
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ from acdc.sparsity.prunable import find_prunable
 from acdc.state_dicts import check_tensors
 from acdc.typed_data import AtLeastOne, Count, DataError, Epoch, Percent, Share
 
-BINS, LOWEST, HIGHEST = 340, -30.0, 4.0  # of log2 |w|: ten bins to a factor of two
+BINS, LOWEST, HIGHEST = 340, -30.0, 4.0  # bins of log2 |w|: ten to a factor of two
 _CHUNK = 1 << 24  # weights; histc counts in float32, exactly up to this many
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEnd:
-    """The weights as a phase leaves them."""
+    """The state of the weights at the end of a phase."""
 
     run: str
     index: Count
@@ -55,13 +55,13 @@ class PhaseEnd:
             if above := [name for name, count in getattr(self, part).items() if count > whole[name]]:
                 raise DataError(f"{part}.{above[0]}", f"at most {whole[above[0]]:,}, all that the layer has")
         if len(self.histogram) != BINS:
-            raise DataError("histogram", f"{BINS} counts, and it has {len(self.histogram):,}")
+            raise DataError("histogram", f"{BINS} counts, not {len(self.histogram):,}")
         if (self.mask_change is None) != (self.regrown is None):
-            raise DataError("mask_change", "it with regrown, or neither")
+            raise DataError("mask_change", "both it and regrown, or neither")
 
 
 class Dynamics:
-    """Looks at a model where its phases end. `layers` are all that count towards FLOPs, `pruned` those with masks."""
+    """Measurements at the ends of phases. `layers` are all that count towards FLOPs, `pruned` those with masks."""
 
     def __init__(self, layers: Layers, pruned: Layers, uses: Mapping[str, float]) -> None:
         self._layers, self._pruned, self._uses = layers, pruned, uses
@@ -72,19 +72,19 @@ class Dynamics:
     def phase_end(
         self, *, run: str, index: int, phase: str, kind: Kind, epoch: int, masks: Mapping[str, Tensor] | None = None
     ) -> PhaseEnd:
-        """Return what is zero as a phase ends, and how its mask differs from the last one's.
+        """Return what is zero at the end of a phase, and how its mask differs from the previous one.
 
         `masks` are a compressed phase's, by name, non-zero where a weight is kept: a kept weight may be 0 itself.
-        Without them the weights that are not 0 stand for the mask. The device is asked once for everything.
+        Without them the non-zero weights serve as the mask. Everything is read from the device at once.
         """
         weights, compared = self._layers.weights, bool(self._last)
-        asked = [
+        readings = [
             *(weight.param.detach().count_nonzero() for weight in weights),
             *(_dead_filters(weight) for weight in weights),
             _histogram(self._pruned),
             *([self._compare(masks or {})] if kind == "sparse" else []),
         ]
-        answers, names = _read(asked), [weight.name for weight in weights]
+        answers, names = _read(readings), [weight.name for weight in weights]
         (nonzero, dead), rest = (answers[: len(names)], answers[len(names) : 2 * len(names)]), answers[2 * len(names) :]
         counts, histogram = dict(zip(names, nonzero, strict=True)), rest[:BINS]
         return PhaseEnd(
@@ -104,21 +104,21 @@ class Dynamics:
         )
 
     def _compare(self, masks: Mapping[str, Tensor]) -> Tensor:
-        """This mask and the one before it: how many weights differ, are regrown, are kept, and were ever kept."""
+        """Compare the mask with the previous one: count weights that differ, are regrown, kept, and were ever kept."""
         totals: Tensor | None = None
         for weight in self._pruned.weights:
             mask = masks.get(weight.name)
             now = working.pack(weight.param.detach() if mask is None else mask)
-            last, union = (held.get(weight.name, now).to(now.device) for held in (self._last, self._union))
+            last, union = (packed.get(weight.name, now).to(now.device) for packed in (self._last, self._union))
             union = union | now
             sums = torch.stack([_ones(bits) for bits in (now ^ last, now & ~last, now, union)])
             totals = sums if totals is None else totals + sums.to(totals.device)
             self._last[weight.name], self._union[weight.name] = now, union
-        assert totals is not None, "there is a prunable weight: find_prunable refuses models without"
+        assert totals is not None, "there is a prunable weight: find_prunable refuses models without any"
         return totals
 
     def _change(self, differ: int, regrown: int, kept: int, explored: int, *, compared: bool) -> dict[str, float]:
-        """Return the measures of change; `compared` is True if there was a mask before."""
+        """Return the measures of change; `compared` is True if there was an earlier mask."""
         size = self._pruned.size
         change = {"mask_change": 100 * differ / size, "regrown": regrown / max(1, kept)} if compared else {}
         return {**change, "explored": explored / size}
@@ -130,7 +130,7 @@ class Dynamics:
         }
 
     def check_fit(self, state: Mapping[str, Any]) -> None:
-        """Raise a DataError unless packed masks in `state` are of the layers that have masks."""
+        """Raise a DataError unless the packed masks in `state` belong to the layers that have masks."""
         bits = {weight.name: working.packed_like(weight.param) for weight in self._pruned.weights}
         for key in ("last", "union"):
             check_tensors(state[key], bits, f"dynamics.{key}", some=not state[key])
@@ -140,14 +140,14 @@ class Dynamics:
 
 
 def nonzeros(layers: Layers) -> dict[str, int]:
-    """Count the non-zero weights of each layer; the device is asked once for all of them."""
+    """Count the non-zero weights of each layer, reading all counts from the device at once."""
     counts = _read([weight.param.detach().count_nonzero() for weight in layers.weights])
     return {weight.name: count for weight, count in zip(layers.weights, counts, strict=True)}
 
 
 @dataclass(frozen=True)
 class ModelCounts:
-    """The zeros of a model as it stands, and the theoretical cost of a forward pass."""
+    """The current zeros of a model, and the theoretical cost of a forward pass."""
 
     size: int  # prunable weights
     zeros: int
@@ -161,7 +161,7 @@ class ModelCounts:
 
 
 def count_model(model: nn.Module, uses: Mapping[str, float]) -> ModelCounts:
-    """Count the zeros of a model, and the FLOPs of a forward pass in which each weight has so many uses."""
+    """Count the zeros of a model, and the FLOPs of a forward pass, given how often it uses each weight."""
     layers = find_prunable(model)
     counts, whole = nonzeros(layers), {weight.name: weight.param.numel() for weight in layers.weights}
     zeros = layers.size - sum(counts.values())
@@ -171,14 +171,14 @@ def count_model(model: nn.Module, uses: Mapping[str, float]) -> ModelCounts:
 def threshold(histogram: list[int], zeros: int, sparsity: float) -> float | None:
     """Return the magnitude below which a share `sparsity` of the weights lies, to a bin's width; None if those are 0.
 
-    Of a dense phase's histogram, it is where global magnitude will cut when the next phase begins.
+    In a dense phase's histogram, this is where global magnitude will cut when the next phase begins.
     """
-    wanted = sparsity * (sum(histogram) + zeros) - zeros
-    if wanted <= 0:
+    remaining = sparsity * (sum(histogram) + zeros) - zeros
+    if remaining <= 0:
         return None
     for index, count in enumerate(histogram):
-        wanted -= count
-        if wanted <= 1e-6 * max(1, count):  # sparsity is a rounded fraction
+        remaining -= count
+        if remaining <= 1e-6 * max(1, count):  # sparsity is a rounded fraction
             return edge(index + 1)
     return edge(BINS)
 
@@ -189,7 +189,7 @@ def edge(index: int) -> float:
 
 
 def _read(counts: list[Tensor]) -> list[int]:
-    """Return every number in them, in order; in one go where they are on one device."""
+    """Return every number in these tensors, in order; all at once if they are on one device."""
     flat = [count.reshape(-1).to(torch.int64) for count in counts]
     if len({count.device for count in flat}) == 1:
         return torch.cat(flat).tolist()
@@ -197,14 +197,14 @@ def _read(counts: list[Tensor]) -> list[int]:
 
 
 def _ones(bits: Tensor) -> Tensor:
-    """Count the bits set in packed masks: neighbours are added in pairs, then fours, then eights, inside each byte."""
+    """Count the bits set in packed masks: neighbours are added in pairs, then fours, then eights, within each byte."""
     bits = bits - ((bits >> 1) & 0x55)
     bits = (bits & 0x33) + ((bits >> 2) & 0x33)
     return ((bits + (bits >> 4)) & 0x0F).sum(dtype=torch.int64)
 
 
 def _groups(weight: Weight) -> int:
-    """Return how many groups share an axis of outputs: several in a transposed convolution's weight."""
+    """Return how many groups share an output axis: several in a transposed convolution's weight."""
     return getattr(weight.module, "groups", 1) if weight.kind == "conv_transpose" else 1
 
 

@@ -1,6 +1,6 @@
-"""Measures what becomes of training samples with a random label: memorised, or put in their true class all the same.
+"""The fate of training samples with a random label: memorised, or assigned to their true class all the same.
 
-    memorised   share predicted as the random label they were given
+    memorised   share predicted as their random label
     true        share predicted as their true class
     other       the rest
 
@@ -24,7 +24,7 @@ _BATCH = 1000
 
 
 class Memorization:
-    """Looks at the corrupted samples of `data`, as they are and, where training augments, in views as it sees them.
+    """A measurement on the corrupted samples of `data`, as they are and, if training augments, in augmented views.
 
     `crop`, `flip` and `seed` are those of training. Random labels that happen to be the true one are left out.
     """
@@ -48,7 +48,7 @@ class Memorization:
         device = data.train.pixels.device
         self._given, self._true = given.to(device), true.to(device)
         pixels = data.train.pixels[index.to(device)]
-        places = Images(pixels, torch.arange(self.samples, device=device))  # the labels say which sample it is
+        places = Images(pixels, torch.arange(self.samples, device=device))  # the labels identify the sample
         shared: dict[str, Any] = {"batch_size": _BATCH, "seed": seed, "channels_last": channels_last}
         self._views = {"": InMemory(places, data, **shared)}
         if crop or flip:
@@ -58,9 +58,9 @@ class Memorization:
     def measure(
         self, model: nn.Module, *, epoch: int = 0, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     ) -> dict[str, float]:
-        """Return shares in evaluation mode: memorised, true, other; and with _augmented behind, where that differs.
+        """Return shares in evaluation mode: memorised, true, other; and, if different, the same with suffix _augmented.
 
-        `epoch` decides the augmented views, `autocast` the precision. The device is asked once.
+        `epoch` determines the augmented views, `autocast` the precision. The device is read once.
         """
         training = {module: module.training for module in model.modules()}
         model.eval()

@@ -3,7 +3,7 @@
     method = acdc.methods.RigL(sparsity=0.9, epochs=100)
     method = acdc.methods.build("rigl", sparsity=0.9, epochs=100)   the same, by name
 
-A method's module is imported when it is first asked for; its docstring is its card.
+A method's module is imported on first use; its docstring is its card.
 """
 
 from dataclasses import fields
@@ -56,7 +56,7 @@ __all__ = [
     "names",
 ]
 
-# Where each method is.
+# The class of each method.
 _METHODS = {
     "acdc": "acdc.ACDC",
     "one_shot": "one_shot.OneShot",
@@ -79,7 +79,7 @@ _METHODS = {
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `build` takes."""
+    """Return the names that `build` accepts."""
     return tuple(_METHODS)
 
 
@@ -93,7 +93,7 @@ def find(name: str) -> "type[Method]":
 
 
 def build(name: str, **knobs: Any) -> "Method":
-    """Build the method of that name. Knobs it does not have are refused."""
+    """Build the method of that name. Unknown knobs raise an ArgumentError."""
     kind = find(name)
     known = [field.name for field in fields(kind)]
     for knob, value in knobs.items():
@@ -104,11 +104,11 @@ def build(name: str, **knobs: Any) -> "Method":
 
 
 def card(name: str) -> str:
-    """Return idea, equation, knobs, cost and reference of a method."""
+    """Return a method's card: idea, equation, knobs, cost and reference."""
     return (import_module(find(name).__module__).__doc__ or "").strip()
 
 
-if not TYPE_CHECKING:  # else every misspelt name would be an Any
+if not TYPE_CHECKING:  # otherwise every misspelt name would be an Any
 
     def __getattr__(kind: str) -> Any:
         for name, place in _METHODS.items():

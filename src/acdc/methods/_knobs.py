@@ -1,4 +1,4 @@
-"""Knobs that several methods have: checks of their values, and times in steps."""
+"""Knobs that several methods share: checks of their values, and times in steps."""
 
 import math
 from typing import Any, TypeGuard
@@ -27,14 +27,14 @@ def check_not_negative(knob: str, value: object, instead: str, kind: str = "a nu
 
 
 def check_every(value: str) -> None:
-    """Refuse a time between two updates that is not some epochs or steps."""
+    """Raise unless updates are some epochs or steps apart."""
     if not Duration.parse(value, "every", ABSOLUTE).value:
-        allowed = "updates lie some steps or epochs apart"
+        allowed = "updates must be some steps or epochs apart"
         raise ArgumentError("every", received=value, allowed=allowed, instead='write every="1st" or more')
 
 
 def in_steps(length: str, steps_per_epoch: int | None) -> int:
-    """Return "1ep" or "100st", the time between two updates, as a number of steps, at least 1."""
+    """Convert "1ep" or "100st", the time between two updates, to a number of steps, at least 1."""
     duration = Duration.parse(length, "every", ABSOLUTE)
     if duration.unit == "st":
         return max(1, int(duration.value))
@@ -45,7 +45,7 @@ def in_steps(length: str, steps_per_epoch: int | None) -> int:
 
 
 def never_updates(method: Any, last: int, total: int, steps_per_epoch: int | None) -> Idle | None:
-    """Return why masks would stay as they begin, where the first update comes after `last`, the last step for one."""
+    """Return why masks would never change, if the first update would come after `last`, the last step for one."""
     first = in_steps(method.every, steps_per_epoch)
     if first <= last:
         return None

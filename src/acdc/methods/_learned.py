@@ -1,4 +1,4 @@
-"""Methods that find their sparsity by training: it is reported as reached, and none can be asked for."""
+"""Methods that find their sparsity by training: it cannot be set, and is reported as reached."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +14,7 @@ from acdc.sparsity.patterns import Unstructured
 
 @dataclass(frozen=True, kw_only=True)
 class Learned(Method):
-    """Takes no sparsity, distribution or pattern. One sparse phase, in which latent weights are trained."""
+    """A method without sparsity, distribution or pattern: one sparse phase, in which latent weights are trained."""
 
     needs_sparsity: ClassVar[bool] = False
 
@@ -25,14 +25,14 @@ class Learned(Method):
                     knob,
                     received=value,
                     allowed=f"{self.title()} finds its sparsity in training",
-                    instead=f"leave {knob} out, and set {self.decided_by}",
+                    instead=f"omit {knob}, and set {self.decided_by}",
                 )
 
     def default_schedule(self, epochs: int) -> Schedule:
         return Schedule.from_phases([("sparse", f"{epochs}ep")])
 
     def budgets(self, layers: Layers) -> list[Budget]:
-        """Return budgets of every weight: nothing bounds what is kept."""
+        """Return budgets that keep every weight: nothing limits what is kept."""
         return [Budget((weight.name,), weight.param.numel()) for weight in layers.weights]
 
     def enter(self, context: MethodContext, phase: Phase) -> None:

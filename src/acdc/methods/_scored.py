@@ -1,4 +1,4 @@
-"""Methods that compress by a score, which need not be the magnitude."""
+"""Methods that compress by a score, not necessarily the magnitude."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _MAGNITUDE: Any = "magnitude"
 if TYPE_CHECKING:
 
     class _CriterionField:
-        """Tells type checkers that a name, a table or a Criterion goes in, and that a Criterion comes out."""
+        """A declaration for type checkers: a name, a table or a Criterion goes in, and a Criterion comes out."""
 
         def __get__(self, method: "Scored", kind: type["Scored"]) -> Criterion: ...
 
@@ -35,7 +35,7 @@ class Scored(Method):
         super().__post_init__()
 
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
-        """Return the first step from `step` on that begins with a compression."""
+        """Return the first step, `step` or later, that begins with a compression."""
         starts = self.schedule.starts(steps_per_epoch)
         return next((start for start, phase in starts if start >= step and phase.kind == "sparse"), None)
 
@@ -46,13 +46,13 @@ class Scored(Method):
         return warnings
 
     def _gradients(self, steps_per_epoch: int | None) -> dict[int, int]:
-        """Count what the criterion sees before each compression: gradients since the one before, up to its window."""
-        seen, before = {}, 0
+        """Count the gradients the criterion sees before each compression: those since the last, up to its window."""
+        counts, before = {}, 0
         step = self.next_compression(steps_per_epoch, 0)
         while step is not None:
-            seen[step] = min(self.criterion.window, step - before)
+            counts[step] = min(self.criterion.window, step - before)
             before, step = step, self.next_compression(steps_per_epoch, step + 1)
-        return seen
+        return counts
 
     def observes_at(self, context: MethodContext, step: int) -> bool:
         if not self.criterion.window:
@@ -78,7 +78,7 @@ class Scored(Method):
                 context.keep_twin()
                 keep_twin = False
             if context.forward_already_ran:
-                context.warn(f"criterion={self.criterion.name!r}: weights are not corrected, the forward pass has run")
+                context.warn(f"criterion={self.criterion.name!r}: weights are not corrected: the forward pass has run")
                 changes = {}
         weights = context.weights
         for name, change in changes.items():

@@ -18,14 +18,14 @@ from acdc.sparsity.patterns import Unstructured
 from acdc.sparsity.topk import top_k
 
 Growth = Callable[[str, Tensor], Tensor | None]
-"""Returns scores for growing, of a layer's name and mask: the largest grow. None leaves the layer as it is."""
+"""Returns growth scores for a layer, given its name and mask: the largest grow. None leaves the layer as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomStart(Method):
-    """Starts with random masks at the first step, by the distribution's budgets.
+    """A method that starts with random masks at the first step, by the distribution's budgets.
 
-    seed   of the random choices, which are a function of it, the step and the layer: the same on every rank
+    seed   the seed of the random choices, which depend on it, the step and the layer: the same on every rank
     """
 
     distribution: Distribution = "erk"
@@ -41,8 +41,8 @@ class RandomStart(Method):
                 instead="write distribution='erk' or 'uniform'",
             )
         if not isinstance(self.pattern, Unstructured):
-            allowed = f"{kind} places single weights"
-            instead = "leave pattern out, or use ACDC"
+            allowed = f"{kind} prunes single weights"
+            instead = "omit pattern, or use ACDC"
             raise ArgumentError("pattern", received=self.pattern, allowed=allowed, instead=instead)
         check_whole("seed", self.seed, 0, "write seed=0")
         super().__post_init__()
@@ -61,7 +61,7 @@ class RandomStart(Method):
         context.compress(scores=scores)
 
     def generator(self, context: MethodContext, layer: int) -> torch.Generator:
-        """Return a generator seeded by seed, step and layer; on the CPU, so the same on any device."""
+        """Return a generator seeded by seed, step and layer; on the CPU, so that all devices draw the same."""
         return torch.Generator().manual_seed((self.seed * 1_000_003 + context.step) * 10_007 + layer)
 
     def random(self, context: MethodContext, layer: int, like: Tensor) -> Tensor:
@@ -71,9 +71,9 @@ class RandomStart(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class SparseThroughout(RandomStart):
-    """Starts with random masks at the first step; then drops and grows weights, layer by layer.
+    """A method that starts with random masks at the first step; then drops and grows weights, layer by layer.
 
-    drop   the share of a layer's kept weights replaced at an update, at first
+    drop   the share of a layer's kept weights replaced at an update, initially
     every  steps between two updates, "100st" or "1ep"
     end    no update after this fraction of the run
     """
@@ -86,8 +86,8 @@ class SparseThroughout(RandomStart):
         check_fraction("drop", self.drop, "0.3", "the kept weights")
         check_fraction("end", self.end, "0.75")
         if not self.end:
-            instead = "write end=0.75, or use Static for none"
-            raise ArgumentError("end", received=self.end, allowed="updates end after they begin", instead=instead)
+            instead = "write end=0.75, or use Static for no updates"
+            raise ArgumentError("end", received=self.end, allowed="updates must end after they begin", instead=instead)
         check_every(self.every)
         super().__post_init__()
 
@@ -110,8 +110,8 @@ class SparseThroughout(RandomStart):
     def replace_weights(self, context: MethodContext, growth: Growth) -> None:
         """Drop the smallest kept weights of each layer and grow as many pruned ones, by score.
 
-        Those dropped may not grow at once. Counts stay exact: where fewer can grow than would be dropped, fewer are
-        dropped.
+        Dropped weights do not grow back at once. Counts stay exact: if fewer can grow than would be dropped, fewer
+        are dropped.
         """
         share = self.fraction_at(context.step, self.last_update(context))
         masks, weights = context.masks, context.weights
@@ -127,17 +127,17 @@ class SparseThroughout(RandomStart):
 
 
 def exchange(magnitude: Tensor, growth: Tensor, mask: Tensor, count: int) -> Tensor:
-    """Return the mask with its `count` kept weights of smallest magnitude dropped, and `count` others grown instead.
+    """Return the mask with its `count` smallest kept weights dropped, and `count` others grown instead.
 
-    Those of largest growth score grow, among the weights that were pruned. Counts are exact, and ties spread by
-    position, as at a compression.
+    The pruned weights with the largest growth scores grow. Counts are exact, and ties are spread by position, as at a
+    compression.
     """
     stay = largest(magnitude, mask, int(mask.sum()) - count)
     return stay | largest(growth, ~mask, count)
 
 
 def largest(scores: Tensor, among: Tensor, count: int) -> Tensor:
-    """Return the `count` largest scores among some entries. Those that score 0 still come before other entries."""
+    """Return a mask of the `count` largest scores among some entries, which come before all others even at 0."""
     least = torch.finfo(scores.dtype).tiny
     chosen = top_k({"": torch.where(among, scores.clamp(min=least), 0)}, count)[""]
     return as_bool(chosen)

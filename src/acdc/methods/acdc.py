@@ -10,8 +10,8 @@ Knobs      sparsity; the schedule (warm-up, phase lengths, last dense phase, fin
            which raises the sparsity from compression to compression, and revive, which gives filters that a
            compression took whole random weights at the decompression.
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
-Costs      1 byte a weight for the mask; one in-place pass over the gradients in compressed phases; one selection a
-           compression; on the host, one copy of the model and of its optimizer's state, the dense twin.
+Costs      1 byte per weight for the mask; one in-place pass over the gradients in compressed phases; one selection per
+           compression; on the host, one copy of the model and its optimizer state, the dense twin.
 Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC: Alternating Compressed/DeCompressed Training of Deep Neural
            Networks. NeurIPS 2021.
 """
@@ -30,7 +30,7 @@ from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, check_axes
 
-_INITIAL_NORM = 3**-0.5  # of a filter as torch draws it first, where a layer has none left to go by
+_INITIAL_NORM = 3**-0.5  # the norm of a filter at torch's initialisation, for layers with no filter left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,7 @@ class ACDC(Scored):
                   paper.
     revive        give filters that were pruned whole random weights at a decompression, as large as the layer's other
                   filters; not in the paper, where they start at 0. From there batch norm makes their first gradients
-                  explode, or they get none. For high sparsities on small nets. It needs weights whose axes are
-                  known.
+                  explode, or they get none. For high sparsities on small nets; weights must have known axes.
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all"
                   of its state, or "nothing".
     twin          which dense model is kept: the "last" (end of the last dense phase) or the "best" one reported
@@ -76,7 +75,7 @@ class ACDC(Scored):
         super().__post_init__()
         if self.gradual and self.pattern.sparsity is not None:
             allowed = f"{self.pattern} has one sparsity only"
-            raise ArgumentError("gradual", received=True, allowed=allowed, instead="leave gradual out")
+            raise ArgumentError("gradual", received=True, allowed=allowed, instead="omit gradual")
 
     def default_schedule(self, epochs: int) -> Schedule:
         return Schedule.for_epochs(epochs)
@@ -84,7 +83,7 @@ class ACDC(Scored):
     def layers(self, model: nn.Module) -> Layers:
         layers = super().layers(model)
         for weight in layers.weights if self.revive else ():
-            check_axes(weight, "revive", True, "leave revive out")
+            check_axes(weight, "revive", True, "omit revive")
         return layers
 
     def enter(self, context: MethodContext, phase: Phase) -> None:
@@ -101,7 +100,7 @@ class ACDC(Scored):
         return self.revive or super().writes_weights(phase)
 
     def _budgets_of(self, context: MethodContext, phase: Phase) -> list[Budget]:
-        """Return what survives the compression that a phase begins with."""
+        """Return the budgets of the compression that a phase begins with."""
         share = self._share_of(phase)
         return context.budgets if share == 1 else self.budgets_along(context.layers, lambda s: share * s)
 
@@ -121,7 +120,7 @@ class ACDC(Scored):
 
 @torch.no_grad()
 def _revive(context: MethodContext, masks: Mapping[str, Tensor]) -> None:
-    """Give filters that `masks` left nothing of random weights: a function of the step, so the same on all ranks."""
+    """Give random weights to filters that `masks` pruned whole: a function of the step, so the same on all ranks."""
     generator = torch.Generator().manual_seed(context.step)
     for weight in context.layers.weights:
         filters = weight.param.movedim(weight.out_dim, 0)

@@ -1,20 +1,20 @@
 """DEEP R: deep rewiring.
 
-Idea       Each connection has a fixed sign. One that crosses zero becomes dormant, and another is woken at random:
+Idea       Each connection has a fixed sign. One that crosses zero becomes dormant, and another is activated at random:
            training samples networks of a given size. Noise keeps small weights moving.
 Step       w = s·θ with s = ±1. For active connections θ ← θ − η ∂f/∂θ − ηα + √(2ηT) ν, with ν normal; those with θ < 0
            become dormant, and as many dormant ones of the layer become active with θ = 0.
 Knobs      sparsity; distribution ("erk"); l1 α (1e-5) and temperature T (2.5e-11), as in the authors' published code
            for MNIST, whose noise is .5 · 1e-5 at its rate .5; every ("1st"), the steps between two rewirings; seed.
-FLOPs      3·F per sample by the weights that are left.
-Costs      with every="1st" a few passes over the weights at every step, a normal number for each that is active, and no
-           torch.compile (a step that changes masks runs eagerly): write every="100st" where that hurts. Another byte a
-           weight, for the signs.
+FLOPs      3·F per sample, counting the remaining weights.
+Costs      with every="1st" a few passes over the weights at every step, a normal random number for each active one, and
+           no torch.compile (a step that changes masks runs eagerly): write every="100st" if that hurts. Another byte
+           per weight, for the signs.
 Reference  Bellec, Kappel, Maass, Legenstein: Deep Rewiring: Training very sparse deep networks. ICLR 2018.
 
-The optimizer takes the gradient step, with its momentum if it has one, and what is beyond the gradient happens as the
-next step begins: k steps apart it is −kηα and √(2kηT) ν. Signs are those of the initial weights. Weights are written
-then: a loop that calls no module must call sparsifier.begin_step().
+The optimizer takes the gradient step, with its momentum if it has one; the other terms are added when the next step
+begins: k steps apart they are −kηα and √(2kηT) ν. Signs are those of the initial weights. Since weights are written
+when a step begins, a loop that calls no module must call sparsifier.begin_step().
 """
 
 import math
@@ -33,7 +33,7 @@ from acdc.schedule import Phase
 
 @dataclass(frozen=True, kw_only=True)
 class DeepR(RandomStart):
-    """See the module."""
+    """See the module docstring."""
 
     l1: float = 1e-5
     temperature: float = 2.5e-11
@@ -82,8 +82,8 @@ class DeepR(RandomStart):
     ) -> Tensor:
         """Move the active weights by l1 and noise over `elapsed`, η times steps, and return the new mask.
 
-        It is without those that crossed zero, and with as many others. Where too few are dormant, the rest of those
-        that crossed go on from 0.
+        It lacks those that crossed zero and has as many others instead. If too few are dormant, the rest of those
+        that crossed continue from 0.
         """
         active = weight[mask]
         sign = positive[mask].to(weight.dtype).mul_(2).sub_(1)
@@ -101,7 +101,7 @@ class DeepR(RandomStart):
 
 
 def choose(among: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Draw `count` different positions where `among` is true, uniformly. Where few are wanted, few are looked at."""
+    """Draw `count` different positions where `among` is true, uniformly; for a small count, look at only a few."""
     available = int(among.sum())
     if 4 * count >= available:
         chosen = among.nonzero().flatten()

@@ -1,14 +1,14 @@
 """DPF: dynamic model pruning with feedback.
 
-Idea       Keep the dense weights and move them by gradients taken at their pruned version: what was pruned too early
-           comes back when its weight has grown.
+Idea       Keep the dense weights and move them by gradients taken at their pruned version: a weight that was pruned too
+           early comes back once it has grown.
 Step       every `every` steps m ← the largest |θ| at the sparsity s(t); each step θ ← θ − η ∇f(m·θ), all of θ. s(t)
-           rises as GMP's, s_f + (s_i − s_f) · (1 − (t − t_0) / (t_1 − t_0))³, and masks go on changing at s_f.
+           rises as in GMP, s_f + (s_i − s_f) · (1 − (t − t_0) / (t_1 − t_0))³, and masks keep changing at s_f.
 Knobs      sparsity; initial (0); begin and end of the rise, as fractions of the run (0 and .5); every ("16st"); freeze,
            the fraction after which masks stay (1: never). distribution "global", as in the paper.
-FLOPs      2·F forward and for the inputs' gradients by the weights that are left, and F_D for the weights': all of them
-           get a gradient.
-Costs      a dense copy of the weights; one selection every 16 steps; five passes over the weights a step.
+FLOPs      2·F for the forward pass and the inputs' gradients, counting the remaining weights, and F_D for the weights'
+           gradients: all of them get one.
+Costs      a dense copy of the weights; one selection every 16 steps; five passes over the weights per step.
 Reference  Lin, Stich, Barba, Dmitriev, Jaggi: Dynamic Model Pruning with Feedback. ICLR 2020.
 """
 
@@ -28,7 +28,7 @@ from acdc.schedule import Phase, Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class DPF(GMP):
-    """See the module. A criterion scores the dense weights, by gradients taken at the pruned ones."""
+    """See the module docstring. A criterion scores the dense weights, by gradients taken at the pruned ones."""
 
     begin: float = 0.0
     end: float = 0.5
@@ -58,7 +58,7 @@ class DPF(GMP):
             context.decompress(reset="momentum")
             return
         if phase.index:
-            context.keep_twin()  # the dense model it began from
+            context.keep_twin()  # the dense model it started from
         context.use_latent_weights()
         self._prune(context)
 

@@ -1,17 +1,17 @@
 """DSD: dense, sparse, dense.
 
-Idea       Sparsity as a regulariser: train densely, prune and train the rest, then give the pruned weights back. The
-           dense model is the result; the sparse one on the way is kept too.
+Idea       Sparsity as a regulariser: train densely, prune and train the rest, then restore the pruned weights. The
+           dense model is the result; the intermediate sparse one is kept too.
 Step       dense → sparse: θ ← T_k(θ) in each layer, then θ ← θ − η ∇f(θ) on its support only; sparse → dense: the mask
            is lifted, and what was pruned starts again from 0.
 Knobs      sparsity (.3; the paper takes 25–50 %); distribution ("uniform", as in the paper); phases are thirds of the
-           run. The paper's last phase takes a tenth of the learning rate: the rate's schedule decides that here.
+           run. The paper's last phase uses a tenth of the learning rate; here the learning-rate schedule decides.
 FLOPs      3·F_C per sample in the sparse phase, 2·F_D + F in dense ones.
 Costs      as AC/DC's compressed phases, one selection; on the host a copy of the sparse model.
 Reference  Han, Pool, Narang, Mao, Gong, Tang, Elsen, Vajda, Paluri, Tran, Catanzaro, Dally: DSD: Dense-Sparse-Dense
            Training for Deep Neural Networks. ICLR 2017.
 
-The weights of the sparse model are those at its phase's end. Its batch-norm statistics may have seen one batch more, as
+The sparse model has the weights at the end of its phase. Its batch-norm statistics may have seen one batch more, since
 a dense phase is noticed during its first backward pass.
 """
 
@@ -29,11 +29,11 @@ from acdc.sparsity.distributions import Distribution
 
 
 class EndsDense(Schedule):
-    """Allows a schedule to end with a dense phase, which Schedule itself refuses."""
+    """A schedule that may end with a dense phase, which Schedule itself refuses."""
 
     def __post_init__(self) -> None:
         phases = tuple(self.phases)
-        Schedule.from_phases([*((phase.kind, phase.length) for phase in phases), ("sparse", "1st")])  # all else it asks
+        Schedule.from_phases([*((phase.kind, phase.length) for phase in phases), ("sparse", "1st")])  # other checks
         object.__setattr__(self, "phases", phases)
         unit = phases[0].length.unit
         if self.total is None and all(phase.length.unit == unit for phase in phases):
@@ -49,11 +49,11 @@ def equal_phases(kinds: Sequence[str], epochs: int) -> Schedule:
 
 
 class Densified(Method):
-    """Compresses as AC/DC does and ends with a dense phase, before which the sparse model is kept."""
+    """A method that compresses as AC/DC does and ends with a dense phase, before which the sparse model is kept."""
 
     def _check_phases(self) -> None:
         if self.schedule.phases[-1].kind != "dense":
-            raise self._wrong_phases(f"{self.title()} ends dense")
+            raise self._wrong_phases(f"{self.title()} must end dense")
 
     def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "sparse":
@@ -66,7 +66,7 @@ class Densified(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class DSD(Densified):
-    """See the module."""
+    """See the module docstring."""
 
     sparsity: float | None = 0.3
     distribution: Distribution = "uniform"

@@ -1,12 +1,12 @@
 """GMP: gradual magnitude pruning.
 
-Idea       Train densely, then raise the sparsity step by step, and train on at the target.
+Idea       Train densely, then raise the sparsity step by step, and continue training at the target.
 Step       every `every` steps from the end of the dense phase to `end`: θ ← T_k(t)(θ), with the sparsity
            s(t) = s_f + (s_i − s_f) · (1 − (t − t_0) / (t_1 − t_0))³. The last update reaches s_f exactly, at t_1.
 Knobs      sparsity; initial (0); when the rise begins and ends, as fractions of the run (.25 and .75: the CIFAR-100
            runs of the AC/DC paper, 50 + 100 + 50 epochs); every ("1ep").
-FLOPs      3·F per sample by the weights that are left; dense before.
-Costs      as AC/DC's compressed phases; one selection an update.
+FLOPs      3·F per sample, counting the remaining weights; dense before.
+Costs      as AC/DC's compressed phases; one selection per update.
 Reference  Zhu, Gupta: To prune, or not to prune. 2017. Gale, Elsen, Hooker: The State of Sparsity. 2019.
 """
 
@@ -23,7 +23,7 @@ from acdc.sparsity.distributions import check_sparsity
 
 @dataclass(frozen=True, kw_only=True)
 class GMP(Scored):
-    """See the module. The schedule is a dense phase and a sparse one; the rise begins where the sparse one does."""
+    """See the module docstring. The schedule is a dense phase and a sparse one, with which the rise begins."""
 
     initial: float = 0.0
     begin: float = 0.25
@@ -38,10 +38,10 @@ class GMP(Scored):
         check_sparsity("initial", self.initial)
         check_every(self.every)
         if not self.begin < self.end:
-            allowed = f"the rise ends after it begins, at begin={self.begin}"
+            allowed = f"the rise must end after it begins, at begin={self.begin}"
             raise ArgumentError("end", received=self.end, allowed=allowed, instead="write end=0.75")
         super().__post_init__()
-        self._refuse_fixed_sparsity("leave pattern out, or use OneShot")
+        self._refuse_fixed_sparsity("omit pattern, or use OneShot")
         if self.sparsity is not None and self.initial > self.sparsity:
             allowed = f"the sparsity rises to {self.sparsity}"
             raise ArgumentError("initial", received=self.initial, allowed=allowed, instead="start lower")
@@ -70,7 +70,7 @@ class GMP(Scored):
         return None if step > last else min(first + max(0, -(-(step - first) // every)) * every, last)
 
     def sparsity_at(self, target: float, step: int, first: int, last: int) -> float:
-        """Return the sparsity of the cubic rise, which is at the target from `last` on."""
+        """Return the sparsity along the cubic rise, which reaches the target at `last`."""
         if step >= last:
             return target
         left = 1 - max(step - first, 0) / (last - first)
@@ -89,7 +89,7 @@ class GMP(Scored):
         )
 
     def _times(self, steps_per_epoch: int | None) -> tuple[int, int, int]:
-        """Return the first update, the last, which a step follows, and the steps between two."""
+        """Return the steps of the first and the last update, and the steps between two; a step follows the last."""
         return *self._span(steps_per_epoch), in_steps(self.every, steps_per_epoch)
 
     def _span(self, steps_per_epoch: int | None) -> tuple[int, int]:

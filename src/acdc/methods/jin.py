@@ -1,7 +1,7 @@
-"""Iterative hard thresholding of Jin et al. 2016, "skinny" networks.
+"""Iterative hard thresholding (Jin et al. 2016), for "skinny" networks.
 
-Idea       Alternate: keep only the largest weights and train those; re-activate the others and train all. The paper's
-           result is the dense network, better for having been sparse; the sparse one before the last dense phase is
+Idea       Alternate: keep only the largest weights and train those; reactivate the others and train all. The paper's
+           result is the dense network, improved by having been sparse; the sparse one before the last dense phase is
            kept too.
 Step       phase I: θ ← T_k(θ), then s₁ steps θ ← θ − η ∇f(θ) on its support only; phase II: the others start again from
            0, and s₂ steps train all.
@@ -11,8 +11,8 @@ FLOPs      3·F_C per sample in sparse phases, 2·F_D + F in dense ones.
 Costs      as AC/DC.
 Reference  Jin, Yuan, Feng, Yan: Training Skinny Deep Neural Networks with Iterative Hard Thresholding Methods. 2016.
 
-Against AC/DC: it ends densely, where AC/DC ends compressed; the optimizer's momentum is not reset when weights come
-back; AC/DC makes its last dense phase longer, for the twin.
+Unlike AC/DC, it ends dense, not compressed; the optimizer's momentum is not reset when weights come back; and its last
+dense phase is not longer than the others, as AC/DC's is for the twin.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from acdc.schedule import Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class Jin(Densified):
-    """See the module."""
+    """See the module docstring."""
 
     cycles: int = 3
 

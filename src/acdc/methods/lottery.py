@@ -1,19 +1,19 @@
 """Lottery tickets: iterative magnitude pruning with rewinding.
 
-Idea       Train, prune a little, put what is left back to where it was early in training, and train again, until the
-           target is reached: the network found is one that could have been trained sparse from that early point on.
+Idea       Train, prune a little, rewind the remaining weights to their values early in training, and train again, until
+           the target is reached: the result is a network that could have been trained sparse from that early point.
 Step       R rounds of equal length. After round i < R: mask the largest |θ| so that a share (1 − s)^(i / (R − 1)) is
            left; kept weights, all other parameters and buffers, and the optimizer's state go back to their values at
            `rewind` of round 1; pruned weights are 0.
 Knobs      sparsity; rounds R (12: each prunes 19 % at 90 %, the paper's is 20 %); rewind ("1ep"; "0st" for the original
            tickets). The paper trains every round for the full number of epochs: multiply yours by R for that.
-FLOPs      3·F per sample by the weights that are left in each round; dense in the first.
-Costs      as AC/DC's compressed phases; one selection a round; on the host, a copy of the model and of the optimizer's
+FLOPs      3·F per sample, counting the weights that remain in each round; dense in the first.
+Costs      as AC/DC's compressed phases; one selection per round; on the host, a copy of the model and the optimizer
            state at the rewinding point, and the dense twin, the model after round 1.
 Reference  Frankle, Dziugaite, Roy, Carbin: Linear Mode Connectivity and the Lottery Ticket Hypothesis. ICML 2020.
 
-Each round walks the whole curve of the learning rate, later rounds from the rewinding point on (`rate_step`). Weights
-are written as a round begins: a loop that calls no module must call sparsifier.begin_step().
+Each round runs through the whole learning-rate curve, later rounds from the rewinding point on (`rate_step`). Weights
+are written when a round begins: a loop that calls no module must call sparsifier.begin_step().
 """
 
 import math
@@ -36,7 +36,7 @@ from acdc.schedule import ABSOLUTE, Duration, Phase, Schedule, round_half_up
 
 @dataclass(frozen=True, kw_only=True)
 class LotteryTicket(Method):
-    """See the module. The schedule is a dense phase, round 1, and a sparse one, which the other rounds share."""
+    """See the module docstring. The schedule is a dense phase, round 1, and a sparse one for the other rounds."""
 
     rounds: int = 12
     rewind: str = "1ep"
@@ -45,14 +45,14 @@ class LotteryTicket(Method):
     on_host: ClassVar[tuple[str, ...]] = ("start",)
 
     def __post_init__(self) -> None:
-        check_whole("rounds", self.rounds, 2, "one is dense and the last sparse, so write rounds=12")
+        check_whole("rounds", self.rounds, 2, "the first is dense and the last sparse, so write rounds=12")
         Duration.parse(self.rewind, "rewind", ABSOLUTE)
         super().__post_init__()
-        self._refuse_fixed_sparsity("leave pattern out, or use OneShot")
+        self._refuse_fixed_sparsity("omit pattern, or use OneShot")
 
     def _check_phases(self) -> None:
         if [phase.kind for phase in self.schedule.phases] != ["dense", "sparse"]:
-            raise self._wrong_phases("it is a dense phase and a sparse one")
+            raise self._wrong_phases("expected a dense phase and a sparse one")
 
     @classmethod
     def title(cls) -> str:
@@ -73,7 +73,7 @@ class LotteryTicket(Method):
         length = Duration.parse(self.rewind)
         step = round_half_up(length.value * (context.steps_per_epoch or 0 if length.unit == "ep" else 1))
         if step >= (first := self._second_round(context)):
-            allowed = f"the first round has {first} steps, and the point to go back to lies within"
+            allowed = f"the first round has {first} steps, and the rewinding point must lie within it"
             instead = "write an earlier point, use fewer rounds, or train longer"
             raise ArgumentError("rewind", received=self.rewind, allowed=allowed, instead=instead)
         return step
@@ -106,7 +106,7 @@ class LotteryTicket(Method):
             self._next_round(context)
 
     def left_after(self, target: float, prunings: int) -> float:
-        """Return the sparsity after so many prunings: equal shares of what is left, the last to the target exactly."""
+        """Return the sparsity after some prunings, each of the same share, the last exactly to the target."""
         return target if prunings == self.rounds - 1 else 1 - (1 - target) ** (prunings / (self.rounds - 1))
 
     def sparsity_fraction(self, epoch: int) -> float:
@@ -119,8 +119,8 @@ class LotteryTicket(Method):
         context.refuse_after_forward()
         if "start" not in context.memory:
             raise RuntimeError(
-                f"step {context.step}: no weights to go back to were kept, as the run did not pass "
-                f'rewind="{self.rewind}"; start it from step 0, or load the state of one that did'
+                f"step {context.step}: there are no weights to rewind to, because the run did not pass "
+                f'rewind="{self.rewind}"; start it from step 0, or load the state of a run that did'
             )
         prunings = self.starts(context).index(context.step)
         budgets = self.budgets_along(context.layers, lambda target: self.left_after(target, prunings))
@@ -135,7 +135,7 @@ class LotteryTicket(Method):
 
 
 def _restore(optimizer: Optimizer, saved: Mapping[int, Mapping[str, Any]]) -> None:
-    """Put an optimizer's state back, in place where it can be; learning rates and the like stay as they are."""
+    """Restore an optimizer's state, in place where possible; learning rates and the like stay unchanged."""
     for index, param in enumerate(param for group in optimizer.param_groups for param in group["params"]):
         if index not in saved:
             optimizer.state.pop(param, None)

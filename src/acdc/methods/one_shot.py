@@ -1,11 +1,11 @@
 """One-shot magnitude pruning.
 
-Idea       Train densely, prune to the target once, train the rest on.
+Idea       Train densely, prune to the target once, continue training the rest.
 Step       at the end of the dense phase: θ ← T_k(θ), the k largest |θ|; then θ ← θ − η ∇f(θ) on its support only.
-Knobs      sparsity; at, when to prune, as a fraction of the run (.5; Han et al. prune a network that is fully trained
-           and train it again, which is twice the epochs at .5, with a learning rate that starts anew).
-FLOPs      3·F per sample by the weights that are left; dense before.
-Costs      as AC/DC's compressed phases, and one selection; on the host the dense twin: the model before pruning.
+Knobs      sparsity; at, when to prune, as a fraction of the run (.5; Han et al. prune a fully trained network and train
+           it again, which is twice the epochs at .5, with a learning rate that starts over).
+FLOPs      3·F per sample, counting the remaining weights; dense before.
+Costs      as AC/DC's compressed phases, and one selection; on the host, the dense twin: the model before pruning.
 Reference  Han, Pool, Tran, Dally: Learning both Weights and Connections for Efficient Neural Networks. NeurIPS 2015.
 """
 
@@ -21,7 +21,7 @@ from acdc.schedule import Phase, Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class OneShot(Scored):
-    """See the module. The schedule is a dense phase and a sparse one."""
+    """See the module docstring. The schedule is a dense phase and a sparse one."""
 
     at: float = 0.5
 
@@ -30,7 +30,7 @@ class OneShot(Scored):
     def __post_init__(self) -> None:
         check_fraction("at", self.at, "0.5")
         if self.at == 1:
-            allowed = "fine-tuning follows the pruning"
+            allowed = "fine-tuning must follow the pruning"
             raise ArgumentError("at", received=self.at, allowed=allowed, instead="write at=0.5")
         super().__post_init__()
 

@@ -1,19 +1,19 @@
 """AC/DC with quantisation: alternating quantised / full-precision training.
 
-Idea       AC/DC's compression is any projection (paper, §6); here it rounds every weight to a grid of b bits. One run
-           gives a model on the grid and a full-precision one.
+Idea       AC/DC's compression may be any projection (paper, §6); here it rounds every weight to a grid of b bits. One
+           run gives a model on the grid and a full-precision one.
 Step       in compressed phases the model computes with Q_b(θ), straight through: θ ← θ − η ∇f(Q_b(θ)). At a
-           decompression training goes on from Q_b(θ), as from the zeros of T_k, and the optimizer's momentum is reset.
+           decompression training continues from Q_b(θ), as from the zeros of T_k, and the momentum is reset.
 Knobs      bits (4); per, what shares a grid: each output "channel", or the "layer"; the schedule, as AC/DC's; reset and
            twin, as AC/DC's. Takes no sparsity: what the grid rounds to 0 is reported.
-FLOPs      as AC/DC's, by the weights that are not 0; narrower arithmetic is not counted.
-Costs      in compressed phases a copy of the weights and about eight passes over them a step; the dense twin.
+FLOPs      as AC/DC's, counting the weights that are not 0; narrower arithmetic is not counted.
+Costs      in compressed phases, a copy of the weights and about eight passes over them per step; the dense twin.
 Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC. NeurIPS 2021, for the scheme. Bengio, Léonard, Courville: Estimating
            or Propagating Gradients Through Stochastic Neurons. 2013, for straight-through gradients.
 
 The grid of a group (a layer, or one output channel of it) is Δ·{−L, …, 0, …, L} with L = 2^(b−1) − 1, so that b bits
 number its 2L + 1 points, and Δ = max|θ| / L, so that the largest weight is on it. A weight goes to the nearest point.
-What is on its grid stays there, but for the last bit.
+A weight already on its grid stays there, up to the last bit.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ from acdc.sparsity.layers import Layers, check_axes
 
 @dataclass(frozen=True, kw_only=True)
 class QuantisedACDC(Learned):
-    """See the module."""
+    """See the module docstring."""
 
     bits: int = 4
     per: Literal["channel", "layer"] = "channel"
@@ -89,13 +89,13 @@ class QuantisedACDC(Learned):
 
 
 def levels(bits: int) -> int:
-    """Return L, the points of the grid on each side of 0."""
+    """Return L, the number of grid points on each side of 0."""
     return 2 ** (bits - 1) - 1
 
 
 @torch.no_grad()
 def quantise(weight: Tensor, bits: int, dim: int | None = None) -> Tensor:
-    """Return the nearest points of the grid of the whole tensor, or of each of its slices along `dim`."""
+    """Return the nearest grid points, with one grid for the whole tensor or for each slice along `dim`."""
     delta = spacing(weight, bits, dim)
     return torch.round(weight / delta).clamp_(-levels(bits), levels(bits)).mul_(delta)
 
@@ -110,6 +110,6 @@ def spacing(weight: Tensor, bits: int, dim: int | None = None) -> Tensor:
 
 
 def check_bits(bits: object) -> None:
-    """Refuse what is no number of bits."""
+    """Raise unless this is a valid number of bits."""
     if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 16:
         raise ArgumentError("bits", bits, "expected a whole number from 2 to 16", "write bits=4")

@@ -4,13 +4,13 @@ Idea       Stay sparse throughout; now and then drop the smallest weights and gr
 Step       every ΔT steps until T_end, in each layer: drop the ⌊ζ(t)·k⌋ kept weights of smallest |θ|, grow as many
            pruned ones of largest |∇f|, which start at 0; ζ(t) = ½ α (1 + cos(π t / T_end)).
 Knobs      sparsity; distribution ("erk", or "uniform"); drop α (.3); every ΔT ("100st"); end, as a fraction (.75).
-FLOPs      3·F per sample by the weights that are left, and in every ΔT-th step, until T_end, F_D for the gradients of
-           all weights: 3·F + (F_D − F) / ΔT on average until then. The paper: (3·F·ΔT + 2·F + F_D) / (ΔT + 1).
-Costs      as AC/DC's compressed phases; in one step of ΔT gradients are masked only after the backward pass. A loop
-           that clips calls sparsifier.mask_gradients() before, or clipping sees them whole in that step.
+FLOPs      3·F per sample, counting the remaining weights, and in every ΔT-th step, until T_end, F_D for the gradients
+           of all weights: 3·F + (F_D − F) / ΔT on average until then. The paper: (3·F·ΔT + 2·F + F_D) / (ΔT + 1).
+Costs      as AC/DC's compressed phases; in one of every ΔT steps gradients are masked only after the backward pass. A
+           loop that clips must call sparsifier.mask_gradients() first, or clipping sees them unmasked in that step.
 Reference  Evci, Gale, Menick, Castro, Elsen: Rigging the Lottery: Making All Tickets Winners. ICML 2020.
 
-The gradient is that of the step before the update, which is taken as usual; the paper skips it. Where a gradient scaler
+The gradient is that of the step before the update, which is taken as usual; the paper skips it. If a gradient scaler
 skips that step, the update waits for the gradient of a later one.
 """
 
@@ -26,7 +26,7 @@ from acdc.sparsity.distributions import Distribution
 
 @dataclass(frozen=True, kw_only=True)
 class RigL(SparseThroughout):
-    """See the module."""
+    """See the module docstring."""
 
     distribution: Distribution = "erk"
     drop: float = 0.3
@@ -41,7 +41,7 @@ class RigL(SparseThroughout):
         return self.drop / 2 * (1 + math.cos(math.pi * step / max(1, last)))
 
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
-        """Return the average over the run; no step is added, as the gradient is that of a step taken as usual."""
+        """Return the average over the run; no step is added, since the gradient is that of a normal step."""
         if steps_per_epoch is None and self.every.endswith("ep"):
             return 3 * flops
         return 3 * flops + self.end * (dense - flops) / in_steps(self.every, steps_per_epoch)

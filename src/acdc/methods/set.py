@@ -5,8 +5,8 @@ Step       every epoch, in each layer: drop the ⌊ζ·k⌋ kept weights of smal
            pruned, drawn uniformly, which start at 0.
 Knobs      sparsity; distribution ("erk": the paper's Erdős–Rényi layers); drop ζ (.3); every ("1ep"); end, as a
            fraction (1); seed.
-FLOPs      3·F per sample by the weights that are left.
-Costs      as AC/DC's compressed phases; a random number a weight at each update.
+FLOPs      3·F per sample, counting the remaining weights.
+Costs      as AC/DC's compressed phases; a random number per weight at each update.
 Reference  Mocanu, Mocanu, Stone, Nguyen, Gibescu, Liotta: Scalable Training of Artificial Neural Networks with Adaptive
            Sparse Connectivity inspired by Network Science. Nature Communications 2018.
 
@@ -23,7 +23,7 @@ from acdc.methods._sparse import SparseThroughout
 
 @dataclass(frozen=True, kw_only=True)
 class SET(SparseThroughout):
-    """See the module."""
+    """See the module docstring."""
 
     drop: float = 0.3
     every: str = "1ep"

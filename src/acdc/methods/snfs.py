@@ -1,19 +1,19 @@
 """SNFS: sparse networks from scratch, by sparse momentum.
 
-Idea       Stay sparse throughout; after each epoch drop the smallest weights, and share their places out to the layers,
-           and in them to the pruned weights, by the momentum of the gradient.
+Idea       Stay sparse throughout; after each epoch drop the smallest weights, and redistribute their places over the
+           layers, and over the pruned weights in them, by the momentum of the gradient.
 Step       M ← β M + (1 − β) ∇f(θ) for every weight, pruned or not. Every epoch: drop the ⌊ζ(t)·k⌋ kept weights of
            smallest |θ| in each layer; of all that were dropped, a layer grows a share ∝ the mean |M| of its kept
            weights, where |M| is largest; ζ(t) = ½ ζ (1 + cos(π t / T)). New weights start at 0.
 Knobs      sparsity; distribution at the start ("uniform"); drop ζ (.5, .2 for ImageNet); beta β (.9); every ("1ep");
            end, as a fraction (1); seed.
 FLOPs      2·F + F_D per sample: the gradient of all weights is needed at every step.
-Costs      another 4 bytes a weight for M, and a pass over all gradients at every step, which are masked only after
-           that. A loop that clips calls sparsifier.mask_gradients() before, or clipping sees them whole.
+Costs      another 4 bytes per weight for M, and a pass over all gradients at every step, which are masked only after
+           that. A loop that clips must call sparsifier.mask_gradients() first, or clipping sees them unmasked.
 Reference  Dettmers, Zettlemoyer: Sparse Networks from Scratch: Faster Training without Losing Performance. 2019.
 
-As in the authors' code a weight just dropped may grow at once, and then keeps its value. No layer falls below one
-weight; what a full layer cannot take, the others share by the same rule (the authors': equally).
+As in the authors' code, a weight just dropped may grow back at once, and then keeps its value. No layer falls below
+one weight; what a full layer cannot take, the others share by the same rule (in the authors' code, equally).
 """
 
 import math
@@ -32,7 +32,7 @@ from acdc.sparsity.distributions import Distribution, round_to_total
 
 @dataclass(frozen=True, kw_only=True)
 class SNFS(SparseThroughout):
-    """See the module."""
+    """See the module docstring."""
 
     distribution: Distribution = "uniform"
     drop: float = 0.5
@@ -88,17 +88,17 @@ class SNFS(SparseThroughout):
 
 
 def share_out(total: int, weights: Sequence[float], room: Sequence[int]) -> list[int]:
-    """Return whole numbers that sum to `total`, in proportion to the weights, none above its room.
+    """Return whole numbers that add up to `total`, in proportion to the weights, none above its room.
 
-    What is full stays full, and the others share what is left; entries of weight 0 come last. Rounded by largest
-    remainders, earlier entries first.
+    A full entry stays full, and the others share what remains; entries of weight 0 come last. Shares are rounded by
+    largest remainders, earlier entries first.
     """
     weight = [Fraction(w) if w > 0 else Fraction(1, 10**60) for w in weights]
     full: set[int] = set()
     while True:
         free = [i for i in range(len(weight)) if i not in full]
-        left = total - sum(room[i] for i in full)
-        scale = left / sum((weight[i] for i in free), Fraction(0)) if free else Fraction(0)
+        remaining = total - sum(room[i] for i in full)
+        scale = remaining / sum((weight[i] for i in free), Fraction(0)) if free else Fraction(0)
         if not (more := [i for i in free if weight[i] * scale > room[i]]):
             break
         full.update(more)

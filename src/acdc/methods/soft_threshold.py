@@ -3,16 +3,16 @@
 Idea       Each layer learns the threshold below which its weights are 0: training finds how sparse each layer is.
 Step       the model computes with sign(θ)·max(|θ| − σ(s), 0), and both move by gradient: θ ← θ − η 1_{|θ|>σ(s)} ∇f and
            v ← μ v + ∂f/∂s + λ s,  s ← s − η v,  with ∂f/∂s = −σ'(s) Σ_{|θ|>σ(s)} ∇f · sign(θ).
-Knobs      start, s at first (−3200: the paper's ResNet50); decay λ (unset: the optimizer's weight decay, as in the
+Knobs      start, the initial s (−3200: the paper's ResNet50); decay λ (unset: the optimizer's weight decay, as in the
            paper). Together they decide the sparsity, which is reported as reached: as long as σ(s) is about 0 only the
            decay moves s, s ≈ start · exp(−λ Ση / (1 − μ)), and pruning begins when s is near −10. The paper's
-           ResNet50 at λ = 2.25e-5 ends at 90.23 %; its exponent is about 11. For shorter runs start nearer to 0.
-FLOPs      3·F per sample by the weights that are left.
-Costs      a dense copy of the weights; about a dozen passes over the weights a step.
+           ResNet50 at λ = 2.25e-5 ends at 90.23 %; its exponent is about 11. For shorter runs start closer to 0.
+FLOPs      3·F per sample, counting the remaining weights.
+Costs      a dense copy of the weights; about a dozen passes over the weights per step.
 Reference  Kusupati, Ramanujan, Somani, Wortsman, Jain, Kakade, Farhadi: Soft Threshold Weight Reparameterization for
            Learnable Sparsity. ICML 2020.
 
-η and μ are the optimizer's learning rate and momentum as they are at the step; an optimizer without momentum has 0.
+η and μ are the optimizer's learning rate and momentum at the step; μ is 0 for an optimizer without momentum.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from acdc.methods._learned import Learned
 
 @dataclass(frozen=True, kw_only=True)
 class STR(Learned):
-    """See the module. The s of each layer is in sparsifier.context.memory["s"]."""
+    """See the module docstring. The s of each layer is in sparsifier.context.memory["s"]."""
 
     start: float = -3200.0
     decay: float | None = None
@@ -41,7 +41,7 @@ class STR(Learned):
 
     def __post_init__(self) -> None:
         if isinstance(self.start, bool) or not isinstance(self.start, int | float) or not self.start < 0:
-            allowed = "the threshold σ(start) begins near 0"
+            allowed = "the threshold σ(start) must begin near 0"
             raise ArgumentError("start", received=self.start, allowed=allowed, instead="write start=-3200 or -10")
         if self.decay is not None:
             check_not_negative("decay", self.decay, "5e-4", "a weight decay")

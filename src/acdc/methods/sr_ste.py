@@ -1,11 +1,11 @@
 """SR-STE: N:M sparsity from scratch by a sparse-refined straight-through estimator.
 
-Idea       Train dense weights by gradients taken at their N:M version, straight through, and shrink those that are
+Idea       Train dense weights with straight-through gradients taken at their N:M version, and shrink those that are
            pruned, so that the choice of weights settles.
 Step       each step m ← the N largest |θ| of every M;  θ ← θ − η (∇f(m·θ) + λ (1 − m)·θ).
 Knobs      pattern (NM(2, 4), or another NM); decay λ (2e-4). The sparsity is the pattern's, 1 − N/M.
-FLOPs      2·F forward and for the inputs' gradients by the weights that are left, and F_D for the weights'.
-Costs      a dense copy of the weights; the N:M choice, and with it about a dozen passes over them, every step.
+FLOPs      2·F for the forward pass and the inputs' gradients, counting the remaining weights, and F_D for the weights'.
+Costs      a dense copy of the weights; the N:M choice at every step, about a dozen passes over them.
 Reference  Zhou, Ma, Zhu, Liu, Zhang, Yuan, Sun, Li: Learning N:M Fine-grained Structured Sparse Neural Networks From
            Scratch. ICLR 2021.
 
@@ -28,14 +28,14 @@ from acdc.sparsity.patterns import NM
 
 @dataclass(frozen=True, kw_only=True)
 class SRSTE(Method):
-    """See the module."""
+    """See the module docstring."""
 
     pattern: NM = field(default_factory=lambda: NM(2, 4))
     decay: float = 2e-4
 
     name: ClassVar[str] = "sr_ste"
     straight_through: ClassVar[bool] = False
-    needs_sparsity: ClassVar[bool] = False  # the pattern has it
+    needs_sparsity: ClassVar[bool] = False  # the pattern fixes it
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, NM):
@@ -64,5 +64,5 @@ class SRSTE(Method):
         self.pattern.keep_(bundle.weights, bundle.split_once(out.copy_(latent)))
 
     def latent_gradient(self, context: MethodContext, bundle: Bundle, grad: Tensor, latent: Tensor) -> None:
-        """Add the decay of pruned weights: the model still holds m·θ, so that (1 − m)·θ is what it lacks."""
+        """Add the decay of pruned weights: the model still holds m·θ, so (1 − m)·θ is the rest of θ."""
         grad.add_(context.model_weights(bundle) - latent, alpha=-self.decay)

@@ -1,9 +1,9 @@
 """Static random masks.
 
-Idea       What sparse training must beat: as many weights, at random places, from the first step to the last.
+Idea       The baseline that sparse training must beat: as many weights, at random places, from first step to last.
 Step       θ ← θ − η ∇f(θ) on a support drawn once.
 Knobs      sparsity; distribution ("erk", or "uniform"); seed.
-FLOPs      3·F per sample by the weights that are left.
+FLOPs      3·F per sample, counting the remaining weights.
 Costs      as AC/DC's compressed phases.
 Reference  Mocanu et al. 2016 for the Erdős–Rényi layers; Evci et al. 2020, who call it "Static", for convolutions. Liu,
            Chen, Chen, Shen, Mocanu, Wang, Pechenizkiy: The Unreasonable Effectiveness of Random Pruning. ICLR 2022.
@@ -17,6 +17,6 @@ from acdc.methods._sparse import RandomStart
 
 @dataclass(frozen=True, kw_only=True)
 class Static(RandomStart):
-    """See the module."""
+    """See the module docstring."""
 
     name: ClassVar[str] = "static"

@@ -1,23 +1,23 @@
 """Top-KAST: top-k always sparse training.
 
-Idea       Compute with the largest weights A, give gradients to a larger set B, so that weights just outside A can
-           grow into it; the others rest.
+Idea       Compute with the largest weights A, but give gradients to a larger set B, so that weights just outside A can
+           grow into it; all others stay fixed.
 Step       every `every` steps A ← the largest |θ| at the forward sparsity, B ⊃ A those at the backward sparsity. Each
            step takes the gradient at θ·1_A and moves θ on B only:
            θ ← θ − η 1_B (∇f(θ·1_A) + λ θ (1_A + 1_{B∖A} / D)),  D the density of A.
-           The penalty (paper, §2.3) makes room in A: what is in it shrinks, and faster what is only in B.
-Knobs      sparsity, forward; backward, the backward set's, at most as high (unset: twice the forward density, as the
-           paper's 90 % / 80 %); every ("100st"; the paper takes masks every step and finds 100 as good); decay λ
-           (unset: the optimizer's weight decay, which then is the penalty's first part; where it is set, λ comes on
-           top of it. The paper's ImageNet runs have 1e-4); explore, the fraction of the run after which B = A (1:
-           never). distribution "uniform": the paper takes the largest of each layer and leaves the first and last
+           The penalty (paper, §2.3) makes room in A: weights in it shrink, and those only in B shrink faster.
+Knobs      sparsity, of the forward set; backward, of the backward set, at most as high (unset: twice the forward
+           density, like the paper's 90 % / 80 %); every ("100st"; the paper updates masks every step and finds 100 as
+           good); decay λ (unset: the optimizer's weight decay, which then is the penalty's first part; if set, λ is
+           added to it. The paper's ImageNet runs have 1e-4); explore, the fraction of the run after which B = A (1:
+           never). distribution "uniform": the paper keeps the largest of each layer and leaves the first and last
            layer dense in some tables (first_and_last_dense).
 FLOPs      F_A forward + F_A for the inputs' gradients + F_B for the weights', per sample.
-Costs      a dense copy of the weights and up to 8 bytes a weight for the penalty and the mask of B; here the backward
-           pass is dense and then masked. Two selections an update; about a dozen passes over the weights a step.
+Costs      a dense copy of the weights and up to 8 bytes per weight for the penalty and the mask of B; here the backward
+           pass is dense and then masked. Two selections per update; about a dozen passes over the weights per step.
 Reference  Jayakumar, Pascanu, Rae, Osindero, Elsen: Top-KAST: Top-K Always Sparse Training. NeurIPS 2020.
 
-Masks of the initial weights come first. The optimizer's own weight decay and momentum move weights of B only.
+The first masks come from the initial weights. The optimizer's own weight decay and momentum move only weights of B.
 """
 
 import math
@@ -39,7 +39,7 @@ from acdc.sparsity.masks import bits_of, from_bool, widen, write_masked
 
 @dataclass(frozen=True, kw_only=True)
 class TopKAST(Method):
-    """See the module."""
+    """See the module docstring."""
 
     backward: float | None = None
     distribution: Distribution = "uniform"
@@ -55,7 +55,7 @@ class TopKAST(Method):
         check_every(self.every)
         check_fraction("explore", self.explore, "1.0")
         if self.decay is not None:
-            check_not_negative("decay", self.decay, "1e-4, or leave it out", "a penalty")
+            check_not_negative("decay", self.decay, "1e-4, or omit it", "a penalty")
         super().__post_init__()
         if self.backward is None:
             return
@@ -66,7 +66,7 @@ class TopKAST(Method):
                 received=self.backward,
                 allowed=f"expected at most the forward sparsity, {self.sparsity!r}: the weights that get gradients "
                 "include those the model computes with",
-                instead=f"write backward={self.backward_of(self.sparsity):g}, or leave it out",
+                instead=f"write backward={self.backward_of(self.sparsity):g}, or omit it",
             )
 
     @classmethod
@@ -77,13 +77,13 @@ class TopKAST(Method):
         return Schedule.from_phases([("sparse", f"{epochs}ep")])
 
     def backward_of(self, forward: float) -> float:
-        """Return the backward set's sparsity where it is not set: twice as many weights."""
+        """Return the default sparsity of the backward set: twice as many weights."""
         return round(max(0.0, 2 * forward - 1), 12)
 
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
-        """Return F_A + F_A + F_B as if, of what A leaves out, B left the same share in each layer.
+        """Return F_A + F_A + F_B, assuming that B leaves out the same share of what A does in each layer.
 
-        So it is where all layers are equally sparse, or left dense.
+        That is exact if all layers are equally sparse, or left dense.
         """
         forward = self.sparsity if self.sparsity is not None else 1 - flops / dense
         backward = self.backward_of(forward) if self.backward is None else self.backward
@@ -108,7 +108,7 @@ class TopKAST(Method):
 
     @torch.no_grad()
     def _choose(self, context: MethodContext) -> None:
-        """Write A into the masks, and the penalty's share of each weight into memory: 1 on A, 1/D on B∖A, else 0."""
+        """Write A into the masks, and each weight's share of the penalty into memory: 1 on A, 1/D on B∖A, else 0."""
         context.use_latent_weights()
         weights, wider = context.weights, {}
         if context.step < math.floor(self.explore * context.total_steps):
@@ -128,7 +128,7 @@ class TopKAST(Method):
             shares[name] = share
 
     def _moves(self, context: MethodContext) -> dict[str, Tensor]:
-        """Return masks of the weights that do not rest, made of their shares."""
+        """Return masks of the weights that move, computed from their shares."""
         memory = context.memory
         if "moves" not in memory:
             memory["moves"] = {name: widen(from_bool(share != 0), share) for name, share in memory["share"].items()}
@@ -146,6 +146,6 @@ class TopKAST(Method):
             grad.add_((share - 1).clamp_(min=0).mul_(latent).mul_(decay))  # the optimizer itself adds λθ
 
     def after_step(self, context: MethodContext, bundle: Bundle, before: Tensor, after: Tensor) -> None:
-        """Take back the step of what rests: before + moves · (after − before), in bits."""
+        """Undo the step of weights that stay fixed: before + moves · (after − before), on the bits."""
         before, after = bits_of(before), bits_of(after)
         after.bitwise_xor_(before).bitwise_and_(bundle.join(self._moves(context))).bitwise_xor_(before)

@@ -1,4 +1,4 @@
-"""Models of the paper's experiments, a small one for the default run, and any of a user's own, built by name.
+"""The models of the paper's experiments, a small one for the default run, and users' own, built by name.
 
     model = acdc.models.build("wrn28_10", classes=100, seed=0)
     model = acdc.models.build("mypkg.nets:build", classes=100, seed=0)
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-# Where each model is built, and one line about it.
+# The function that builds each model, and one line about it.
 _MODELS = {
     "digits_net": ("resnet_cifar.digits_net", "two residual blocks for 8 x 8 grey digits: 19,706 parameters"),
     "resnet20": ("resnet_cifar.resnet20", "ResNet20 for CIFAR-10 (memorization): 272,474 parameters"),
     "wrn28_10": ("wide_resnet.wrn28_10", "WRN-28-10 for CIFAR-100, as published: 36,546,980 parameters"),
-    "wide_resnet": ("wide_resnet.WideResNet", "WRN of any depth and width, WRN-28-10 if none is given"),
+    "wide_resnet": ("wide_resnet.WideResNet", "WRN of any depth and width, WRN-28-10 by default"),
     "resnet18": ("resnet.resnet18", "ResNet18 for ImageNet: 11,689,512 parameters"),
     "resnet34": ("resnet.resnet34", "ResNet34 for ImageNet: 21,797,672 parameters"),
     "resnet50": ("resnet.resnet50", "ResNet50 v1.5 for ImageNet: 25,557,032 parameters"),
@@ -40,7 +40,7 @@ def names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> str:
-    """Return one line about a model, with its size for the classes of the data set it is meant for."""
+    """Return one line about a model, with its size for the data set it is meant for."""
     _check_name(name)
     return _MODELS[name][1]
 
@@ -59,8 +59,8 @@ def check(name: str, options: Mapping[str, Any] | None = None) -> None:
 def build(name: str, *, classes: int, in_channels: int = 3, seed: int | None = None, **options: Any) -> "nn.Module":
     """Return the model of that name; `options` are its own, such as wrn28_10's `dropout` and `variant`.
 
-    `seed` makes the initial weights a function of it alone; without one they come from torch's global generator. What
-    is at an import path gets classes (or num_classes), in_channels and seed where it names them.
+    The initial weights depend on `seed` alone; without one they come from torch's global generator. A function at an
+    import path receives classes (or num_classes), in_channels and seed if it has parameters of these names.
     """
     if is_import_path(name):
         return _build_from_path(name, classes, in_channels, seed, options)
@@ -77,7 +77,7 @@ def _build_from_path(
     import torch
 
     offered = {"classes": classes, "num_classes": classes, "in_channels": in_channels, "seed": seed}
-    with torch.random.fork_rng(devices=(), enabled=seed is not None):  # leaves the global generator as it was
+    with torch.random.fork_rng(devices=(), enabled=seed is not None):  # leaves the global generator unchanged
         if seed is not None:
             torch.default_generator.manual_seed(seed)
         model = call("name", path, offered=offered, options=options)
@@ -85,8 +85,8 @@ def _build_from_path(
         raise ArgumentError(
             "name",
             received=path,
-            allowed=f"expected a torch.nn.Module, and it returns {type(model).__name__}",
-            instead="let it return the model",
+            allowed=f"expected a torch.nn.Module, but it returns {type(model).__name__}",
+            instead="make it return the model",
         )
     return model
 
@@ -98,19 +98,19 @@ def _check_name(name: str) -> None:
         raise ArgumentError("name", received=name, allowed=f"{expected}{instead}")
 
 
-def _check_options(name: str, given: Mapping[str, Any], known: Mapping[str, Parameter]) -> None:
+def _check_options(name: str, options: Mapping[str, Any], known: Mapping[str, Parameter]) -> None:
     own = [option for option in known if option not in ("classes", "in_channels", "seed")]
-    for option, value in given.items():
+    for option, value in options.items():
         if option not in known:
             allowed = f"{name} has the options {', '.join(own)}" if own else f"{name} has no options"
-            instead = did_you_mean(option, own) or f"; leave {option} out"
+            instead = did_you_mean(option, own) or f"; remove {option}"
             raise ArgumentError(
                 option, received=value, allowed=f"{allowed} besides classes, in_channels and seed{instead}"
             )
         default = known[option].default
         if default is Parameter.empty:
-            continue  # classes, which the data give
+            continue  # classes, which the data determine
         kind, words = _KINDS[type(default)]
         if isinstance(value, bool) or not isinstance(value, kind):
-            instead = f"write for example {option}={default!r}"
+            instead = f"write, for example, {option}={default!r}"
             raise ArgumentError(option, received=value, allowed=f"expected {words}", instead=instead)

@@ -1,4 +1,4 @@
-"""Initial weights that are a function of a seed alone, and the check of sizes that models share."""
+"""Initial weights that depend on a seed alone, and the size check that models share."""
 
 import math
 from collections.abc import Callable
@@ -10,9 +10,9 @@ from acdc.errors import ArgumentError
 
 
 def initialise(model: nn.Module, seed: int | None) -> None:
-    """Draw weights as He et al. 2015 do: normal, of variance 2 / fan-out, and 1 / fan-in in the last linear layer.
+    """Draw weights as in He et al. 2015: normal, with variance 2 / fan-out, and 1 / fan-in in the last linear layer.
 
-    An input of a grouped convolution meets the outputs of its own group only: those alone count as its fan-out.
+    An input of a grouped convolution meets only the outputs of its own group: only those count as its fan-out.
     """
     generator = generator_of(seed)
     for module in model.modules():
@@ -35,13 +35,13 @@ def generator_of(seed: int | None) -> torch.Generator | None:
 
 @torch.no_grad()
 def fill(param: Tensor, draw: Callable[[Tensor], Tensor]) -> None:
-    """Draw on the CPU whatever the parameter's device, so that a seed gives the same weights on each."""
+    """Draw on the CPU, whatever the parameter's device, so that a seed gives the same weights everywhere."""
     if not param.is_meta:
         param.copy_(draw(torch.empty(param.shape, dtype=param.dtype, device="cpu")))
 
 
 def check_counts(**counts: int) -> None:
-    """Raise unless each is above 0."""
+    """Raise unless each count is above 0."""
     for argument, count in counts.items():
         if count < 1:
             raise ArgumentError(

@@ -1,6 +1,6 @@
-"""MobileNetV1 (Howard et al. 2017, arXiv:1704.04861, table 1): 3 x 3 depthwise convolutions, each before a 1 x 1.
+"""MobileNetV1 (Howard et al. 2017, arXiv:1704.04861, table 1): 3 x 3 depthwise convolutions, each followed by a 1 x 1.
 
-A 3 x 3 convolution of stride 2, thirteen such pairs, global average pooling, one linear layer. Batch norm and ReLU
+A 3 x 3 convolution of stride 2, thirteen such pairs, global average pooling and one linear layer. Batch norm and ReLU
 follow every convolution.
 """
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F  # noqa: N812
 from acdc.errors import ArgumentError
 from acdc.models.initialise import check_counts, initialise
 
-# Channels out of each pair, and the stride of its depthwise convolution.
+# The output channels of each pair, and the stride of its depthwise convolution.
 _PAIRS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
 
 
@@ -30,9 +30,9 @@ class Pair(nn.Module):
 
 
 class MobileNetV1(nn.Module):
-    """`width` multiplies the channels of every convolution.
+    """MobileNetV1; `width` multiplies the channels of every convolution.
 
-    `seed` makes the initial weights a function of it alone; without one they come from torch's global generator.
+    The initial weights depend on `seed` alone; without one they come from torch's global generator.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Batch norm over parts of a batch, as if each part were on a GPU of its own.
+"""Batch norm over parts of a batch, as if each part were on its own GPU.
 
 Under DataParallel and DistributedDataParallel every device normalises its share of the batch by that share's own
-statistics, and the running statistics kept are those of the first. Smaller shares mean noisier statistics, which is
+statistics, and the running statistics are those of the first device. Smaller shares mean noisier statistics, which is
 part of a published result: WRN-28-10 was trained on two GPUs, so each batch norm saw 64 of 128 images.
 """
 
@@ -14,10 +14,10 @@ from torch.nn import functional as F  # noqa: N812
 
 
 class _Normalise(torch.autograd.Function):
-    """Makes two passes forward and two back, as torch.compile fuses them: sums over each part, then the images.
+    """Normalisation in two passes forward and two back, as torch.compile fuses them: sums over each part, then images.
 
-    Left to autograd, the gradients of weight and bias would be sums of their own over the whole batch. A gradient of
-    the gradient is refused: to `backward` the statistics are numbers, and it would be wrong.
+    With autograd, the gradients of weight and bias would be separate sums over the whole batch. A gradient of the
+    gradient is refused: it would be wrong, because `backward` treats the statistics as constants.
     """
 
     @staticmethod
@@ -30,7 +30,7 @@ class _Normalise(torch.autograd.Function):
         ctx.save_for_backward(x, weight, mean, scale)
         ctx.splits = splits
         ctx.mark_non_differentiable(mean, var)
-        # Of four axes from the start: a view made in here could not be changed in place, as the ReLU after it does.
+        # Four axes from the start: a view created in here could not be changed in place, as the next ReLU does.
         shift, slope = (each.expand(-1, parts.shape[1], -1, 1, 1).flatten(0, 1) for each in (mean, scale))
         out = (_wide(x) - shift) * (slope * _channels(weight)[0]) + _channels(bias)[0]
         return out.to(x.dtype), mean, var
@@ -49,7 +49,7 @@ class _Normalise(torch.autograd.Function):
         return images, (along * scale).sum(0).flatten(), total.sum(0).flatten(), None, None
 
 
-_IMAGES = (1, 3, 4)  # of (parts, images, channels, height, width): what statistics are taken over
+_IMAGES = (1, 3, 4)  # the axes of (parts, images, channels, height, width) that statistics are taken over
 
 
 def _parts(x: Tensor, splits: int) -> Tensor:
@@ -65,9 +65,9 @@ def _channels(values: Tensor) -> Tensor:
 
 
 class SplitBatchNorm2d(nn.BatchNorm2d):
-    """Has the parameters, buffers and evaluation of BatchNorm2d; trains on a batch in `splits` parts.
+    """A BatchNorm2d, with its parameters, buffers and evaluation, that trains on a batch in `splits` parts.
 
-    Part by part with torch's kernels, and all at once where torch.compile fuses that.
+    It works part by part with torch's kernels, and on all parts at once where torch.compile fuses that.
     """
 
     def __init__(self, channels: int, *, splits: int, momentum: float = 0.1) -> None:

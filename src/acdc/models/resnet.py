@@ -1,4 +1,4 @@
-"""Residual networks for ImageNet (He et al. 2016, §4.1), version 1.5: the stride of a bottleneck is in its 3 x 3.
+"""Residual networks for ImageNet (He et al. 2016, §4.1), version 1.5: a bottleneck's stride is in its 3 x 3.
 
 Names and shapes are those of torchvision's state dicts, whose weights load unchanged.
 """
@@ -13,7 +13,7 @@ from acdc.models.initialise import check_counts, initialise
 
 
 class Basic(nn.Module):
-    """relu(x + bn(conv(relu(bn(conv(x)))))) with two 3 x 3 convolutions: ResNet18 and 34."""
+    """A basic block, relu(x + bn(conv(relu(bn(conv(x)))))), with two 3 x 3 convolutions: ResNet18 and 34."""
 
     expansion = 1
 
@@ -32,7 +32,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1 x 1, 3 x 3 and 1 x 1 convolutions, the last to four times `channels`: ResNet50 and 101."""
+    """A bottleneck block of 1 x 1, 3 x 3 and 1 x 1 convolutions, the last to 4 x `channels`: ResNet50 and 101."""
 
     expansion = 4
 
@@ -54,9 +54,9 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """`blocks` gives the number of blocks in each of the four stages.
+    """A residual network; `blocks` is the number of blocks in each of the four stages.
 
-    `seed` makes the initial weights a function of it alone; without one they come from torch's global generator.
+    The initial weights depend on `seed` alone; without one they come from torch's global generator.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Residual networks for small images (He et al. 2016, §4.2), with 1 x 1 convolutions as shortcuts.
 
 A 3 x 3 convolution, stages of basic blocks (the first block of every stage but the first halves the image), global
-average pooling, one linear layer. Three stages of three blocks make ResNet20.
+average pooling and one linear layer. Three stages of three blocks make ResNet20.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from acdc.models.initialise import check_counts, initialise
 
 
 class Block(nn.Module):
-    """relu(x + bn(conv(relu(bn(conv(x)))))), with x through a 1 x 1 convolution where its shape changes."""
+    """A block relu(x + bn(conv(relu(bn(conv(x)))))), with x through a 1 x 1 convolution where its shape changes."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -32,9 +32,9 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """`blocks` and `widths` give the number of blocks and of channels of each stage.
+    """A residual network; `blocks` and `widths` are the numbers of blocks and channels in each stage.
 
-    `seed` makes the initial weights a function of it alone; without one they come from torch's global generator.
+    The initial weights depend on `seed` alone; without one they come from torch's global generator.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ def resnet20(*, in_channels: int = 3, classes: int = 10, seed: int | None = None
 
 
 def digits_net(*, in_channels: int = 1, classes: int = 10, seed: int | None = None) -> ResNet:
-    """Build a small one for the 8 x 8 grey images of the digits: two stages of one block, 19,408 prunable weights."""
+    """Build a small network for the 8 x 8 grey digits: two stages of one block, 19,408 prunable weights."""
     return ResNet(blocks=(1, 1), widths=(16, 32), in_channels=in_channels, classes=classes, seed=seed)
 
 

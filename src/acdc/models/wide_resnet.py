@@ -22,8 +22,10 @@ Variant = Literal["published", "usual"]
 
 
 class Block(nn.Module):
-    """x + conv(relu(bn(conv(relu(bn(x)))))), dropout between the convolutions, a 1 x 1 convolution as the shortcut
-    where the shape changes."""
+    """A block x + conv(relu(bn(conv(relu(bn(x)))))), with dropout between the convolutions.
+
+    Where the shape changes, the shortcut is a 1 x 1 convolution.
+    """
 
     def __init__(
         self, in_channels: int, channels: int, stride: int, dropout: float, published: bool, splits: int = 1
@@ -53,9 +55,10 @@ class Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """`depth` is 6 n + 4 for n blocks in each stage; `bn_splits` parts of a batch are normalised on their own.
+    """A wide residual network of `depth` 6 n + 4, for n blocks in each stage.
 
-    `seed` makes the initial weights a function of it alone; without one they come from torch's global generator.
+    `bn_splits` parts of a batch are normalised separately. The initial weights depend on `seed` alone; without one they
+    come from torch's global generator.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ def wrn28_10(
 
 
 def initialise_as_torch(model: nn.Module, seed: int | None) -> None:
-    """Draw the weights that torch.manual_seed(seed) would have given: uniform within ± 1 / sqrt(fan-in), biases too."""
+    """Draw the weights that torch.manual_seed(seed) would give: uniform within ± 1 / sqrt(fan-in), biases too."""
     generator = generator_of(seed)
     if generator is None:  # torch's constructors have drawn them already
         return

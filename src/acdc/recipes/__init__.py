@@ -1,1 +1,1 @@
-"""Recipes: what a run computes, as TOML files."""
+"""Recipes: TOML files that say what a run computes."""

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, or may surprise in it, as data: each finding knows the setting that it is about."""
+"""Errors and warnings about a recipe, as data: each finding knows the setting that it is about."""
 
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = _LETTERS
 
 
 class SettingError(ArgumentError):
-    """A setting that cannot be used. Its text writes the value as a recipe does: `data.flip = true`."""
+    """A setting that cannot be used. Its text shows the value as in a recipe: `data.flip = true`."""
 
     def __str__(self) -> str:
         value = f" = {show_setting(self.received)}" if self.was_received else ""
@@ -28,9 +28,9 @@ class SettingError(ArgumentError):
 
 @dataclass(frozen=True)
 class Finding:
-    """One complaint about a recipe. An error keeps it from being trained; a warning is printed as training begins.
+    """An error or a warning about a recipe. An error prevents training; a warning is printed when training begins.
 
-    `depends` names other settings that the complaint follows from: where one of them is wrong, it says nothing new.
+    `depends` names other settings that the finding follows from: if one of them is wrong, it says nothing new.
     """
 
     error: ArgumentError
@@ -39,12 +39,12 @@ class Finding:
 
     @classmethod
     def of(cls, error: Exception) -> "Finding":
-        """Return an error as a finding; one without fields is about no setting."""
+        """Return an error as a finding; an error without fields is not about any setting."""
         return cls(error if isinstance(error, ArgumentError) else SettingError("", allowed=str(error)))
 
     @property
     def setting(self) -> str:
-        """The setting's dotted name, such as "train.epochs"; "" where the complaint is about none."""
+        """Return the setting's dotted name, such as "train.epochs"; "" if the finding is about none."""
         return self.error.argument.partition("[")[0]
 
     @property
@@ -62,9 +62,9 @@ class Finding:
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be trained: where it was read, every error in it, and as much of it as could be read.
+    """A recipe that cannot be trained: its source, every error in it, and as much of it as could be read.
 
-    `recipe` has defaults in place of values that could not be read; it is None where a model or data set has no name.
+    `recipe` has defaults in place of values that could not be read; it is None if a model or data set has no name.
     """
 
     def __init__(self, source: str, findings: Sequence[Finding], recipe: "Recipe | None" = None) -> None:
@@ -73,7 +73,7 @@ class RecipeError(ValueError):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The text of each finding."""
+        """Return the text of each finding."""
         return tuple(map(str, self.findings))
 
     def __str__(self) -> str:
@@ -81,20 +81,20 @@ class RecipeError(ValueError):
 
 
 def show_setting(value: Any) -> str:
-    """Return a value as a recipe writes it, cut where it is long."""
+    """Return a value as in a recipe, shortened if it is long."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return f'"{value}"' if len(value) <= _LETTERS else f'"{value[:_LETTERS]}…"'
     try:
         return _SHORT.repr(list(value) if isinstance(value, tuple) else value)
-    except ValueError:  # Python does not write out numbers of more than 4,300 digits
+    except ValueError:  # Python does not print numbers of more than 4,300 digits
         return "a number of thousands of digits"
 
 
 @contextmanager
 def naming_settings() -> Iterator[None]:
-    """Give the arguments that methods and schedules complain about the names they have in a recipe."""
+    """Translate the arguments in errors of methods and schedules to their names in a recipe."""
     try:
         yield
     except SettingError:
@@ -104,7 +104,7 @@ def naming_settings() -> Iterator[None]:
 
 
 def as_setting(error: Exception) -> ArgumentError:
-    """Return a method's complaint under the name that a recipe has for its argument."""
+    """Return a method's error with its argument named as in a recipe."""
     if not isinstance(error, ArgumentError):
         error = ArgumentError("", allowed=str(error))
     root = error.argument.partition("[")[0].partition(".")[0]

@@ -1,7 +1,7 @@
-"""Checks that a recipe fits its data: its model takes the images, its method has layers and steps.
+"""Checks that a recipe fits its data: its model accepts the images, its method has layers and steps.
 
-The model is built on the meta device, without memory for its weights. A user's own is built for real: its code may need
-numbers, which tensors on that device do not have.
+The model is built on the meta device, without memory for its weights. A user's own model is really built: its code may
+need values, which tensors on that device do not have.
 """
 
 import logging
@@ -30,13 +30,13 @@ from acdc.sparsity.patterns import Unstructured
 
 log = logging.getLogger("acdc")
 
-# FLOPs a second of training on one core, in fp32. Two busy cores of an EPYC reach half of it, quiet ones of today more.
+# FLOPs per second of fp32 training on one core. Busy cores of an EPYC reach half of this, idle modern ones more.
 _CORE_RATE = 20e9
 _DAY = 24 * 3600.0
 
 
 class ImageFacts(Protocol):
-    """The facts of the data that a recipe is checked against."""
+    """The facts about the data that a recipe is checked against."""
 
     @property
     def train(self) -> int:
@@ -60,10 +60,10 @@ def check_fit(
     method_table: str = "method",
     cpu_cores: int | None = None,
 ) -> list[Finding]:
-    """Return what is wrong with a recipe on these data, and what may surprise.
+    """Return the errors and warnings about a recipe on this data.
 
-    Where something is `known` to be wrong, or the data are `unread`, only that is checked which does not build on
-    it. See `validate` for the rest.
+    If something is `known` to be wrong, or the data is `unread`, only what does not depend on it is checked. See
+    `validate` for the rest.
     """
     errors: list[ArgumentError] = []
 
@@ -73,7 +73,7 @@ def check_fit(
                 act()
         except ArgumentError as error:
             errors.append(error)
-        except RuntimeError as error:  # of torch, on a model that cannot be attached to
+        except RuntimeError as error:  # torch's, for a model that cannot be attached to
             errors.append(SettingError("", allowed=str(error)))
         return not errors
 
@@ -92,7 +92,7 @@ def check_fit(
     steps = -(-data.train // recipe.train.batch_size)
     if (method := recipe.build_method()) is not None:
         if attempt(lambda: _whole_epochs(recipe, method)) and attempt(lambda: method.budgets(method.layers(model))):
-            # Refused as it is attached: phases without a step, a point to rewind to that is never passed.
+            # Refused when attached: phases without a step, a rewinding point that is never passed.
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             attempt(lambda: attach_quietly(model, optimizer, method, steps).detach())
         attempt(lambda: _criterion(method, data.shape))
@@ -116,29 +116,31 @@ def check_fit(
 
 
 def build_skeleton(recipe: Recipe, data: ImageFacts) -> nn.Module:
-    """Build the recipe's model to be looked at: without memory for its weights, unless its code is the user's own."""
-    given = recipe.model
-    own = models.is_import_path(given.name)
+    """Build the recipe's model for inspection: without memory for its weights, unless its code is the user's own."""
+    settings = recipe.model
+    own = models.is_import_path(settings.name)
     try:
         with nullcontext() if own else torch.device("meta"):
-            return models.build(given.name, classes=data.classes, in_channels=data.shape[0], seed=0, **given.options)
+            return models.build(
+                settings.name, classes=data.classes, in_channels=data.shape[0], seed=0, **settings.options
+            )
     except ArgumentError as error:
         raise error.under("model") from None
 
 
 def _forward(model: nn.Module, recipe: Recipe, data: ImageFacts) -> dict[str, float]:
-    """Return how often an image uses each weight; or say that the model cannot take these images."""
+    """Return how often an image uses each weight; raise if the model cannot process these images."""
     size = " x ".join(map(str, data.shape))
     outputs: list[object] = []
     handle = model.register_forward_hook(lambda *call: outputs.append(call[-1]))
     device = next((param.device for param in model.parameters()), torch.device("cpu"))
     try:
         uses = forward_uses(model, torch.zeros(1, *data.shape, device=device))
-    except Exception as error:  # an image too small for a pooling layer, say; a user's own model raises of every kind
+    except Exception as error:  # an image too small for a pooling layer, say; a user's own model may raise anything
         if not isinstance(error, RuntimeError) and not models.is_import_path(recipe.model.name):
             raise
         reason = str(error).partition("\n")[0]
-        allowed = f"it cannot take images of {size} ({reason})"
+        allowed = f"it cannot process images of {size} ({reason})"
         raise SettingError("model.name", allowed=allowed, instead="choose another model") from None
     finally:
         handle.remove()
@@ -150,7 +152,7 @@ def _forward(model: nn.Module, recipe: Recipe, data: ImageFacts) -> dict[str, fl
             received=recipe.model.name,
             allowed=f"for one image of {size} it returns {returned}; expected one number for each of the "
             f"{data.classes:,} classes of the data, [1, {data.classes}]",
-            instead="let it take classes= and end in a layer of that many outputs",
+            instead="make it accept classes= and end in a layer with that many outputs",
         )
     return uses
 
@@ -159,19 +161,19 @@ def _forward(model: nn.Module, recipe: Recipe, data: ImageFacts) -> dict[str, fl
 
 
 def _layers_only(recipe: Recipe) -> Method:
-    """Return a method with nothing of the recipe's but its choice of layers: it is there where the rest is wrong."""
-    given = recipe.method
-    kind = partial(ACDC, epochs=4, include=given.include, exclude=given.exclude)
-    kind = partial(kind, first_and_last_dense=given.first_and_last_dense, depthwise_dense=given.depthwise_dense)
+    """Return a method with only the recipe's choice of layers, which can be built even if the rest is wrong."""
+    settings = recipe.method
+    kind = partial(ACDC, epochs=4, include=settings.include, exclude=settings.exclude)
+    kind = partial(kind, first_and_last_dense=settings.first_and_last_dense, depthwise_dense=settings.depthwise_dense)
     try:
-        pattern = read_pattern(given.pattern or "unstructured")
-    except ValueError:  # named already
+        pattern = read_pattern(settings.pattern or "unstructured")
+    except ValueError:  # reported already
         pattern = Unstructured()
     return kind(pattern=pattern, sparsity=0.5 if pattern.sparsity is None else None)
 
 
 def _whole_epochs(recipe: Recipe, method: Method) -> None:
-    """Refuse phases shorter than an epoch: a run is planned and reported by epochs, each of one phase."""
+    """Raise if a phase is shorter than an epoch: a run is planned and reported by epochs, each in one phase."""
     try:
         method.schedule.boundaries(1)
     except ValueError:
@@ -185,9 +187,9 @@ def _whole_epochs(recipe: Recipe, method: Method) -> None:
 
 
 def attach_quietly(model: nn.Module, optimizer: Optimizer, method: Method, steps: int) -> Sparsifier:
-    """Attach without the method's warnings, which a command prints once, by the recipe's names.
+    """Attach without the method's warnings, which a command prints once, with the recipe's names.
 
-    Warnings of the run itself are lines of the log.
+    Warnings during the run itself go to its log.
     """
     with python_warnings.catch_warnings():
         python_warnings.simplefilter("ignore", SparsityWarning)
@@ -202,13 +204,13 @@ def _criterion(method: Method, shape: tuple[int, int, int]) -> None:
         raise SettingError(
             "method.criterion",
             received=criterion.name,
-            allowed=f"it looks at gradients before a compression, and {method.title()} begins with one here",
-            instead="let a dense phase come first, or leave criterion out",
+            allowed=f"it looks at gradients before a compression, but {method.title()} begins with one here",
+            instead="start with a dense phase, or omit criterion",
         )
     if isinstance(criterion, SynFlow) and tuple(criterion.shape[1:]) != shape:
         raise SettingError(
             "method.criterion",
-            allowed=f"SynFlow's shape is {list(criterion.shape)}, and images are {' x '.join(map(str, shape))}",
+            allowed=f"SynFlow's shape is {list(criterion.shape)}, but images are {' x '.join(map(str, shape))}",
             instead=f"write shape = {[1, *shape]}",
         )
 
@@ -220,7 +222,7 @@ def _odd_rates(recipe: Recipe) -> list[ArgumentError]:
     rate, warnings = recipe.rate, list[ArgumentError]()
     late = [f"{milestone:g}" for milestone in rate.milestones if milestone >= recipe.epochs]
     if late and rate.shape == "step":
-        past = f"{', '.join(late)} lie past the last epoch, {recipe.epochs - 1}"
+        past = f"{', '.join(late)} come after the last epoch, {recipe.epochs - 1}"
         warnings.append(SettingError("rate.milestones", allowed=past))
     if rate.warmup >= recipe.epochs:
         whole = f"the run of {recipe.epochs} epochs is all warm-up"
@@ -230,7 +232,7 @@ def _odd_rates(recipe: Recipe) -> list[ArgumentError]:
 
 
 def _takes_days(recipe: Recipe, data: ImageFacts, flops: int, cores: int) -> list[ArgumentError]:
-    """Warn of a run that would take a CPU a day or more, by the FLOPs of dense training."""
+    """Return a warning if the run would take a CPU a day or more, by the FLOPs of dense training."""
     stages = 1 + recipe.run.baseline
     days = 3 * flops * data.train * recipe.epochs * stages * len(recipe.run.seeds) / (_CORE_RATE * cores) / _DAY
     if days < 1:
@@ -241,9 +243,9 @@ def _takes_days(recipe: Recipe, data: ImageFacts, flops: int, cores: int) -> lis
         SettingError(
             "model.name",
             received=recipe.model.name,
-            allowed=f"about {days:,.0f} days on this CPU: {flops / 1e9:.2g} GFLOPs for an image of {size}, times 3 to "
+            allowed=f"about {days:,.0f} days on this CPU: {flops / 1e9:.2g} GFLOPs per image of {size}, times 3 to "
             f"train on it, {data.train:,} images, {recipe.epochs} epochs{several}, at an assumed "
-            f"{_CORE_RATE * cores / 1e9:.0f} GFLOPs a second on {cores} core{'s' * (cores > 1)}",
-            instead="train on a GPU, or take smaller images, a smaller model or fewer epochs (acdc check times a step)",
+            f"{_CORE_RATE * cores / 1e9:.0f} GFLOPs per second on {cores} core{'s' * (cores > 1)}",
+            instead="train on a GPU, or use smaller images, a smaller model or fewer epochs (acdc check times a step)",
         )
     ]

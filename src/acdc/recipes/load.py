@@ -1,4 +1,4 @@
-"""Reads recipes from TOML files with `a.b=value` settings on top, names every mistake at once, and writes TOML values.
+"""Reads recipes from TOML files with `a.b=value` settings on top, reports all mistakes at once, and writes TOML values.
 
 Finding and listing recipes does not import torch.
 """
@@ -28,10 +28,10 @@ from acdc.recipes.schema import (
 )
 from acdc.schedule import Schedule
 
-_FREE = {"model", "data", "method"}  # tables whose other keys are options, checked by what takes them
+_FREE = {"model", "data", "method"}  # tables whose other keys are options, checked by whatever accepts them
 _MOST_DEPTH, _MOST_ITEMS, _MOST_LETTERS, _LARGEST = 10, 10_000, 10_000, 2**63
 _NEEDED = {"model.name": "resnet20", "data.name": "cifar10"}
-_ROWS = ".paper.toml"  # ends the file beside a recipe that holds its [[paper]] rows, where they are many
+_ROWS = ".paper.toml"  # the suffix of a file beside a recipe with its [[paper]] rows, if there are many
 _EXAMPLE = "for example --set method.sparsity=0.95"
 
 
@@ -45,7 +45,7 @@ def shipped() -> dict[str, Path]:
 
 
 def find(name: str) -> Path:
-    """Return the file of a shipped recipe, or `name` itself where that is a file."""
+    """Return the file of a shipped recipe, or `name` itself if that is a file."""
     known, path = shipped(), Path(name)
     if name in known:
         return known[name]
@@ -54,19 +54,19 @@ def find(name: str) -> Path:
     if path.suffix == ".toml":
         raise _refused(name, "there is no such file", "`acdc ls` lists the recipes that come with acdc")
     if path.is_file():
-        raise _refused(name, "a recipe's file ends in .toml", f"rename it to {path.name}.toml")
+        raise _refused(name, "the name of a recipe file must end in .toml", f"rename it to {path.name}.toml")
     raise _refused(name, "no recipe has this name", f"`acdc ls` lists them{did_you_mean(name, known)}")
 
 
 def text_of(name: str) -> bytes:
-    """Return a recipe as one file would hold it, comments and the paper's rows included."""
+    """Return a recipe as a single file, including comments and the paper's rows."""
     path = find(name)
     rows = path.with_suffix(_ROWS)
     return b"\n".join(file.read_bytes() for file in (path, rows) if file == path or file.is_file())
 
 
 def read(name: str, settings: Iterable[str] = ()) -> Recipe:
-    """Return a recipe by name or file, with `a.b=value` settings on top; or raise a RecipeError with every mistake."""
+    """Return a recipe by name or file, with `a.b=value` settings on top; raise a RecipeError with every mistake."""
     path, wrong = find(name), ""
     try:
         values = tomllib.loads(text_of(name).decode("utf-8"))
@@ -76,8 +76,8 @@ def read(name: str, settings: Iterable[str] = ()) -> Recipe:
         wrong = f"this is not TOML: it is not text in UTF-8 ({error.reason} at byte {error.start:,})"
     except RecursionError:
         wrong = "this is not TOML: brackets are nested too deeply"
-    except ValueError:  # Python reads no number of more than 4,300 digits
-        wrong = "a number in it has thousands of digits, and no setting has; write a shorter one"
+    except ValueError:  # Python does not read numbers of more than 4,300 digits
+        wrong = "it contains a number with thousands of digits; write a shorter one"
     except OSError as error:
         wrong = f"it cannot be read: {error.strerror}"
     else:
@@ -86,13 +86,13 @@ def read(name: str, settings: Iterable[str] = ()) -> Recipe:
 
 
 def from_tables(name: str, values: Mapping[str, Any], settings: Iterable[str] = (), *, source: str = "") -> Recipe:
-    """Return the recipe of these tables, with `a.b=value` settings on top; see _give_way for what they replace."""
+    """Return the recipe in these tables, with `a.b=value` settings on top; see _give_way for what they replace."""
     from acdc.recipes.validate import validate  # which imports torch
 
     findings: list[Finding] = []
     changed = {key: dict(value) if isinstance(value, Mapping) else value for key, value in values.items()}
-    typed = {key for setting in settings if (key := _set(changed, setting, findings))}
-    _give_way(changed, typed)
+    changed_keys = {key for setting in settings if (key := _set(changed, setting, findings))}
+    _give_way(changed, changed_keys)
     recipe = _recipe(name, changed, findings)
     if recipe is not None:
         findings += validate(recipe, known=findings)
@@ -103,9 +103,9 @@ def from_tables(name: str, values: Mapping[str, Any], settings: Iterable[str] = 
 
 
 def from_dict(state: Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
-    """Return the recipe that Recipe.to_dict wrote, after a trip through JSON, with settings on top.
+    """Return the recipe that Recipe.to_dict wrote, read back from JSON, with settings on top.
 
-    A setting that came after it was written has its default, as it had in effect.
+    A setting introduced since then has its default, which was in effect at the time.
     """
     values: dict[str, Any] = {key: dict(v) if isinstance(v, Mapping) else v for key, v in state.items()}
     for free in _FREE:
@@ -119,15 +119,15 @@ def from_dict(state: Mapping[str, Any], settings: Iterable[str] = ()) -> Recipe:
 
 
 def parse_value(text: str) -> Any:
-    """Read a value as TOML writes it: 0.9, true, [1, 2], "text". A number may be .9 too; anything else is text."""
+    """Read a TOML value: 0.9, true, [1, 2], "text". A number may also be .9; anything else is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # also numbers with thousands of digits, and brackets by the thousand
+    except (ValueError, RecursionError):  # including numbers with thousands of digits, and thousands of brackets
         return float(text) if re.fullmatch(r"[+-]?(\.\d+|\d+\.)(e[+-]?\d+)?", text, re.IGNORECASE) else text
 
 
 def write_value(value: Any) -> str:
-    """Write a value as TOML, on one line: the standard library only reads it."""
+    """Write a value as TOML on one line; the standard library can only read TOML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -147,7 +147,7 @@ def _key(key: str) -> str:
 
 
 def _set(values: dict[str, Any], setting: str, findings: list[Finding]) -> str | None:
-    """Change one value, and return its key. An empty value takes the setting back to its default."""
+    """Change one value, and return its key. An empty value resets the setting to its default."""
     key, equals, text = setting.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts) or len(parts) == 1:
@@ -167,35 +167,35 @@ def _set(values: dict[str, Any], setting: str, findings: list[Finding]) -> str |
     return ".".join(parts)
 
 
-def _give_way(values: dict[str, Any], typed: set[str]) -> None:
-    """Drop what a file says where a setting that was typed settles the same thing.
+def _give_way(values: dict[str, Any], changed_keys: set[str]) -> None:
+    """Drop settings of a file that are superseded by settings from the command line.
 
-    A number of epochs takes the place of a schedule of fixed length, a schedule that of the number of epochs, a pattern
-    such as 2:4, which fixes the sparsity, that of the sparsity and its distribution, and a method that does not
-    alternate that of phases, whose number of epochs it keeps.
+    A number of epochs replaces a schedule of fixed length, and a schedule the number of epochs; a pattern such as 2:4,
+    which fixes the sparsity, replaces the sparsity and its distribution; and a method that does not alternate replaces
+    phases, but keeps their number of epochs.
     """
     method, train = (values[key] if isinstance(values.get(key), dict) else {} for key in ("method", "train"))
     name, schedule = method.get("name"), method.get("schedule")
     own = name == "dense" or (name in methods.names() and not methods.find(name).alternates)
-    if own and "method.name" in typed and "method.schedule" not in typed and schedule is not None:
+    if own and "method.name" in changed_keys and "method.schedule" not in changed_keys and schedule is not None:
         del method["schedule"]
         if isinstance(schedule, str) and schedule in Schedule.named() and "epochs" not in train:
             values.setdefault("train", train)["epochs"] = Schedule.named()[schedule]().total_steps(1)
         schedule = None
     fixed_length = isinstance(schedule, str) or (isinstance(schedule, Mapping) and "total" in schedule)
-    if fixed_length and "train.epochs" in typed and "method.schedule" not in typed:
+    if fixed_length and "train.epochs" in changed_keys and "method.schedule" not in changed_keys:
         del method["schedule"]
-    elif fixed_length and "method.schedule" in typed and "train.epochs" not in typed:
+    elif fixed_length and "method.schedule" in changed_keys and "train.epochs" not in changed_keys:
         train.pop("epochs", None)
-    if "method.pattern" in typed:
+    if "method.pattern" in changed_keys:
         try:
             sparsity = read_pattern(str(method.get("pattern"))).sparsity
-        except ValueError:  # named later, with all other mistakes
+        except ValueError:  # reported later, with all other mistakes
             return
         if sparsity is not None:
-            if "method.sparsity" not in typed:
+            if "method.sparsity" not in changed_keys:
                 method["sparsity"] = sparsity
-            if "method.distribution" not in typed:
+            if "method.distribution" not in changed_keys:
                 method.pop("distribution", None)
 
 
@@ -203,14 +203,14 @@ def _give_way(values: dict[str, Any], typed: set[str]) -> None:
 
 
 def _recipe(name: str, values: dict[str, Any], findings: list[Finding]) -> Recipe | None:
-    """Build the recipe with defaults in place of values that are wrong; None where a needed one has no default."""
+    """Build the recipe with defaults in place of wrong values; None if a required one has no default."""
     parts = tables()
     allowed = [*parts, "about", "paper"]
     for key, value in values.items():
         if key not in allowed:
             what = f"[{key}]: no such table" if isinstance(value, Mapping) else f"{key}: no such setting"
             instead = suggest(settings_called(key)) or did_you_mean(key, allowed)
-            findings.append(_finding("", f"{what}; allowed are {', '.join(allowed)}{instead}"))
+            findings.append(_finding("", f"{what}; expected one of {', '.join(allowed)}{instead}"))
     built = {key: _build(key, part, values.get(key, {}), findings) for key, part in parts.items()}
     about, rows = values.get("about", ""), values.get("paper", [])
     if not isinstance(about, str):
@@ -222,15 +222,15 @@ def _recipe(name: str, values: dict[str, Any], findings: list[Finding]) -> Recip
     return None if None in built.values() else Recipe(name=name, about=about, paper=paper, **built)
 
 
-def _build(table: str, part: type, given: Any, findings: list[Finding]) -> Any:
-    is_table = isinstance(given, Mapping)
+def _build(table: str, part: type, content: Any, findings: list[Finding]) -> Any:
+    is_table = isinstance(content, Mapping)
     if not is_table:
-        written = f"expected a table of settings, written as [{table}] and lines below it"
-        findings.append(_finding(table, written, given))
-        given = {}
+        written = f"expected a table of settings: [{table}], with lines below it"
+        findings.append(_finding(table, written, content))
+        content = {}
     hints, known, free = get_type_hints(part), setting_names(part), table in _FREE
     values: dict[str, Any] = {"options": {}} if free else {}
-    for key, value in given.items():
+    for key, value in content.items():
         if key not in known and not free:
             findings.append(Finding(unknown_setting(table, key, known)))
             continue
@@ -244,14 +244,14 @@ def _build(table: str, part: type, given: Any, findings: list[Finding]) -> Any:
             findings.append(_finding(f"{table}.{key}", f"expected {error}", value))
     needed = [f.name for f in fields(part) if f.default is MISSING and f.default_factory is MISSING]
     for key in needed:
-        if key not in given and is_table:
+        if key not in content and is_table:
             setting = f"{table}.{key}"
             findings.append(_finding(setting, f'it must be set, for example {setting} = "{_NEEDED[setting]}"'))
     return part(**values) if all(key in values for key in needed) else None
 
 
 def _check_size(value: Any, depth: int = 0) -> None:
-    """Refuse what no setting is, and what would fail far from here: the error says what was expected."""
+    """Raise for values that no setting can have, which would fail later; the error says what was expected."""
     if depth > _MOST_DEPTH:
         raise ValueError(f"tables and lists nested at most {_MOST_DEPTH} deep")
     if isinstance(value, Mapping | list | tuple):
@@ -261,19 +261,19 @@ def _check_size(value: Any, depth: int = 0) -> None:
             _check_size(item, depth + 1)
     elif isinstance(value, str):
         if len(value) > _MOST_LETTERS:
-            raise ValueError(f"at most {_MOST_LETTERS:,} letters")
+            raise ValueError(f"at most {_MOST_LETTERS:,} characters")
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError("a number")
     elif isinstance(value, int):
         if abs(value) >= _LARGEST:
-            raise ValueError("a number of fewer digits")
+            raise ValueError("a number with fewer digits")
     elif value is not None:  # a date or a time of day
         raise ValueError("a number, text, true or false, a list or a table")
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """Return `value` as the type a setting has; a ValueError says what was expected."""
+    """Return `value` converted to a setting's type; a ValueError says what was expected."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return convert(value, inner[0])

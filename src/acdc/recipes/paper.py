@@ -1,4 +1,4 @@
-"""Finds the paper's value for what was trained, where it has one."""
+"""The paper's values for what was trained, where it has any."""
 
 from functools import cache
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from acdc.recipes import load
 from acdc.recipes.schema import PaperRow, Recipe
 
-# How a run computes, as against what. "accumulate" cuts batches into parts, and "ema" makes another model beside it.
+# Settings of how a run computes, not what. "accumulate" splits batches, and "ema" adds another model.
 _DO_NOT_DECIDE = {
     "data": ("bad_limit",),
     "train": ("accumulate", "precision", "ema", "channels_last", "threads", "deterministic", "compile", "cuda_graphs"),
@@ -31,19 +31,19 @@ def settings_of(row: PaperRow) -> list[str]:
 
 
 def row_for(recipe: Recipe) -> PaperRow | None:
-    """Return the [[paper]] row of the shipped recipe that is this very experiment, however it was run; or None."""
+    """Return the [[paper]] row of the shipped recipe that is the same experiment, however it was run; or None."""
     if recipe.name not in load.shipped():
         return None
-    wanted = _decides(recipe)
+    deciding = _decides(recipe)
     sparsity = recipe.method.sparsity
     rows = [row for row in _read(recipe.name).paper if (row.set.get("method.sparsity") or None) in (None, sparsity)]
-    return next((row for row in rows if _decides(_read(recipe.name, *settings_of(row))) == wanted), None)
+    return next((row for row in rows if _decides(_read(recipe.name, *settings_of(row))) == deciding), None)
 
 
 def accuracies(row: PaperRow) -> dict[str, Accuracy]:
-    """Return a row's accuracies by the file, without its ending, in which a run keeps the model.
+    """Return a row's accuracies by the name, without suffix, of the file in which a run keeps the model.
 
-    The one deviation is that of the main model.
+    The deviation is that of the main model.
     """
     main = "sparse" if row.sparse is not None else "baseline"
     return {
@@ -54,7 +54,7 @@ def accuracies(row: PaperRow) -> dict[str, Accuracy]:
 
 
 def beside(recipe: Recipe, file: str) -> str | None:
-    """Return what to print beside the model in this file of a run, such as "79.1 ± 0.07 %"."""
+    """Return the paper's accuracy to print beside the model in this file of a run, such as "79.1 ± 0.07 %"."""
     row = row_for(recipe)
     accuracy = accuracies(row).get(Path(file).stem) if row else None
     return str(accuracy) if accuracy else None
@@ -62,12 +62,12 @@ def beside(recipe: Recipe, file: str) -> str | None:
 
 @cache
 def _read(name: str, *settings: str) -> Recipe:
-    """Read a shipped recipe once; it takes a while."""
+    """Read a shipped recipe and cache it, since that takes a while."""
     return load.read(name, settings)
 
 
 def _decides(recipe: Recipe) -> dict[str, Any]:
-    """Return all that decides the result: every setting, apart from those that are known not to."""
+    """Return every setting that may affect the result, leaving out those known not to."""
     settings, method = recipe.to_dict(), recipe.build_method()
     for table in ("name", "about", "paper", "run"):
         del settings[table]

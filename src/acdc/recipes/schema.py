@@ -1,8 +1,8 @@
-"""A recipe: everything that decides what a run computes, and nothing of where it runs.
+"""The settings of a recipe: everything that decides what a run computes, and nothing about where it runs.
 
-It is a TOML file with one table for each class below, read by load.py. The range of a number stands beside its type;
-for a list it is the range of each item. Caps lie far beyond any use, and below what a machine answers with a crash
-instead of a message. Nothing here imports torch before a method is built.
+A recipe is a TOML file with one table for each class below, read by load.py. The range of a number is written beside
+its type; for a list it is the range of each item. Caps lie far beyond any real use, but below values that would crash
+a machine without a message. Nothing here imports torch before a method is built.
 """
 
 import re
@@ -30,20 +30,20 @@ Seed = Annotated[int, Limits(least=0, most=2**31 - 1, text="whole numbers from 0
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    name: str  # of acdc.models, or the import path of a function or class, such as "mypkg.nets:build"
+    name: str  # one of acdc.models, or the import path of a function or class, such as "mypkg.nets:build"
     options: Mapping[str, Any] = field(default_factory=dict)  # every other key of the table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    name: str  # of acdc.data, or the import path of a function, such as "mypkg.data:make"
+    name: str  # one of acdc.data, or the import path of a function, such as "mypkg.data:make"
     # Pixels of padding, then a random window of the images' own size.
     crop: Annotated[int, Limits(least=0, cap=1024, text="pixels, 0 or more")] = 0
     flip: bool = False
     validation: Images = 0  # training images set aside, for choosing without the test set
     corrupt: Images = 0  # training images that get a random label
     corrupt_kind: Literal["always-wrong", "uniform"] = "always-wrong"
-    # Unreadable image files after which a run stops.
+    # The most unreadable image files that a run skips.
     bad_limit: Annotated[int, Limits(least=0, cap=1_000_000_000, text="files, 0 or more")] = 50
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -51,12 +51,12 @@ class Data:
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     name: Literal["sgd", "adam", "adamw", "lamb"] = "sgd"
-    # More than float32 holds fails inside an optimizer; a lower rate that is too high diverges, and a run says so.
+    # Values beyond float32 fail inside an optimizer; a smaller rate that is too high diverges, which a run reports.
     lr: Annotated[float, Limits(above=0, cap=1e36, text="a number above 0, such as 0.1")] = 0.1
     momentum: Annotated[float, Limits(least=0, below=1, text="from 0 to below 1, such as 0.9")] = 0.9
     nesterov: bool = False
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    # The optimizer's own where it is None.
+    # None for the optimizer's own default.
     eps: Annotated[float, Limits(above=0, cap=1000, text="a number above 0, such as 1e-8")] | None = None
     # On all parameters, as in the paper.
     weight_decay: Annotated[float, Limits(least=0, cap=1000, text="0 or more, such as 5e-4")] = 0.0
@@ -71,14 +71,14 @@ class Rate:
     warmup: Epochs = 0
     milestones: tuple[Milestone, ...] = ()  # at which "step" multiplies by gamma
     gamma: Annotated[float, Limits(above=0, cap=10, text="a number above 0, such as 0.1")] = 0.1
-    rewarm: Epochs = 0.0  # of linear warm-up at the beginning of every phase after the first
-    # Where "cosine" and "linear" end.
+    rewarm: Epochs = 0.0  # epochs of linear warm-up at the beginning of every phase after the first
+    # The final value of "cosine" and "linear".
     final: Annotated[float, Limits(least=0, most=1, text="a fraction of lr, from 0 to 1")] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    # As many as the method's schedule has, if that is given by name.
+    # Defaults to the length of the method's schedule, if that is set by name.
     epochs: Annotated[int, Limits(least=1, cap=100_000, text="1 or more")] | None = None
     # Over all ranks.
     batch_size: Annotated[int, Limits(least=1, cap=10_000_000, text="1 or more, such as 128")] = 128
@@ -86,13 +86,13 @@ class Training:
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     label_smoothing: Annotated[float, Limits(least=0, below=1, text="from 0 to below 1, such as 0.1")] = 0.0
     clip_norm: Annotated[float, Limits(above=0, cap=1_000_000, text="a number above 0, such as 1.0")] | None = None
-    # Share of the loss, in the final compressed phase, that is the distance to the dense twin.
+    # The share of the loss, in the final compressed phase, given by the distance to the dense twin.
     distill: Annotated[float, Limits(least=0, most=1, text="a share of the loss, from 0 to 1")] = 0.0
     distill_temperature: Annotated[float, Limits(above=0, cap=1000, text="a number above 0")] = 2.0
-    # Decay of an average of the weights, evaluated and kept beside the model.
+    # The decay of an average of the weights, which is evaluated and saved beside the model.
     ema: Annotated[float, Limits(above=0, below=1, text="between 0 and 1, such as 0.999")] | None = None
     channels_last: bool = False
-    # On a CPU; 0 leaves it to torch.
+    # On a CPU; 0 lets torch choose.
     threads: Annotated[int, Limits(least=0, cap=1024, text="0 or more, such as 4")] = 0
     deterministic: bool = False  # on a GPU: slower, the same bits in every run
     compile: Literal["auto", "on", "off"] = "auto"
@@ -101,11 +101,11 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """The knobs that methods share, as a file can give them; see acdc.methods. Other keys are the method's own."""
+    """The knobs that methods share, as a file can set them; see acdc.methods. Other keys are the method's own."""
 
     name: str = "acdc"  # or another of acdc.methods, or "dense"
-    sparsity: float | None = None  # in the range that the method checks
-    schedule: str | Mapping[str, Any] | None = None  # a name of the paper, or the knobs of Schedule.alternating
+    sparsity: float | None = None  # the method checks its range
+    schedule: str | Mapping[str, Any] | None = None  # a name from the paper, or the knobs of Schedule.alternating
     pattern: str | None = None  # "unstructured", "2:4", "block 4x4", "channel"; None for the method's own
     distribution: str | Mapping[str, float] | None = None
     include: tuple[str, ...] = ()
@@ -118,10 +118,10 @@ class Method:
 @dataclass(frozen=True, kw_only=True)
 class Run:
     seeds: tuple[Seed, ...] = (0,)
-    baseline: bool = False  # a dense model by the same recipe, before the method
-    finetune: bool = False  # the dense twin, over the epochs of the final compressed phase
-    recalibrate: bool = False  # also report models with batch-norm statistics taken anew over the training images
-    checkpoint_every: str = "10ep"  # and at every phase's end
+    baseline: bool = False  # train a dense model by the same recipe, before the method
+    finetune: bool = False  # fine-tune the dense twin over the epochs of the final compressed phase
+    recalibrate: bool = False  # also report models with batch-norm statistics recomputed over the training images
+    checkpoint_every: str = "10ep"  # besides the end of every phase
     keep: Annotated[int, Limits(least=1, cap=1_000_000, text="checkpoints, 1 or more")] = 2
 
 
@@ -160,7 +160,7 @@ class Recipe:
         schedule = self.schedule()
         if schedule is None:
             raise SettingError(
-                "train.epochs", allowed="it is not set", instead="say how long to train, such as train.epochs = 100"
+                "train.epochs", allowed="it is not set", instead="set how long to train, for example train.epochs = 100"
             )
         return schedule.total_steps(1)
 
@@ -168,9 +168,9 @@ class Recipe:
         """Return the method's phases, or None for dense training."""
         if self.method.name == "dense":
             return None
-        given = self._given_schedule()
-        method = None if given is not None else self.build_method()
-        return method.schedule if method else given
+        own_schedule = self._given_schedule()
+        method = None if own_schedule is not None else self.build_method()
+        return method.schedule if method else own_schedule
 
     def build_method(self) -> "BuiltMethod | None":
         """Build the method, once for each recipe; None for dense training."""
@@ -186,7 +186,7 @@ class Recipe:
                 "train.epochs",
                 received=self.train.epochs,
                 allowed=f"method.schedule lasts {schedule.total_steps(1)} epochs",
-                instead=f"leave train.epochs out{self._or_its_proportions()}",
+                instead=f"omit train.epochs{self._or_its_proportions()}",
             )
         return self._build(schedule)
 
@@ -194,38 +194,38 @@ class Recipe:
         return replace(self, run=replace(self.run, seeds=(seed,)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data: what config.json holds, and what a checkpoint is compared with."""
+        """Return plain data, which config.json holds and checkpoints are compared with."""
         return asdict(self)
 
     # Inside
 
     def _given_schedule(self) -> Schedule | None:
-        """Return the phases that the recipe itself gives, or None where they follow from train.epochs."""
-        given, epochs = self.method.schedule, self.train.epochs
-        if given is None:
+        """Return the phases that the recipe itself sets, or None if they follow from train.epochs."""
+        setting, epochs = self.method.schedule, self.train.epochs
+        if setting is None:
             if epochs is None:
                 raise SettingError(
                     "train.epochs",
                     allowed="neither it nor method.schedule is set",
-                    instead='say how long to train, such as train.epochs = 100, or method.schedule = "cifar100_20"',
+                    instead='set how long to train, for example train.epochs = 100 or method.schedule = "cifar100_20"',
                 )
             return None
-        if isinstance(given, str):
+        if isinstance(setting, str):
             named = Schedule.named()
-            if given not in named:
+            if setting not in named:
                 raise SettingError(
                     "method.schedule",
-                    received=given,
+                    received=setting,
                     allowed=f"expected one of {', '.join(named)}, or a table such as "
                     '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }'
-                    f"{did_you_mean(given, named)}",
+                    f"{did_you_mean(setting, named)}",
                 )
-            return named[given]()
-        lengths = {"total": f"{epochs}ep", **given} if epochs else dict(given)
+            return named[setting]()
+        lengths = {"total": f"{epochs}ep", **setting} if epochs else dict(setting)
         try:
             schedule = Schedule.alternating(**lengths)
         except ArgumentError as error:
-            if error.argument == "total" and "total" not in given:  # it is train.epochs, and is changed there
+            if error.argument == "total" and "total" not in setting:  # it comes from train.epochs, and is changed there
                 raise SettingError(
                     "train.epochs", received=epochs, allowed=error.allowed, instead=_whole_cycles(lengths, epochs or 1)
                 ) from None
@@ -235,12 +235,12 @@ class Recipe:
                 "method.schedule.total",
                 received=str(schedule.total),
                 allowed="expected whole epochs",
-                instead='write for example total = "100ep"',
+                instead='write, for example, total = "100ep"',
             )
         return schedule
 
     def _or_its_proportions(self) -> str:
-        """Return what else may be left out where epochs and phases differ: the phases, if the epochs suffice."""
+        """Return what else may be omitted if epochs and phases differ: the phases, if the epochs suffice."""
         try:
             Schedule.for_epochs(self.train.epochs or 0)
         except ValueError:
@@ -248,50 +248,50 @@ class Recipe:
         return f", or method.schedule, for the paper's proportions over {self.train.epochs} epochs"
 
     def _build(self, schedule: Schedule | None) -> "BuiltMethod":
-        given = self.method
+        settings = self.method
         knobs = {
-            "sparsity": given.sparsity,
-            "pattern": read_pattern(given.pattern) if given.pattern is not None else None,
-            "distribution": given.distribution,
+            "sparsity": settings.sparsity,
+            "pattern": read_pattern(settings.pattern) if settings.pattern is not None else None,
+            "distribution": settings.distribution,
             "epochs": self.train.epochs if schedule is None else None,
             "schedule": schedule,
         }
         with naming_settings():
-            kind = methods.find(given.name)
-        by_layer, fixed = isinstance(given.distribution, Mapping), getattr(knobs["pattern"], "sparsity", None)
-        if kind.needs_sparsity and given.sparsity is None and fixed is None and not by_layer:
+            kind = methods.find(settings.name)
+        by_layer, fixed = isinstance(settings.distribution, Mapping), getattr(knobs["pattern"], "sparsity", None)
+        if kind.needs_sparsity and settings.sparsity is None and fixed is None and not by_layer:
             raise SettingError(
                 "method.sparsity",
                 allowed="it is not set",
-                instead="give the fraction of zeros, such as method.sparsity = 0.9",
+                instead="set the fraction of zeros, for example method.sparsity = 0.9",
             )
         try:
             with naming_settings():
                 return methods.build(
-                    given.name,
-                    include=given.include,
-                    exclude=given.exclude,
-                    first_and_last_dense=given.first_and_last_dense,
-                    depthwise_dense=given.depthwise_dense,
+                    settings.name,
+                    include=settings.include,
+                    exclude=settings.exclude,
+                    first_and_last_dense=settings.first_and_last_dense,
+                    depthwise_dense=settings.depthwise_dense,
                     **{knob: value for knob, value in knobs.items() if value is not None},
-                    **given.options,
+                    **settings.options,
                 )
         except ArgumentError as error:
-            if schedule is None and error.argument.startswith("method.schedule"):  # the method's own, made of epochs
+            if schedule is None and error.argument.startswith("method.schedule"):  # the method's default
                 raise SettingError(
                     "train.epochs",
                     received=self.train.epochs,
                     allowed=f"too few for the phases of {kind.title()}",
                     instead="set it higher",
                 ) from None
-            if error.argument == "method.sparsity" and 0 <= (given.sparsity or 0) < 1:  # not wrong, but in the way
-                how = "; ".join(filter(None, (error.instead, "--set method.sparsity= leaves it out")))
+            if error.argument == "method.sparsity" and 0 <= (settings.sparsity or 0) < 1:  # just not accepted
+                how = "; ".join(filter(None, (error.instead, "--set method.sparsity= removes it")))
                 raise type(error)(error.argument, received=error.received, allowed=error.allowed, instead=how) from None
             raise
 
 
 def _whole_cycles(lengths: Mapping[str, Any], epochs: int) -> str:
-    """Return what to write where phases do not make up train.epochs: the nearest lengths that do."""
+    """Return what to write if phases do not add up to train.epochs: the nearest lengths that do."""
 
     def fits(change: Mapping[str, Any]) -> bool:
         try:
@@ -319,7 +319,7 @@ def setting_names(table: type) -> list[str]:
 
 
 def settings_called(key: str) -> list[str]:
-    """Return the settings of this name in every table, such as optimizer.lr for "lr"."""
+    """Return the settings with this name in all tables, such as optimizer.lr for "lr"."""
     return [
         f"{name}.{known}"
         for name, table in tables().items()
@@ -329,17 +329,17 @@ def settings_called(key: str) -> list[str]:
 
 
 def unknown_setting(table: str, key: str, known: Iterable[str]) -> SettingError:
-    """Return the error for a key that a table does not have, with what was meant: here, or in another table."""
+    """Return the error for an unknown key of a table, with a suggestion from this table or another."""
     known = list(known)
     instead = did_you_mean(key, known)
     if fold(key) not in map(fold, known):
         instead = suggest(settings_called(key)) or instead
-    allowed = f"allowed are {', '.join(known)}" if known else "there are none"
+    allowed = f"expected one of {', '.join(known)}" if known else "there are none"
     return SettingError(f"{table}.{key}", allowed=f"no such setting; {allowed}{instead}")
 
 
 def limits_of(hint: Any) -> Limits | None:
-    """Return the range that stands beside a type, or beside the type of its items."""
+    """Return the range written beside a type, or beside the type of its items."""
     if get_origin(hint) is Annotated:
         return next((one for one in hint.__metadata__ if isinstance(one, Limits)), None)
     return next(filter(None, map(limits_of, get_args(hint))), None)

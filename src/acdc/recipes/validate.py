@@ -1,6 +1,6 @@
-"""Checks a recipe: names, schedules and numbers by itself, and with the data also its model, layers, steps and cost.
+"""Checks of a recipe: names, schedules and numbers alone, and with the data also its model, layers, steps and cost.
 
-Every value is of its setting's type already (load.py sees to that). All findings come at once, errors and warnings.
+Every value already has its setting's type (load.py ensures that). All errors and warnings are reported at once.
 """
 
 import inspect
@@ -26,8 +26,8 @@ from acdc.sparsity.distributions import check_distribution, check_sparsity
 from acdc.typed_data import Limits
 
 _LENGTHS = tuple(inspect.signature(Schedule.alternating).parameters)
-_LONGEST = {"ep": 100_000, "st": 10**12}  # between checkpoints
-_STAND_IN = 0.99  # in place of a sparsity that is wrong: no other knob of a method has to lie above it
+_LONGEST = {"ep": 100_000, "st": 10**12}  # distance between checkpoints
+_STAND_IN = 0.99  # replaces a wrong sparsity: no other knob of a method has to be above it
 
 
 def validate(
@@ -40,13 +40,13 @@ def validate(
     method_table: str = "method",
     cpu_cores: int | None = None,
 ) -> list[Finding]:
-    """Return every error and warning that is not `known` yet, nor follows from one that is.
+    """Return every error and warning that is not `known` yet and does not follow from one that is.
 
-    Without `data` the recipe alone is checked, and no code of the user's is imported. With `data` only what they add
-    is: whether the model takes these images, the method these layers and steps, the learning rate these epochs, and
-    on a CPU of so many cores, whether it takes days. Where the data are `unread`, others stand in for them, and what
-    depends on them is not checked. A run that has `begun` is warned where a new one is refused, as
-    its method will never act. `method_table` is what a user types to set the method's knobs.
+    Without `data` the recipe alone is checked, and no user code is imported. With `data` only the remaining checks are
+    made: whether the model accepts these images, the method these layers and steps, the learning rate these epochs,
+    and whether it takes days on a CPU with so many cores. If the data is `unread`, a stand-in is used, and what
+    depends on the data is not checked. A run that has `begun` gets a warning where a new one is refused because its
+    method would never act. `method_table` is what a user types to set the method's knobs.
     """
     if data is None:
         findings = _check_alone(recipe)
@@ -85,25 +85,25 @@ def _check_alone(recipe: Recipe) -> list[Finding]:
 
 
 def _schedule(recipe: Recipe) -> list[ArgumentError]:
-    given, name = recipe.method.schedule, recipe.method.name
-    if given is not None and name in methods.names() and not (kind := methods.find(name)).alternates:
-        own = f"{kind.title()} has phases of its own, and these alternate"
-        instead = f"leave it out (method.schedule=) and set train.epochs = {recipe.train.epochs or _epochs(given)}"
-        return [SettingError("method.schedule", received=given, allowed=own, instead=instead)]
-    if not isinstance(given, Mapping) or name == "dense":
+    setting, name = recipe.method.schedule, recipe.method.name
+    if setting is not None and name in methods.names() and not (kind := methods.find(name)).alternates:
+        own = f"{kind.title()} has its own phases, but these alternate"
+        instead = f"remove it (method.schedule=) and set train.epochs = {recipe.train.epochs or _epochs(setting)}"
+        return [SettingError("method.schedule", received=setting, allowed=own, instead=instead)]
+    if not isinstance(setting, Mapping) or name == "dense":
         return []
     optional = ("last_dense", "shape", *(("total",) if recipe.train.epochs else ()))
-    missing = [length for length in _LENGTHS if length not in optional and length not in given]
-    unknown = [key for key in given if key not in _LENGTHS]
+    missing = [length for length in _LENGTHS if length not in optional and length not in setting]
+    unknown = [key for key in setting if key not in _LENGTHS]
     errors: list[ArgumentError] = [unknown_setting("method.schedule", key, _LENGTHS) for key in unknown]
     if missing:
-        instead = f'write for example {missing[0]} = "10ep"'
+        instead = f'write, for example, {missing[0]} = "10ep"'
         errors.append(SettingError("method.schedule", allowed=f"{', '.join(missing)} not set", instead=instead))
     return errors
 
 
 def _epochs(schedule: str | Mapping[str, Any]) -> int:
-    """Return how many epochs phases last that are given up; 100 where nothing says how many."""
+    """Return the number of epochs of a schedule that is dropped; 100 if it does not say."""
     named = Schedule.named()
     if isinstance(schedule, str):
         return named[schedule]().total_steps(1) if schedule in named else 100
@@ -114,37 +114,37 @@ def _epochs(schedule: str | Mapping[str, Any]) -> int:
 
 
 def _method_options(recipe: Recipe) -> list[ArgumentError]:
-    given = recipe.method
-    if given.name == "dense":
+    settings = recipe.method
+    if settings.name == "dense":
         why = 'method.name = "dense" has no knobs'
-        return [SettingError(f"method.{key}", allowed=why, instead="leave it out") for key in given.options]
-    if given.name not in methods.names():
+        return [SettingError(f"method.{key}", allowed=why, instead="remove it") for key in settings.options]
+    if settings.name not in methods.names():
         known = ("dense", *methods.names())
-        expected = f"expected one of {', '.join(known)}{did_you_mean(given.name, known)}"
-        return [SettingError("method.name", received=given.name, allowed=expected)]
-    known = [f.name for f in fields(methods.find(given.name)) if f.name != "epochs"]
-    return [unknown_setting("method", key, known) for key in given.options if key not in known]
+        expected = f"expected one of {', '.join(known)}{did_you_mean(settings.name, known)}"
+        return [SettingError("method.name", received=settings.name, allowed=expected)]
+    known = [f.name for f in fields(methods.find(settings.name)) if f.name != "epochs"]
+    return [unknown_setting("method", key, known) for key in settings.options if key not in known]
 
 
 def _knobs(recipe: Recipe) -> Iterator[Callable[[], object]]:
-    """Yield checks of the method's knobs one by one: building the method stops at the first that is wrong."""
-    given = recipe.method
+    """Yield checks of the method's knobs, one by one; building the method would stop at the first wrong one."""
+    settings = recipe.method
 
     def check(act: Callable[..., object], *args: Any) -> None:
         with naming_settings():
             act(*args)
 
-    if given.name != "dense":
-        if given.pattern is not None:
-            yield lambda: read_pattern(given.pattern or "")
-        if given.distribution is not None:
-            yield lambda: check(check_distribution, given.distribution)
-        if given.sparsity is not None:
-            yield lambda: check(check_sparsity, "sparsity", given.sparsity)
+    if settings.name != "dense":
+        if settings.pattern is not None:
+            yield lambda: read_pattern(settings.pattern or "")
+        if settings.distribution is not None:
+            yield lambda: check(check_distribution, settings.distribution)
+        if settings.sparsity is not None:
+            yield lambda: check(check_sparsity, "sparsity", settings.sparsity)
 
 
 def _build(recipe: Recipe) -> list[ArgumentError]:
-    """Build the method again and again, with another value in place of each knob that it refuses."""
+    """Build the method repeatedly, replacing the value of each knob that it refuses."""
     errors: list[ArgumentError] = []
     named: set[str] = set()
     while True:
@@ -155,7 +155,7 @@ def _build(recipe: Recipe) -> list[ArgumentError]:
             refusal = error
         table, _, knob = refusal.argument.partition("[")[0].partition(".")
         knob = knob.partition(".")[0] if table == "method" else ""
-        if knob in named:  # it follows from the value in its place
+        if knob in named:  # it follows from the replacement value
             return errors
         errors.append(refusal)
         if not knob:
@@ -165,17 +165,17 @@ def _build(recipe: Recipe) -> list[ArgumentError]:
 
 
 def _without(recipe: Recipe, knob: str) -> Recipe:
-    """Return the recipe with some value that is not wrong in place of one that is."""
-    given, train = recipe.method, recipe.train
-    if knob == "schedule":  # with epochs that suit any method: those there are were meant for these phases
+    """Return the recipe with a valid value in place of a wrong one."""
+    settings, train = recipe.method, recipe.train
+    if knob == "schedule":  # with epochs that suit any method: the current ones were meant for these phases
         train = replace(train, epochs=100)
-    if knob in setting_names(type(given)):
-        unset = next(f.default for f in fields(given) if f.name == knob)
-        if knob == "sparsity" and methods.find(given.name).needs_sparsity and not _fixes_sparsity(given.pattern):
+    if knob in setting_names(type(settings)):
+        unset = next(f.default for f in fields(settings) if f.name == knob)
+        if knob == "sparsity" and methods.find(settings.name).needs_sparsity and not _fixes_sparsity(settings.pattern):
             unset = _STAND_IN
-        return replace(recipe, train=train, method=replace(given, **{knob: unset}))
-    kept = {key: value for key, value in given.options.items() if key != knob}
-    return replace(recipe, method=replace(given, options=kept))
+        return replace(recipe, train=train, method=replace(settings, **{knob: unset}))
+    kept = {key: value for key, value in settings.options.items() if key != knob}
+    return replace(recipe, method=replace(settings, options=kept))
 
 
 def _fixes_sparsity(pattern: str | None) -> bool:
@@ -189,15 +189,19 @@ def _fixes_sparsity(pattern: str | None) -> bool:
 
 
 def _model(recipe: Recipe) -> list[ArgumentError]:
-    """Check the model's name, and its options one by one. What has an import path is checked with the data."""
-    given, errors = recipe.model, list[ArgumentError]()
-    settled = {"classes": "the data settle it", "in_channels": "the data settle it", "seed": "run.seeds settles it"}
+    """Check the model's name, and its options one by one. Import paths are checked with the data."""
+    settings, errors = recipe.model, list[ArgumentError]()
+    settled = {
+        "classes": "the data determines it",
+        "in_channels": "the data determines it",
+        "seed": "run.seeds determines it",
+    }
     for key, why in settled.items():
-        if key in given.options:
-            errors.append(SettingError(f"model.{key}", allowed=why, instead="leave it out"))
-    for option in ({}, *({key: value} for key, value in given.options.items() if key not in settled)):
+        if key in settings.options:
+            errors.append(SettingError(f"model.{key}", allowed=why, instead="remove it"))
+    for option in ({}, *({key: value} for key, value in settings.options.items() if key not in settled)):
         try:
-            models.check(given.name, option)
+            models.check(settings.name, option)
         except ArgumentError as error:
             errors.append(error.under("model"))
             if not option:  # the name
@@ -206,28 +210,28 @@ def _model(recipe: Recipe) -> list[ArgumentError]:
 
 
 def _data(recipe: Recipe) -> list[ArgumentError]:
-    """Check the data's name, and the options that its loader takes, one by one."""
-    given, errors = recipe.data, list[ArgumentError]()
+    """Check the data's name, and its loader's options one by one."""
+    section, errors = recipe.data, list[ArgumentError]()
     try:
-        known = data.describe(given.name)
+        known = data.describe(section.name)
     except ArgumentError as error:
-        return [SettingError("data.name", received=given.name, allowed=error.allowed, instead=error.instead)]
+        return [SettingError("data.name", received=section.name, allowed=error.allowed, instead=error.instead)]
     if known.kind == "folder":
         errors += [
             SettingError(
                 f"data.{key}",
-                received=getattr(given, key),
-                allowed="not for images read from folders",
-                instead="leave it out",
+                received=getattr(section, key),
+                allowed="not available for images read from folders",
+                instead="remove it",
             )
             for key in ("validation", "corrupt", "crop")
-            if getattr(given, key)
+            if getattr(section, key)
         ]
-    hints = data.option_types(given.name)
+    hints = data.option_types(section.name)
     if hints is None:  # a user's own function, which is imported with the data
         return errors
-    settings = [key for key in setting_names(type(given)) if known.kind == "memory" or key in ("name", "bad_limit")]
-    for key, value in given.options.items():
+    settings = [key for key in setting_names(type(section)) if known.kind == "memory" or key in ("name", "bad_limit")]
+    for key, value in section.options.items():
         if key not in hints:
             errors.append(unknown_setting("data", key, [*settings, *hints]))
         elif expected := _mismatch(value, hints[key]):
@@ -236,7 +240,7 @@ def _data(recipe: Recipe) -> list[ArgumentError]:
 
 
 def _mismatch(value: Any, hint: Any) -> str | None:
-    """Return what is expected in place of a value that is not of this type, or not in its range."""
+    """Return what is expected instead of a value that has another type or is out of range; None if it is valid."""
     try:
         converted = convert(value, hint)
     except ValueError as error:
@@ -254,7 +258,7 @@ def _complaint(limits: Limits, value: Any) -> str | None:
 
 
 def _ranges(recipe: Recipe) -> list[ArgumentError]:
-    """Check numbers against their ranges, then by what stands beside them."""
+    """Check numbers against their ranges, then against related settings."""
     errors: list[ArgumentError] = []
     for name, table in tables().items():
         for key, hint in get_type_hints(table, include_extras=True).items():
@@ -266,7 +270,7 @@ def _ranges(recipe: Recipe) -> list[ArgumentError]:
     errors += [
         SettingError(key, received=value, allowed=f"expected {allowed}")
         for key, value, fine, allowed in (
-            ("optimizer.nesterov", o.nesterov, not o.nesterov or o.momentum > 0, "false where momentum is 0"),
+            ("optimizer.nesterov", o.nesterov, not o.nesterov or o.momentum > 0, "false if momentum is 0"),
             ("train.accumulate", t.accumulate, 0 < t.accumulate <= max(1, t.batch_size), "from 1 to train.batch_size"),
             ("rate.milestones", rate.milestones, rate.shape != "step" or bool(rate.milestones), "epochs, such as [60]"),
             ("rate.milestones", rate.milestones, len(rate.milestones) <= 100, "at most 100 epochs, such as [60]"),
@@ -279,18 +283,18 @@ def _ranges(recipe: Recipe) -> list[ArgumentError]:
 
 
 def _unsuited(recipe: Recipe, *, sound: bool) -> list[ArgumentError]:
-    """Check settings that a method does not go with."""
-    name, t, leave_out = recipe.method.name, recipe.train, "leave it out"
+    """Check settings that a method does not support."""
+    name, t, remove = recipe.method.name, recipe.train, "remove it"
     errors: list[ArgumentError] = []
     if t.distill and name == "dense":
         why = 'method.name = "dense" has no twin to learn from'
-        errors.append(SettingError("train.distill", allowed=why, instead=leave_out))
+        errors.append(SettingError("train.distill", allowed=why, instead=remove))
     elif t.distill and sound and not _gives_twin(recipe):
         why = f"{methods.find(name).title()} keeps no dense twin to learn from"
-        errors.append(SettingError("train.distill", received=t.distill, allowed=why, instead=leave_out))
+        errors.append(SettingError("train.distill", received=t.distill, allowed=why, instead=remove))
     if t.ema is not None and name in methods.names() and not methods.find(name).averages:
-        why = f'method.name = "{name}" rounds weights, and an average of them is not rounded'
-        errors.append(SettingError("train.ema", received=t.ema, allowed=why, instead=leave_out))
+        why = f'method.name = "{name}" rounds weights, but an average of them is not rounded'
+        errors.append(SettingError("train.ema", received=t.ema, allowed=why, instead=remove))
     if name == "dense":
         errors += [
             SettingError(
@@ -305,7 +309,7 @@ def _unsuited(recipe: Recipe, *, sound: bool) -> list[ArgumentError]:
 def _gives_twin(recipe: Recipe) -> bool:
     try:
         method = recipe.build_method()
-    except ValueError:  # named elsewhere
+    except ValueError:  # reported elsewhere
         return True
     return method is None or method.gives_twin()
 

@@ -1,1 +1,1 @@
-"""A run as one page: what was trained, what came out, and how it got there."""
+"""Reports: a run as one page that shows what was trained, the results, and how they came about."""

@@ -1,4 +1,4 @@
-"""Compose a report before it has a form: words, cards, figures and tables of one run or of several."""
+"""The content of a report, whatever its format: words, cards, figures and tables of one run or several."""
 
 import shlex
 import statistics
@@ -20,7 +20,7 @@ from acdc.report.standings import Standing, leaders, reference_epochs, standings
 from acdc.report.tables import Table
 
 _CARDS = ("sparse", "twin", "finetuned", "baseline")
-# In the order of the page. Each is left out where a run has nothing for it.
+# In the order of the page. Each is left out if a run has nothing for it.
 _FIGURES = (
     run_curves.signature,
     run_curves.loss,
@@ -46,7 +46,7 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All that a report holds, for every format."""
+    """The content of a report, for every format."""
 
     title: str
     subtitle: str
@@ -64,8 +64,8 @@ class Report:
 def compose(runs: Sequence[Run], left_out: Sequence[str] = (), *, compared: bool = False) -> Report:
     """Compose the report of a run, or of several.
 
-    `left_out` are notes on other runs that are not among these. `compared` is True for the folder of a comparison, even
-    of one run.
+    `left_out` are notes on other runs that are not included. `compared` is True for the folder of a comparison, even
+    with one run.
     """
     if len(runs) == 1 and not compared:
         return _one_run(runs[0])
@@ -81,7 +81,7 @@ def compose(runs: Sequence[Run], left_out: Sequence[str] = (), *, compared: bool
 
 
 def _is_cut(run: Run) -> bool:
-    """True for a run of a comparison that is not complete: means are over complete runs, and the others are named."""
+    """Return True for an incomplete run of a comparison: means are over complete runs, and the others are listed."""
     return run.cell is not None and run.result is None
 
 
@@ -95,7 +95,7 @@ def _progress(run: Run) -> str:
 
 def _one_run(run: Run) -> Report:
     charts = [figure(run) for figure in _FIGURES]
-    shown = [tables.models(run), tables.paper(run), tables.phases(run), tables.agreement(run.pairs)]
+    candidates = [tables.models(run), tables.paper(run), tables.phases(run), tables.agreement(run.pairs)]
     return Report(
         title=_title(run),
         subtitle=_subtitle(run),
@@ -105,14 +105,14 @@ def _one_run(run: Run) -> Report:
         remarks=facts.remarks(run),
         cards=[model_card(model) for role in _CARDS for model in facts.models(run) if model.role == role],
         charts=[chart for chart in charts if chart is not None],
-        tables=[table for table in shown if table is not None],
+        tables=[table for table in candidates if table is not None],
         details=[tables.environment(run), tables.settings(run)],
         commands=commands(run),
     )
 
 
 def _title(run: Run) -> str:
-    """State what was trained, and what came out."""
+    """State what was trained, and the result."""
     best, what = facts.main_model(run), f"{run.config.recipe.model.name} on {run.data_name}"
     if best.role != "sparse":
         return f"{what}: dense, {fmt.percent(best.accuracy)}"
@@ -225,7 +225,7 @@ def _methods(settings: Sequence[Group], notes: Sequence[str]) -> Report:
         group_curves.method_loss(settings),
         group_curves.mask_change(settings),
     ]
-    shown = [group_tables.methods(standings), group_tables.method_agreement(standings)]
+    candidates = [group_tables.methods(standings), group_tables.method_agreement(standings)]
     counts = sorted({len(group.runs) for group in settings})
     seeds = "–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     names = len({group.name for group in settings})
@@ -239,7 +239,7 @@ def _methods(settings: Sequence[Group], notes: Sequence[str]) -> Report:
         remarks=groups.say_once(runs, facts.remarks),
         cards=[],
         charts=[chart for chart in charts if chart is not None],
-        tables=[table for table in shown if table is not None],
+        tables=[table for table in candidates if table is not None],
         details=[
             tables.environment(first),
             group_tables.shared_settings(settings),
@@ -275,7 +275,7 @@ def _best_methods(standings: Sequence[Standing]) -> str:
 
 
 def commands(run: Run) -> list[str]:
-    """Return `acdc train` with what differs from the shipped recipe; where none has its name, the file is needed."""
+    """Return `acdc train` with the differences from the shipped recipe; if there is none, the file is needed."""
     if run.recipe is None:
         return []
     shipped = run.recipe.name in load.shipped()
@@ -291,7 +291,7 @@ def _first_commands(settings: Sequence[Group]) -> list[str]:
 
 
 def changed_settings(recipe: Recipe, base: Recipe) -> list[str]:
-    """Return what to `--set` on `base`, a shipped recipe, to get `recipe`."""
+    """Return the settings to `--set` on `base`, a shipped recipe, to get `recipe`."""
     ours, usual, changed = recipe.to_dict(), base.to_dict(), []
     for table, part in ours.items():
         if table in ("name", "about", "paper"):
@@ -306,12 +306,12 @@ def changed_settings(recipe: Recipe, base: Recipe) -> list[str]:
 
 
 def _keys(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a table: options of a model, data set or method beside the keys that all have."""
+    """Return all settings of a table: the options of a model, data set or method, and the common keys."""
     return {**{key: value for key, value in part.items() if key != "options"}, **part.get("options", {})}
 
 
 def _is_default(setting: str, base: Recipe) -> bool:
-    """True if the method does this anyway."""
+    """Return True if the method does this by default."""
     try:
         one, other = load.read(base.name, [setting]).build_method(), base.build_method()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Facts that a report states of a run: its models, phases, costs and environment, worked out once for all formats."""
+"""The facts in a report of a run: its models, phases, costs and environment, worked out once for all formats."""
 
 import statistics
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ NOUNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model that a run left, or, of a run that is not complete, the last of its kind so far."""
+    """A model that a run produced or, for an incomplete run, the last of its kind so far."""
 
     role: str  # of ROLES, or "other"
     title: str
@@ -44,7 +44,7 @@ class Model:
 
     @property
     def ratio(self) -> float:
-        """Inference FLOPs as a fraction of the dense model's."""
+        """Return inference FLOPs as a fraction of the dense model's."""
         return self.flops / self.dense_flops
 
 
@@ -56,7 +56,7 @@ class Phase:
     kind: str
     first: int  # epochs, from 0
     last: int
-    accuracy: float  # at its end, as all that follows
+    accuracy: float  # at its end, like everything below
     best: float
     sparsity: float
     flops: int
@@ -89,7 +89,7 @@ def phases(run: Run) -> list[Phase]:
 
 
 def every_weight_returned(run: Run) -> bool:
-    """True if dense phases after the first left no weight at zero, and no filter without one."""
+    """Return True if dense phases after the first left no weight at zero and no filter empty."""
     dense = [phase for phase in phases(run)[1:] if phase.kind == "dense"]
     rows = [row for row in run.stage(run.main) if row.kind == "dense" and dense and row.epoch >= dense[0].first]
     dead = any(any(phase.end.dead_filters.values()) for phase in dense if phase.end)
@@ -97,12 +97,12 @@ def every_weight_returned(run: Run) -> bool:
 
 
 def dense_flops(run: Run) -> int:
-    """Return the FLOPs of a forward pass with every weight; of a run that is not complete, the most it has had."""
+    """Return the FLOPs of a forward pass with every weight; for an incomplete run, the most it has had."""
     return run.result.models[0].dense_flops if run.result else max(1, *(row.flops for row in run.rows))
 
 
 def training_flops(run: Run, rows: Sequence[EpochRow]) -> list[int]:
-    """Return the training FLOPs of each of these epochs per sample, by the rule of the method's card."""
+    """Return the training FLOPs per sample in each of these epochs, by the rule on the method's card."""
     dense, sparse = dense_flops(run), None
     try:
         method = run.recipe.build_method() if run.recipe else None
@@ -130,7 +130,7 @@ def training_cost(run: Run, role: str) -> float | None:
 
 @lru_cache(maxsize=128)
 def models(run: Run) -> list[Model]:
-    """Return the models of the final table; of a run that is not complete, the last of each kind so far."""
+    """Return the models of the final table; for an incomplete run, the last of each kind so far."""
     if run.result is not None:
         return [_finished(run, row) for row in run.result.models]
     latest = []
@@ -147,7 +147,7 @@ def models(run: Run) -> list[Model]:
 
 
 def noun(role: str) -> str:
-    """Return what a model of this role is called, without an article."""
+    """Return the name of a model of this role, without an article."""
     return NOUNS[role].removeprefix("the ").removeprefix("its ")
 
 
@@ -157,22 +157,22 @@ def model_of(run: Run, role: str) -> Model | None:
 
 
 def main_model(run: Run) -> Model:
-    """Return the model that the run is about: the sparse one, or the dense one where there is no other."""
+    """Return the main model of a run: the sparse one, or the dense one if there is no other."""
     return model_of(run, "sparse") or model_of(run, "baseline") or models(run)[0]
 
 
 def dense_rival(run: Run) -> Model | None:
-    """Return the dense model that the sparse one is set against: a baseline of its own, or the twin."""
+    """Return the dense model to compare the sparse one with: the run's own baseline, or the twin."""
     return next((model for role in ("baseline", "twin", "finetuned") if (model := model_of(run, role))), None)
 
 
 def remarks(run: Run) -> list[str]:
-    """Return what a reader should know of a run that has nothing wrong with it."""
+    """Return what a reader should know about a run, besides what is wrong with it."""
     texts = [f"Warning at start: {text}." for text in run.config.warnings]
     judged, images = run.images, run.test_images
     if judged is not None and images is not None and judged < images:
         unread = f"{images - judged:,} cannot be read"
-        texts.append(f"Accuracies are of {judged:,} of {images:,} test images: {unread}.")
+        texts.append(f"Accuracies cover {judged:,} of {images:,} test images: {unread}.")
     return texts
 
 
@@ -185,7 +185,7 @@ def epoch_seconds(run: Run) -> dict[str, float]:
 
 
 def environment(run: Run) -> dict[str, Any]:
-    """Return hardware, versions and execution, as config.json has them."""
+    """Return hardware, versions and execution from config.json."""
     hardware, versions = run.config.hardware, run.config.versions
     threads = f"{hardware.get('cores', '?')} cores, {hardware.get('threads', '?')} threads"
     entries = {
@@ -243,7 +243,7 @@ def _so_far(run: Run, role: str, row: EpochRow) -> Model:
 
 
 def _bytes(run: Run, file: str, sparsity: float, reported: float | None) -> tuple[int | None, int | None]:
-    """Return the size in 32-bit floats, and with 4 bytes for each non-zero weight and one bit for every place."""
+    """Return the size in 32-bit floats, and with 4 bytes per non-zero weight plus one bit per position."""
     if not run.ends:
         return None, None
     size = sum(run.ends[-1].size.values())
@@ -281,7 +281,7 @@ def paper_note(run: Run) -> str:
 
 
 def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
-    """Return what is compared, our value, the paper's, and the paper's standard deviation. Accuracies are in %."""
+    """Return rows of a label, our value, the paper's, and its standard deviation. Accuracies are in %."""
     row, lines = _published(run), list[tuple[str, float, float, float | None]]()
     if row is None:
         return []

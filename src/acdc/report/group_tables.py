@@ -1,4 +1,4 @@
-"""Tables of several runs as text: settings, every run, and the methods of a comparison.
+"""Text tables of several runs: settings, every run, and the methods of a comparison.
 
 The page, Markdown and the console show the same cells.
 """
@@ -18,8 +18,8 @@ CONSOLE_HEADER = ("method", "zeros, %", "test accuracy, %", "inference FLOPs", "
 _AGREEMENT = (
     "Top-1 agreement: the share of test images to which two models give the same class, in %. Own twin: the sparse "
     "model and the dense model of the same run (AC/DC's last dense phase, the dense start of methods that prune "
-    "later). Dense run: the sparse model and the dense run of the same seed; in the line of dense training, dense runs "
-    "of different seeds with each other: how far two dense models agree anyway."
+    "later). Dense run: the sparse model and the dense run of the same seed; in the row of dense training, dense runs "
+    "of different seeds with each other, which shows how far two dense models agree anyway."
 )
 
 
@@ -43,8 +43,8 @@ def all_settings(groups: Sequence[Group]) -> Table:
             ]
         )
     note = (
-        "Test accuracy in %, mean ± standard deviation (n − 1) over seeds, last epoch. FLOPs in theory, as fractions "
-        "of the dense model and of a dense run of as many epochs. Click a column to sort by it."
+        "Test accuracy in %, mean ± standard deviation (n − 1) over seeds, last epoch. FLOPs are theoretical, as "
+        "fractions of the dense model and of a dense run of as many epochs. Click a column to sort by it."
     )
     return Table("several", "All settings", header, rows, note, sortable=True)
 
@@ -85,10 +85,10 @@ def methods(standings: Sequence[Standing]) -> Table:
         for row in standings
     ]
     note = (
-        "Mean ± standard deviation (n − 1) over seeds, of the last epoch. FLOPs in theory: inference as a fraction of "
-        f"the dense model’s, training by the rule of each method’s card as a fraction of {epochs} epochs of dense "
-        "training: AC/DC’s is the paper’s, and methods that need the gradients of more weights cost more. Time is "
-        "of the whole run. Click a column to sort by it."
+        "Mean ± standard deviation (n − 1) over seeds, at the last epoch. FLOPs are theoretical: inference as a "
+        f"fraction of the dense model’s, training by the rule on each method’s card as a fraction of {epochs} epochs "
+        "of dense training. AC/DC’s rule is the paper’s; methods that need the gradients of more weights cost more. "
+        "Time is for the whole run. Click a column to sort by it."
     )
     header += [*(["dense twin, %"] if twins else []), "time"]
     return Table("several", "Methods", header, rows, note, sortable=True)
@@ -135,7 +135,7 @@ def own_settings(groups: Sequence[Group]) -> Table:
 
 
 def console_rows(standings: Sequence[Standing]) -> list[Sequence[str]]:
-    """Return the cells of a table of methods that a terminal has room for, under CONSOLE_HEADER."""
+    """Return the cells of a table of methods that fit on a terminal, under CONSOLE_HEADER."""
     return [
         (row.group.name, _percent(row.zeros), fmt.mean_std(row.accuracy.values), f"{row.inference.mean:.2f}x",
          f"{row.training.mean:.2f}x" if row.training else "–", str(row.epochs), str(len(row.group.runs)))
@@ -147,7 +147,7 @@ def console_rows(standings: Sequence[Standing]) -> list[Sequence[str]]:
 
 
 def _percent(spread: Spread) -> str:
-    """Leave out the deviation where there is none: a requested sparsity is the same for all seeds."""
+    """Format a spread in %, without a deviation if there is none: a requested sparsity is the same for all seeds."""
     if spread.std < 5e-5:
         return fmt.fixed(100 * spread.mean, 2)
     return f"{fmt.fixed(100 * spread.mean, 2)} ± {fmt.fixed(100 * spread.std, 2)}"

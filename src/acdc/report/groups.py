@@ -1,4 +1,4 @@
-"""Group runs: seeds of one setting belong together, and settings at one sparsity stand beside each other."""
+"""Groups of runs: seeds of one setting belong together, and settings at one sparsity are compared."""
 
 import json
 import math
@@ -20,33 +20,33 @@ _NEAR = 1.3  # a sparsity that training decided belongs to a requested one if th
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed."""
+    """Runs that differ only in the seed."""
 
     label: str
     runs: Sequence[Run]
     number: int
-    method: str = ""  # or a variant of one, by the name it was given
+    method: str = ""  # or a variant of one, by its own name
     name: str = ""  # the label without the sparsity
-    requested: float | None = None  # sparsity; None for dense training, and where training decides it
+    requested: float | None = None  # sparsity; None for dense training, and if training decides it
 
     @property
     def main(self) -> str:
-        """Role of the model that these runs are about."""
+        """Return the role of the main model of these runs."""
         return facts.main_model(self.runs[0]).role
 
     @property
     def is_dense(self) -> bool:
-        """True for dense training."""
+        """Return True for dense training."""
         return self.main == "baseline"
 
     @property
     def images(self) -> int | None:
-        """Number of test images that accuracies were measured on."""
+        """Return the number of test images that accuracies were measured on."""
         return self.runs[0].images
 
     @property
     def sparsity(self) -> float:
-        """Sparsity that was reached, the mean over seeds."""
+        """Return the sparsity reached, averaged over seeds."""
         return statistics.fmean(self.values(self.main, lambda model: model.sparsity))
 
     def models(self, role: str) -> list[Model]:
@@ -63,7 +63,7 @@ class Group:
 
 
 def check_same_data(runs: Sequence[Run]) -> None:
-    """Refuse to compare what was measured on different data."""
+    """Raise if runs were measured on different data."""
     first = runs[0]
     for other in runs[1:]:
         for what, value in _data(first).items():
@@ -71,7 +71,7 @@ def check_same_data(runs: Sequence[Run]) -> None:
             if value != theirs and value is not None and theirs is not None:
                 raise ReportError(
                     f"{first.name} and {other.name} were measured on different data: {what} is {_as_json(value)} in "
-                    f"the one and {_as_json(theirs)} in the other; report them separately"
+                    f"one and {_as_json(theirs)} in the other; report them separately"
                 )
 
 
@@ -90,14 +90,14 @@ def _as_json(value: Any) -> str:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Return a group for each setting, in the order of the runs, labelled by what tells it from the others."""
+    """Return a group for each setting, in the order of the runs, labelled by what distinguishes it from the others."""
     flat = [_settings(run) for run in runs]
     keys = list(dict.fromkeys(key for settings in flat for key in settings if not key.startswith(_IRRELEVANT)))
     together: dict[tuple[str, int], list[int]] = {}
     for index, settings in enumerate(flat):
         setting, copy = json.dumps([settings.get(key) for key in keys]), 0
         while _has_seed(runs[index].seed, [runs[other] for other in together.get((setting, copy), ())]):
-            copy += 1  # one seed twice is no second seed: the run stands by itself
+            copy += 1  # the same seed again is not a second seed: the run gets its own group
         together.setdefault((setting, copy), []).append(index)
     firsts = [flat[members[0]] for members in together.values()]
     differing = [key for key in keys if _differs(key, firsts)]
@@ -119,7 +119,7 @@ def _has_seed(seed: int | None, runs: Sequence[Run]) -> bool:
 
 
 def _differs(key: str, firsts: Sequence[Mapping[str, Any]]) -> bool:
-    """True if the setting differs: a method's own among runs of that method, its sparsity among all that have one."""
+    """Return True if the setting differs: a method's own among its runs, the sparsity among all that have one."""
     values: dict[str, set[str]] = {}
     for settings in firsts:
         method = settings.get("method.name")
@@ -131,16 +131,15 @@ def _differs(key: str, firsts: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """Return the recipe's settings by dotted names; those of the method as it was built, its defaults included.
+    """Return the recipe's settings by dotted names; those of the method as built, including its defaults.
 
-    A setting that a newer acdc has and the run's did not has its default there: the recipe's as reading it gives it,
-    the method's as building it does.
+    A setting introduced after the run has its default: the recipe's from reading it, the method's from building it.
     """
     recipe, built = dict(run.config.recipe.settings), run.config.method
     method = None
     if run.recipe:
         recipe, method = run.recipe.to_dict(), run.recipe.build_method()
-        recipe["train"]["epochs"] = run.recipe.epochs  # also where a schedule's name gives them
+        recipe["train"]["epochs"] = run.recipe.epochs  # even if they come from the name of a schedule
     if built:
         newer = method.config() if method else {}
         recipe["method"] = {**newer, **built.settings, "schedule": run.config.recipe.method.settings.get("schedule")}
@@ -161,7 +160,7 @@ def _flat(settings: Mapping[str, Any], name: str = "") -> dict[str, Any]:
 
 
 def settings_of(group: Group) -> dict[str, Any]:
-    """Return by dotted names the settings that decide what its runs compute, except the seed."""
+    """Return, by dotted names, the settings that decide what a group's runs compute, except the seed."""
     return {key: value for key, value in _settings(group.runs[0]).items() if not key.startswith(_IRRELEVANT)}
 
 
@@ -173,7 +172,7 @@ def method_title(method: str) -> str:
     return methods.find(method).title() if method in methods.names() else method
 
 
-# How a setting that tells runs apart is shown, the most telling first; others as "key value".
+# How to show a setting that distinguishes runs, the most informative first; others are shown as "key value".
 _SHOWN: dict[str, Callable[[Any], str]] = {
     "name": str,
     "method.name": method_title,
@@ -183,7 +182,7 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 
 
 def _label(settings: Mapping[str, Any], differing: Sequence[str]) -> str:
-    """Return the recipe's name if that tells, and the settings that differ from those of other groups."""
+    """Return the recipe's name if it distinguishes the group, and the settings that differ from other groups."""
     is_dense = settings.get("method.name") == "dense"
     keys = [key for key in differing if not (is_dense and key.startswith("method.") and key != "method.name")]
     first = [show(settings.get(key)) for key, show in _SHOWN.items() if key in keys]
@@ -198,7 +197,7 @@ def _short(value: Any) -> str:
 
 
 def say_once(runs: Sequence[Run], texts: Callable[[Run], Sequence[str]]) -> list[str]:
-    """Return each text about runs once, with the names of its runs where it is not about all of them."""
+    """Return each text about runs once, with the names of its runs unless it is about all of them."""
     names: dict[str, list[str]] = {}
     for run in runs:
         for text in texts(run):
@@ -211,25 +210,25 @@ def say_once(runs: Sequence[Run], texts: Callable[[Run], Sequence[str]]) -> list
 
 @dataclass(frozen=True)
 class Level:
-    """Settings at one requested sparsity, dense training beside them. None: learned sparsities near none of those."""
+    """Settings at one requested sparsity, and dense training. None: learned sparsities near no requested one."""
 
     sparsity: float | None
     groups: Sequence[Group]  # dense ones last
 
     @property
     def title(self) -> str:
-        """Heading of a panel, e.g. "90 % zeros"."""
+        """Return the heading of a panel, e.g. "90 % zeros"."""
         return f"{fmt.short_percent(self.sparsity)} zeros" if self.sparsity is not None else "zeros as learned"
 
     def name(self, group: Group) -> str:
-        """Return the method's name, with its zeros where they are not the level's."""
+        """Return the method's name, with its zeros if they differ from the level's."""
         if group.is_dense or (self.sparsity is not None and abs(group.sparsity - self.sparsity) < 0.005):
             return group.name
         return f"{group.name} ({fmt.short_percent(group.sparsity)})"
 
 
 def levels_of(groups: Sequence[Group]) -> list[Level]:
-    """Return a level for each requested sparsity, rising, and one for what is near none of them."""
+    """Return a level for each requested sparsity, in rising order, and one for groups that are near none of them."""
     requested = sorted({group.requested for group in groups if group.requested is not None and not group.is_dense})
     members: dict[float | None, list[Group]] = {sparsity: [] for sparsity in requested}
     for group in groups:
@@ -243,7 +242,7 @@ def levels_of(groups: Sequence[Group]) -> list[Level]:
 
 
 def _nearest(sparsity: float, requested: Sequence[float]) -> float | None:
-    """Return the requested sparsity that is near. The weights left count: 98 to 99 % is as far as 80 to 90 %."""
+    """Return the nearest requested sparsity, by the remaining weights: 98 to 99 % is as far as 80 to 90 %."""
     if sparsity >= 1:
         return None
     distances = {level: abs(math.log((1 - sparsity) / (1 - level))) for level in requested if level < 1}

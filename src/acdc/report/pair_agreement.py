@@ -1,6 +1,6 @@
-"""How far two models of a run agree on the test images: from the predictions it kept, or as `acdc compare` measured.
+"""The agreement of two models of a run on the test images: from stored predictions, or as `acdc compare` measured.
 
-Predictions count where the model's file is the one they were made from, or is gone; a reader is told which.
+Predictions count if the model's file is the one they were made from, or is gone; the report says which.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,12 +19,12 @@ _PAIRS = (
     ("dense", "baseline", "the dense twin", "the dense baseline"),
 )
 _MODELS = tuple(dict.fromkeys(name for pair in _PAIRS for name in pair[:2]))
-_UNCHECKED = "Agreement is of predictions that were kept: the models that made them are not here to be checked."
+_UNCHECKED = "Agreement comes from stored predictions: the models that made them are not here to check."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Agreement of two models. `models` are the names of their files; `a` and `b` are what people call them."""
+    """The agreement of two models. `models` are the names of their files; `a` and `b` are their names for people."""
 
     models: tuple[str, str]
     a: str
@@ -37,13 +37,13 @@ class Pair:
 
 
 def has_pair(result: RunResult) -> bool:
-    """True if a run left two models whose agreement is shown."""
+    """Return True if a run has two models whose agreement is shown."""
     names = {Path(model.file).stem for model in result.models}
     return any(a in names and b in names for a, b, *_ in _PAIRS)
 
 
 def usable_predictions(folder: Path, notes: list[str], damaged: Collection[str] = ()) -> dict[str, Kept]:
-    """Return the kept predictions that are still those of the run's models, without those of damaged ones."""
+    """Return the stored predictions that still belong to the run's models, except those of damaged ones."""
     try:
         kept = predictions.kept(folder)
     except ValueError as error:
@@ -55,8 +55,8 @@ def usable_predictions(folder: Path, notes: list[str], damaged: Collection[str] 
             continue
         if kept[name].source is Source.OTHER:
             notes.append(
-                f"{name}.safetensors is not the file its kept predictions were made from: agreement with it is not "
-                f"shown. To measure it again, type: acdc compare {folder}"
+                f"{name}.safetensors is not the file that its stored predictions were made from: agreement with it is "
+                f"not shown. To measure it again, run: acdc compare {folder}"
             )
         else:
             usable[name] = kept[name]
@@ -64,7 +64,7 @@ def usable_predictions(folder: Path, notes: list[str], damaged: Collection[str] 
 
 
 def from_predictions(kept: Mapping[str, Kept], test: int | None, notes: list[str]) -> list[Pair]:
-    """Return all pairs of models that a run has predictions of."""
+    """Return all pairs of models that a run has predictions for."""
     pairs, logits = [], {name: one.logits() for name, one in kept.items()}
     for a, b, a_name, b_name in _PAIRS:
         if a not in kept or b not in kept:
@@ -111,5 +111,5 @@ def from_comparisons(file: AgreementFile) -> tuple[list[Pair], int | None]:
 
 
 def caveat(sources: Iterable[Source]) -> str:
-    """Return what a reader must know of agreement from such predictions; nothing where each was checked."""
+    """Return what a reader must know about agreement from such predictions; nothing if each was checked."""
     return _UNCHECKED if Source.GONE in {*sources} else ""

@@ -1,4 +1,4 @@
-"""Read run folders for a report: whatever is intact counts, and whatever is not becomes a note."""
+"""Run folders as a report reads them: whatever is intact is used, and whatever is not becomes a note."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ T = TypeVar("T")
 
 
 class ReportError(ValueError):
-    """No report can be written; the text says why, and what to do instead."""
+    """A report that cannot be written; the text says why, and what to do instead."""
 
 
 class NotBegunError(ReportError):
-    """A run has not finished a single epoch. Beside other runs it is named and left out."""
+    """A run that has not finished a single epoch. Among other runs it is mentioned and left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """The place of a run in a comparison: one method, or a variant of it, at one sparsity, for one seed."""
 
-    variant: str  # the method's own name where there is no variant
+    variant: str  # the method's own name if there is no variant
     method: str
-    epochs: int  # of the dense training that costs are set against
+    epochs: int  # of the dense training that costs are compared with
     settings: tuple[str, ...] = ()  # of the variant
 
 
@@ -44,7 +44,7 @@ class Run:
 
     folder: Path
     config: RunConfig
-    recipe: Recipe | None  # None where a newer or older acdc wrote settings that this one cannot read
+    recipe: Recipe | None  # None if a newer or older acdc wrote settings that this one cannot read
     rows: Sequence[EpochRow]
     ends: Sequence[PhaseEnd]
     result: RunResult | None
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Folder name; of a seed's folder the one above it, too."""
+        """Return the folder's name; for the folder of a seed, also that of its parent."""
         here = self.folder.resolve()
         return f"{here.parent.name}/{here.name}" if here.name.startswith("seed-") else here.name
 
@@ -71,24 +71,24 @@ class Run:
 
     @property
     def test_images(self) -> int | None:
-        """Size of the test set."""
+        """Return the size of the test set."""
         return self.config.data.test
 
     @property
     def images(self) -> int | None:
-        """Number of test images that accuracies were measured on: those that could be read."""
+        """Return the number of test images that accuracies were measured on: those that could be read."""
         unread = self.result.unreadable_test_images if self.result else 0
         return max(0, self.test_images - unread) if self.test_images is not None else None
 
     @property
     def main(self) -> str:
-        """Name of the stage that the run is about: the method's, or dense training where there is nothing else."""
+        """Return the name of the main stage: the method's, or dense training if there is nothing else."""
         stages = list(dict.fromkeys(row.run for row in self.rows))
         return next((stage for stage in stages if stage not in ("dense", "finetune")), stages[0])
 
     @property
     def planned(self) -> int:
-        """Number of epochs of the main stage, as planned."""
+        """Return the planned number of epochs of the main stage."""
         try:
             return self.recipe.epochs if self.recipe else len(self.stage(self.main))
         except ValueError:
@@ -104,11 +104,11 @@ class Run:
 
 
 def expand(paths: Iterable[Path]) -> list[Path]:
-    """Return the run folders that paths stand for: of a folder of seeds those that began, of a comparison all."""
+    """Return the run folders that paths refer to: those that began in a folder of seeds, or all of a comparison."""
     folders: list[Path] = []
     for path in paths:
         if not path.is_dir():
-            raise ReportError(f"{path}: there is no such folder; type a folder that `acdc train` wrote")
+            raise ReportError(f"{path}: there is no such folder; name a folder written by acdc train")
         if compared := comparison_runs(path):
             folders += compared
             continue
@@ -119,7 +119,7 @@ def expand(paths: Iterable[Path]) -> list[Path]:
             folders.append(path)
     resolved = [folder.resolve() for folder in folders]
     if twice := {folder for folder in folders if resolved.count(folder.resolve()) > 1}:
-        raise ReportError(f"{sorted(twice)[0]}: named more than once; type each run once")
+        raise ReportError(f"{sorted(twice)[0]}: named more than once; name each run once")
     return folders
 
 
@@ -129,15 +129,15 @@ def config_of(folder: Path) -> RunConfig:
         return config
     if RunFolder(folder).metrics.is_file():
         raise ReportError(
-            f"{folder}: its config.json, which says what was run, is gone; put it back, or type another run's folder"
+            f"{folder}: its config.json, which says what was run, is gone; restore it, or name another run's folder"
         )
-    raise ReportError(f"{folder}: there is no run (no config.json) in this folder; type a run's folder")
+    raise ReportError(f"{folder}: there is no run (no config.json) in this folder; name a run's folder")
 
 
 def read(folder: Path, comparisons: "Comparisons | None" = None) -> Run:
-    """Read a run folder. What is damaged or missing is named in the run's notes.
+    """Read a run folder. The run's notes mention what is damaged or missing.
 
-    `comparisons` is for readers of many runs, who would read the file of their comparison as often.
+    Readers of many runs share `comparisons`, so that a comparison's file is read once.
     """
     config = config_of(folder)
     notes: list[str] = []
@@ -152,7 +152,7 @@ def read(folder: Path, comparisons: "Comparisons | None" = None) -> Run:
         notes.insert(
             0,
             f"This run is not complete (no result.json): it has finished epoch {last.epoch + 1} of the stage "
-            f"“{last.run}”. Numbers are of the last epoch measured.",
+            f"“{last.run}”. Numbers are those of the last epoch measured.",
         )
     damaged = _damaged_models(folder, result, notes)
     kept = pair_agreement.usable_predictions(folder, notes, damaged)
@@ -187,25 +187,25 @@ def read_runs(folders: Iterable[Path]) -> list[Run]:
 
 
 def _damaged_models(folder: Path, result: RunResult | None, notes: list[str]) -> set[str]:
-    """Return the names of model files that are not as they were written, and note each."""
+    """Return the names of model files that have changed since they were written, and note each."""
     damaged = set()
     for path in (folder / model.file for model in result.models) if result else ():
         try:
             if path.is_file():
                 io.verify_safetensors(path)
-        except io.UnsealedError:  # of another tool, or an older acdc: nothing to check it by
+        except io.UnsealedError:  # from another tool or an older acdc: it cannot be checked
             continue
         except (io.IntegrityError, OSError) as error:
             damaged.add(path.stem)
             notes.append(
-                f"A model is damaged: {error}. Its numbers were measured before. Restore the file from a copy, or "
+                f"A model is damaged: {error}. Its numbers were measured earlier. Restore the file from a copy, or "
                 "train again."
             )
     return damaged
 
 
 def _epochs(path: Path, notes: list[str]) -> list[EpochRow]:
-    """Return the epochs that have ended, at least one."""
+    """Return the epochs that have ended, at least one, or raise."""
     lines = json_files.read_lines(EpochRow, path)
     if not lines or not (lines.records or lines.checked()):
         raise NotBegunError(
@@ -215,7 +215,7 @@ def _epochs(path: Path, notes: list[str]) -> list[EpochRow]:
 
 
 def _in_order(rows: Sequence[EpochRow]) -> list[EpochRow]:
-    """Return each epoch once, as it was written last: stages as they began, and each one's epochs in order."""
+    """Return each epoch once, as last written: stages in order of their start, and the epochs of each in order."""
     stages = list(dict.fromkeys(row.run for row in rows))
     once = {(stages.index(row.run), row.epoch): row for row in rows}
     return [once[key] for key in sorted(once)]
@@ -227,12 +227,12 @@ def _lines(kind: type[T], path: Path, notes: list[str]) -> list[T] | None:
 
 
 def _intact(lines: json_files.Lines[T], path: Path, notes: list[str]) -> list[T]:
-    """Return the intact lines, and note the others. A crash cuts the last one."""
+    """Return the intact lines, and note the others. A crash truncates the last one."""
     bad = sorted({**lines.cut, **lines.wrong})
     if bad:
         numbers = ", ".join(map(str, bad[:5])) + (" and others" if len(bad) > 5 else "")
         only_last = [*lines.cut] == bad == [lines.count]
-        problem = "is cut short in its last line" if only_last else "has damaged lines"
+        problem = "has a truncated last line" if only_last else "has damaged lines"
         why = "".join(f" Line {number}: {error.problem}." for number, error in [*lines.wrong.items()][:1])
         notes.append(f"{path.name} {problem} (line {numbers}): the {len(lines.records)} intact lines are shown.{why}")
     return lines.records
@@ -254,7 +254,7 @@ def _recipe(config: RunConfig, notes: list[str]) -> Recipe | None:
 
 
 def read_comparison(folder: Path) -> Comparison | None:
-    """Read comparison.json of a comparison's folder; return None where the folder is none."""
+    """Read comparison.json of a comparison's folder; return None if the folder does not hold one."""
     return ComparisonFolder(folder).read()
 
 
@@ -270,7 +270,7 @@ class Comparisons:
         self._read: dict[Path, Comparison | None] = {}
 
     def cell_of(self, run: Path) -> Cell | None:
-        """Return the place of a run in the comparison whose folder it lies in."""
+        """Return the place of a run in the comparison whose folder contains it."""
         here = run.resolve()
         if here.parent not in self._read:
             self._read[here.parent] = read_comparison(here.parent)
@@ -282,7 +282,7 @@ class Comparisons:
 
 
 def log_end(run: Path) -> str:
-    """Return how the log of a comparison's run ends, which may say why it stopped: "; its log ends: …"."""
+    """Return how the log of a comparison's run ends, which may explain why it stopped: "; its log ends: …"."""
     try:
         lines = run.with_name(f"{run.name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Render a report as a page, Markdown, JSON or CSV: the same facts in every format."""
+"""The formats of a report: a page, Markdown, JSON or CSV, with the same facts in each."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ _COLUMNS = [field.name for field in fields(Model) if field.name != "best"]
 
 
 def html(report: Report, marker: str) -> str:
-    """Render the page: one file that needs no other."""
+    """Render the page as one self-contained file."""
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True)
     environment.filters["nb"] = fmt.keep_units_together
 
@@ -50,7 +50,7 @@ def find_chart(report: Report, name: str | None) -> Chart:
     """Return the figure of that name, or the first."""
     charts = {chart.name: chart for chart in report.charts}
     if name is not None and name not in charts:
-        raise ReportError(f"--figure {name}: expected one of {', '.join(charts)}; type --figure {next(iter(charts))}")
+        raise ReportError(f"--figure {name}: expected one of {', '.join(charts)}; write --figure {next(iter(charts))}")
     return charts[name] if name is not None else report.charts[0]
 
 

@@ -1,4 +1,4 @@
-"""Where methods stand at each sparsity: accuracy, costs and agreement as means and deviations over seeds.
+"""The standings of methods at each sparsity: accuracy, costs and agreement as means and deviations over seeds.
 
 The console's table, result.json, the page's tables and its figures all read these.
 """
@@ -20,18 +20,18 @@ from acdc.runs.predictions import Kept, why_not_of_same_images
 
 @dataclass(frozen=True)
 class Spread:
-    """Values over seeds. False where there are none."""
+    """Values over seeds. False if there are none."""
 
     values: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """Mean over seeds."""
+        """Return the mean over seeds."""
         return statistics.fmean(self.values)
 
     @property
     def std(self) -> float:
-        """Standard deviation of the sample (n − 1); 0 for a single value."""
+        """Return the sample standard deviation (n − 1); 0 for a single value."""
         return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
 
     def __bool__(self) -> bool:
@@ -49,18 +49,18 @@ class Standing:
     inference: Spread  # FLOPs, as fractions of the dense model's
     training: Spread  # FLOPs, as fractions of dense training over the reference's epochs
     epochs: int
-    twin: Spread  # accuracy of the method's own dense twin, where it leaves one
+    twin: Spread  # accuracy of the method's own dense twin, if it has one
     with_twin: Spread  # top-1 agreement of the sparse model and that twin
     with_dense: Spread  # and with the dense run of the same seed; for dense runs, with those of other seeds
 
     @property
     def seeds(self) -> list[int | None]:
-        """Seeds of its runs."""
+        """Return the seeds of its runs."""
         return [run.seed for run in self.group.runs]
 
 
 def reference_epochs(groups: Sequence[Group]) -> int:
-    """Return the epochs of the dense training that costs are set against: the comparison's, or the longest run's."""
+    """Return the epochs of the dense training that costs are compared with: the comparison's, or the longest run's."""
     runs = [run for group in groups for run in group.runs]
     epochs = {run.cell.epochs if run.cell else None for run in runs}
     only = epochs.pop() if len(epochs) == 1 else None
@@ -68,7 +68,7 @@ def reference_epochs(groups: Sequence[Group]) -> int:
 
 
 def standings_of(groups: Sequence[Group]) -> list[Standing]:
-    """Return where each group stands: the sparsest first, then the most accurate; dense training last."""
+    """Return the standing of each group: the sparsest first, then the most accurate; dense training last."""
     epochs, agreements = reference_epochs(groups), _agreements(groups)
     level_of = {group.number: level for level in reversed(levels_of(groups)) for group in level.groups}
     standings = [_standing(group, level_of[group.number], epochs, *agreements[group.number]) for group in groups]
@@ -99,7 +99,7 @@ def _standing(group: Group, level: Level, epochs: int, with_twin: Spread, with_d
 
 
 def leaders(standings: Sequence[Standing]) -> list[Standing]:
-    """Return the sparse methods that end highest, the best first: several where they are too close to tell apart."""
+    """Return the sparse methods that end highest, the best first: several if they are too close to tell apart."""
     sparse = [one for one in standings if not one.group.is_dense] or standings
     ranked = sorted(sparse, key=lambda one: -one.accuracy.mean)
     best = ranked[0].accuracy.values
@@ -107,13 +107,13 @@ def leaders(standings: Sequence[Standing]) -> list[Standing]:
 
 
 def name_leaders(level: Level, standings: Sequence[Standing]) -> str:
-    """Return the names of leaders; of several, that they are too close to tell apart."""
+    """Return the names of leaders and, if there are several, that they are too close to tell apart."""
     names = fmt.join_names([level.name(one.group) for one in standings])
     return f"{names}, too close to tell apart" if len(standings) > 1 else names
 
 
 def as_json(standings: Iterable[Standing]) -> list[dict[str, Any]]:
-    """Return what result.json of a comparison holds."""
+    """Return the contents of a comparison's result.json."""
     return [
         {
             "method": one.group.method,
@@ -134,21 +134,21 @@ def as_json(standings: Iterable[Standing]) -> list[dict[str, Any]]:
 
 
 def _mean_and_std(name: str, spread: Spread, std: str | None = None) -> dict[str, float | None]:
-    """Return nothing where there is no value, and no deviation where there is only one."""
+    """Return the mean and deviation as fields; nothing without values, and no deviation for a single one."""
     several = len(spread.values) > 1
     return {name: spread.mean, std or f"{name}_std": spread.std if several else None} if spread else {}
 
 
-# Agreement of sparse models and dense ones: the fraction of test images that both give the same class
+# Agreement of sparse and dense models: the fraction of test images to which both give the same class
 
 
 def _agreements(groups: Sequence[Group]) -> dict[int, tuple[Spread, Spread]]:
-    """Return, by the groups' numbers, the agreement with the own twin and with the dense run of the same seed.
+    """Return, by group number, the agreement with a run's own twin and with the dense run of the same seed.
 
-    The own twin is the dense model that the same run left (AC/DC's last dense phase, GMP's dense start). The dense run
-    of the same seed has the same initial weights, batches and epochs. For dense training it is each dense run and
-    those of other seeds: what two dense models differ by anyway. Of several dense settings the first is the reference,
-    plain "dense" before all.
+    The own twin is the dense model of the same run (AC/DC's last dense phase, GMP's dense start). The dense run of the
+    same seed has the same initial weights, batches and epochs. For dense training it is each dense run and those of
+    other seeds: how much two dense models differ anyway. Of several dense settings the first is the reference, plain
+    "dense" before all others.
     """
     dense = [group for group in groups if group.is_dense]
     reference = min(dense, key=lambda group: group.method != "dense", default=None)

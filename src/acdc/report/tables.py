@@ -1,4 +1,4 @@
-"""Tables of one run as text: the page and Markdown show the same cells."""
+"""Text tables of one run: the page and Markdown show the same cells."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from acdc.report.read import Run
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text under a header."""
+    """A table: cells of text under a header."""
 
     name: str
     title: str
@@ -25,7 +25,7 @@ class Table:
 
 
 def models(run: Run) -> Table:
-    """List the models of a run: accuracy, zeros, costs and size, beside the paper's accuracy."""
+    """List the models of a run: accuracy, zeros, costs, size, and the paper's accuracy."""
     header = [
         "model",
         "test accuracy",
@@ -56,19 +56,19 @@ def models(run: Run) -> Table:
     ]
     chosen = {model.best.chosen_on for model in facts.models(run) if model.best}
     note = (
-        "FLOPs are theory: by non-zero weights of convolutions and linear layers, per image; training FLOPs by the "
-        f"rule of the method’s card (AC/DC’s: the paper’s), as a fraction of {run.planned} dense epochs. “Paper’s "
-        "count” of zeros has normalisation parameters in the denominator. As sparse: 4 bytes for each non-zero weight "
-        "and a bit for every place."
+        "FLOPs are theoretical: by non-zero weights of convolutions and linear layers, per image; training FLOPs by "
+        f"the rule on the method’s card (AC/DC’s is the paper’s), as a fraction of {run.planned} dense epochs. "
+        "“Paper’s count” of zeros has normalisation parameters in the denominator. As sparse: 4 bytes per non-zero "
+        "weight and a bit per position."
     )
     if chosen:
         twin = " (of the dense phases for the twin)" if (model := facts.model_of(run, "twin")) and model.best else ""
-        note += f" Best epoch of the final phase{twin}, chosen on the {' and '.join(sorted(chosen))} set."
+        note += f" Best epoch: of the final phase{twin}, chosen on the {' and '.join(sorted(chosen))} set."
     return Table("models", "Models", header, rows, note)
 
 
 def paper(run: Run) -> Table | None:
-    """Compare a run with the paper's values, where the paper has such a run."""
+    """Compare a run with the paper's values, if the paper has such a run."""
     compared = facts.paper_rows(run)
     if not compared:
         return None
@@ -81,16 +81,14 @@ def paper(run: Run) -> Table | None:
         ]
         for what, ours, theirs, std in compared
     ]
-    note = (
-        "Paper: Peste et al., AC/DC, NeurIPS 2021, mean over its seeds where a ± is given; it reports the best epoch."
-    )
+    note = "Paper: Peste et al., AC/DC, NeurIPS 2021, mean over its seeds if a ± is given; it reports the best epoch."
     if remark := facts.paper_note(run):
         note += f" On this row: {remark}."
     return Table("paper", "Compared with the paper", ["", "this run", "paper", "difference"], rows, note)
 
 
 def phases(run: Run) -> Table:
-    """List the phases of the main stage: accuracy, zeros, FLOPs and how the mask moved."""
+    """List the phases of the main stage: accuracy, zeros, FLOPs and how the mask changed."""
     header = ["phase", "epochs", "test accuracy at its end", "best", "zeros", "inference FLOPs", "of dense"]
     header += ["changed, of all", "new, of kept", "explored", "dead filters", "time"]
     dense, rows = facts.dense_flops(run), []
@@ -113,8 +111,8 @@ def phases(run: Run) -> Table:
                 fmt.duration(phase.seconds),
             ]
         )
-    note = "Changed: positions in which this mask differs from the compressed one before, of all prunable weights. "
-    note += "New: kept weights that the mask before had pruned. Explored: kept by any mask so far."
+    note = "Changed: positions in which this mask differs from the previous one, as a share of all prunable weights. "
+    note += "New: kept weights that the previous mask had pruned. Explored: kept by any mask so far."
     if facts.every_weight_returned(run):
         note += " Every weight came back to life in the dense phases after the first, and no filter died."
     return Table("phases", "Phases", header, rows, note)
@@ -127,7 +125,7 @@ def agreement(pairs: Sequence[Pair]) -> Table | None:
     rows = [[f"{p.a} and {p.b}", fmt.percent(p.top1, 2), f"{p.ab:.4f}", f"{p.ba:.4f}", f"{p.samples:,}"] for p in pairs]
     header = ["models", "same class", "cross-entropy a→b", "cross-entropy b→a", "test images"]
     note = "Cross-entropy a→b is the mean of −Σ p_a · log p_b, in nats, with a the model named first. Two models with "
-    note += "the same predictions have the entropy of these predictions, not 0."
+    note += "the same predictions have the entropy of those predictions, not 0."
     note += f" {caveat(source for pair in pairs for source in pair.sources)}".rstrip()
     return Table("agreement", "Agreement", header, rows, note)
 
@@ -143,14 +141,14 @@ def environment(run: Run) -> Table:
     rows = [[key, str(value)] for key, value in facts.environment(run).items()]
     names = {"sparse": "compressed", "dense": "dense"}
     times = [f"{fmt.duration(seconds)} ({names[kind]})" for kind, seconds in facts.epoch_seconds(run).items()]
-    rows.append(["measured time of an epoch", ", ".join(times) + ", median, evaluation included"])
+    rows.append(["measured time of an epoch", ", ".join(times) + ", median, including evaluation"])
     if run.result and run.result.seconds is not None:
         rows.append(["whole run", fmt.duration(run.result.seconds)])
     return Table("environment", "Environment", ["", "value"], rows, text=2)
 
 
 def flatten(value: Mapping[str, Any], name: str = "") -> dict[str, str]:
-    """Return nested settings as text by dotted names, without those that are not set."""
+    """Return nested settings as text by dotted names, omitting those that are not set."""
     flat: dict[str, str] = {}
     for key, part in value.items():
         full = f"{name}.{key}" if name else str(key)
@@ -166,5 +164,5 @@ def _best(model: Model) -> str:
 
 
 def or_dash(value: Any, form: Callable[[Any], str]) -> str:
-    """Return the value as text, or a dash where there is none."""
+    """Return the value as text, or a dash if there is none."""
     return "–" if value is None else form(value)

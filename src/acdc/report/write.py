@@ -1,4 +1,4 @@
-"""Write a report: one file, atomically, over nothing but an earlier report of the same runs."""
+"""The writing of a report: one file, atomically, which replaces only an earlier report of the same runs."""
 
 import hashlib
 import json
@@ -31,19 +31,17 @@ PICTURES = ("png", "svg")
 
 
 def why_not() -> str | None:
-    """Return why no report can be drawn here, or None."""
+    """Return why no report can be written here, or None."""
     from importlib.util import find_spec
 
     missing = [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]
     if not missing:
         return None
-    return (
-        f"a report needs {' and '.join(missing)}; type: pip install 'acdc-torch[report]' (in a checkout: '.[report]')"
-    )
+    return f"a report needs {' and '.join(missing)}; run: pip install 'acdc-torch[report]' (in a checkout: '.[report]')"
 
 
 def write_report(run: Path) -> Path:
-    """Write the page of a run folder, or of the seeds in it, as report.html inside it."""
+    """Write the page of a run folder, or of the seeds in it, to report.html inside it."""
     path, _ = make([run])
     return path
 
@@ -60,7 +58,7 @@ def make(
     target = out or (paths[0] if len(paths) == 1 else Path()) / f"report.{kind}"
     folders = expand(paths)
     for run in folders:
-        config_of(run)  # before the file is looked at: whether that is theirs depends on it
+        config_of(run)  # before the target file is checked, which depends on this
     marker = f"acdc-report:{_key(paths)}"
     _check(target, marker)
     from acdc.report import compose  # after `why_not`: it needs matplotlib
@@ -71,12 +69,12 @@ def make(
     try:
         write_bytes(target, content)
     except OSError as error:
-        raise ReportError(f"--out {target}: it could not be written ({error.strerror}); type another name") from None
+        raise ReportError(f"--out {target}: it could not be written ({error.strerror}); choose another name") from None
     return target, notes
 
 
 def _read(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """Return the runs, and notes on those that have not begun: beside others they are no reason to show nothing."""
+    """Return the runs, and notes on those that have not begun: among others, these are no reason to show nothing."""
     runs, left_out, silent, first = list[Run](), list[str](), list[str](), None
     comparisons = Comparisons()
     for run in folders:
@@ -85,13 +83,13 @@ def _read(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
         except NotBegunError as error:
             first = first or error
             if end := log_end(run):
-                left_out.append(f"{run.name} is left out: no epoch of it has ended{end}")
+                left_out.append(f"{run.name} is left out: none of its epochs has ended{end}")
             else:
                 silent.append(run.name)
     if first and not runs:
         raise first
     if silent:
-        left_out.append(f"Left out, as they have not begun: {', '.join(silent)}")
+        left_out.append(f"Left out because they have not begun: {', '.join(silent)}")
     return runs, left_out
 
 
@@ -111,7 +109,7 @@ def _render(report: "Report", kind: str, marker: str, figure: str | None) -> byt
 
 
 def _key(paths: Sequence[Path]) -> str:
-    """Return the same key for the same runs, wherever they lie and however far they have come."""
+    """Return the same key for the same runs, wherever they are stored and however far they have got."""
     identity = []
     for path in paths:
         known = json_files.read(RunConfig, RunFolder(path).config) or read_comparison(path)
@@ -120,15 +118,17 @@ def _key(paths: Sequence[Path]) -> str:
 
 
 def _check(target: Path, marker: str) -> None:
-    """Refuse a file that must not be written, before any work is done."""
+    """Raise if the file must not be written, before any work is done."""
     if target.is_dir():
-        raise ReportError(f"--out {target}: this is a folder; type a file's name, such as {target / 'report.html'}")
+        raise ReportError(f"--out {target}: this is a folder; use a file name, such as {target / 'report.html'}")
     if not target.parent.is_dir():
-        raise ReportError(f"--out {target}: there is no folder {target.parent}; make it first, or type another name")
+        raise ReportError(
+            f"--out {target}: there is no folder {target.parent}; create it first, or choose another name"
+        )
     if not target.exists():
         return
     content = target.read_bytes()
     if marker.encode() in content:
         return
     what = "a report of other runs" if b"acdc-report:" in content else "not a report that acdc wrote"
-    raise ReportError(f"--out {target}: this file exists and is {what}; type another name, or move it away")
+    raise ReportError(f"--out {target}: this file exists and is {what}; choose another name, or move the file")

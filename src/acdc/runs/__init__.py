@@ -1,1 +1,1 @@
-"""A run's folder: what its files hold, as types, and one reader for all of them."""
+"""The folder of a run: its files, their contents as types, and one reader for all of them."""

@@ -1,8 +1,8 @@
-"""Checkpoints: the whole state of a run in one file, written whole or not at all.
+"""Checkpoints: the whole state of a run in one file, written completely or not at all.
 
 RUN/checkpoints/1-acdc-00012345.pt is the state of stage 1, "acdc", after 12,345 steps. A file is written under a
 temporary name, synced and renamed, so a file of this name is complete unless something damaged it later. Reading one
-checks the digest in it before anything is parsed (acdc.io), then its contents as a whole, then that they fit the stage,
+checks its digest before anything is parsed (acdc.io), then its contents as a whole, then that they fit the stage,
 before anything is loaded.
 """
 
@@ -29,35 +29,35 @@ from acdc.state_dicts import check_optimizer, check_tensors
 from acdc.typed_data import DataError, Limits, Plain, check
 
 FORMAT = 2
-DAMAGED = ".damaged"  # what follows the name of one that was skipped
+DAMAGED = ".damaged"  # the suffix of a checkpoint that was skipped
 _NAME = re.compile(r"(\d+)-(\w+)-(\d{8,})\.pt")
 _SUMS = 5  # numbers that train.step.Totals keeps
 Seconds = Annotated[float, Limits(least=0, most=1e15, text="0 or more")]
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be written, or none can be read."""
+    """A failure to write or read a checkpoint."""
 
 
 class DamagedError(CheckpointError):
-    """A checkpoint was cut short or altered, or is none."""
+    """A checkpoint that is truncated or altered, or not a checkpoint at all."""
 
 
 class MismatchError(CheckpointError):
-    """A checkpoint is as it was written, and not of this run."""
+    """An intact checkpoint that does not belong to this run."""
 
 
 class FormatError(CheckpointError):
-    """Another version of acdc wrote the checkpoint."""
+    """A checkpoint that another version of acdc wrote."""
 
 
 class NoCheckpointError(CheckpointError):
-    """There are checkpoints, and none is whole."""
+    """A folder with checkpoints, none of them intact."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint to resume from, and why newer ones were skipped."""
+    """An intact checkpoint to resume from, and why newer ones were skipped."""
 
     path: Path
     state: dict[str, Any]
@@ -133,7 +133,7 @@ class Contents(TypedDict):
 
 
 def check_contents(path: Path, state: Any) -> None:
-    """Raise a MismatchError that names the file and the first part that is missing or of another type."""
+    """Raise a MismatchError that names the file and the first part that is missing or has the wrong type."""
     try:
         check(state, Contents, "state")
         world = state["extra"]["world"]
@@ -160,9 +160,9 @@ def check_fit(
     ema: nn.Module | None,
     dynamics: Dynamics,
 ) -> None:
-    """Raise a DataError that names the first part of checked contents that does not fit the stage they are loaded into.
+    """Raise a DataError that names the first part of checked contents that does not fit the stage.
 
-    `optimizer_keeps` is what the optimizer keeps of each parameter once it has taken a step.
+    `optimizer_keeps` is what the optimizer stores for each parameter once it has taken a step.
     """
     for key, value, most in (("epoch", state["epoch"], epochs), ("batch", state["batch"], steps_per_epoch)):
         if not 0 <= value <= most:
@@ -172,7 +172,7 @@ def check_fit(
             raise DataError(part, f"{'none' if own is None else 'one'} in this stage")
     step, weights = state["epoch"] * steps_per_epoch + state["batch"], model.state_dict()
     if sparsifier and state["sparsifier"]["step"] != step:
-        raise DataError("sparsifier.step", f"{step}, as epoch and batch say", str(state["sparsifier"]["step"]))
+        raise DataError("sparsifier.step", f"{step}, from epoch and batch", str(state["sparsifier"]["step"]))
     check_tensors(state["model"], weights, "model")
     for name, tensor in state["model"].items():
         if not tensor.isfinite().all():
@@ -180,9 +180,9 @@ def check_fit(
     check_optimizer(state["optimizer"], optimizer, "optimizer", optimizer_keeps)
     if optimizer_keeps and step and scaler is None:  # whose first steps may all be skipped
         trained = sum(param.requires_grad for param in model.parameters())
-        kept = sum(map(bool, state["optimizer"]["state"].values()))
-        if kept != trained:
-            raise DataError("optimizer.state", f"that of {trained} parameters, received {kept}")
+        stored = sum(map(bool, state["optimizer"]["state"].values()))
+        if stored != trained:
+            raise DataError("optimizer.state", f"the state of {trained} parameters, received {stored}")
     if state["sparsifier"] is not None and (twin := state["sparsifier"]["twin"]) is not None:
         check_optimizer(twin["optimizer"], optimizer, "sparsifier.twin.optimizer", optimizer_keeps)
     if ema is not None:
@@ -196,12 +196,12 @@ def check_fit(
 
 
 def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any], *, keep: int) -> Path:
-    """Write a checkpoint, then remove older ones until `keep` are left."""
+    """Write a checkpoint, then remove the oldest until `keep` are left."""
     path = folder / f"{stage}-{name}-{step:08}.pt"
     temporary = folder / f".{path.name}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for unfinished in folder.glob(".*.tmp"):  # of a run that was killed
+        for unfinished in folder.glob(".*.tmp"):  # left by a run that was killed
             unfinished.unlink(missing_ok=True)
         with temporary.open("w+b") as file:
             torch.save({"format": FORMAT, **state}, file)
@@ -213,7 +213,7 @@ def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any
     except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError
         temporary.unlink(missing_ok=True)
         newest = next(iter(_newest_first(folder)), None) if folder.is_dir() else None
-        left = f"the newest one left is {newest}" if newest else "there is none before it"
+        left = f"the newest intact one is {newest}" if newest else "there is no earlier one"
         raise CheckpointError(f"{path} could not be written ({_reason(error)}); {left}") from error
     paths = _newest_first(folder)
     for old in paths[paths.index(path) + keep :]:
@@ -222,7 +222,7 @@ def save(folder: Path, stage: int, name: str, step: int, state: Mapping[str, Any
 
 
 def newest(folder: Path) -> Checkpoint:
-    """Return the newest whole checkpoint of a run. One that may be whole and cannot be read raises an error."""
+    """Return the newest intact checkpoint of a run. One that may be intact but cannot be read raises an error."""
     skipped = []
     for path in _newest_first(folder) if folder.is_dir() else []:
         try:
@@ -230,23 +230,23 @@ def newest(folder: Path) -> Checkpoint:
         except DamagedError as error:
             skipped.append(str(error))
     reasons = "".join(f"\n  {reason}" for reason in skipped)
-    raise NoCheckpointError(f"{folder} holds no whole checkpoint to go on from{reasons}")
+    raise NoCheckpointError(f"{folder} has no intact checkpoint to resume from{reasons}")
 
 
 def set_aside(chosen: Checkpoint) -> None:
-    """Rename the checkpoints that were skipped: they take no whole one's place among those kept, and are not lost."""
+    """Rename the checkpoints that were skipped, so that they do not count among those to keep, but are not lost."""
     paths = _newest_first(chosen.path.parent)
     for path in paths[: paths.index(chosen.path)]:
         path.replace(path.with_name(f"{path.name}{DAMAGED}"))
 
 
 def any_in(folder: Path) -> bool:
-    """True if the folder holds a checkpoint, whole or not."""
+    """Return True if the folder holds a checkpoint, intact or not."""
     return folder.is_dir() and bool(_newest_first(folder))
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a whole checkpoint. It holds tensors and plain data only: nothing in it is executed."""
+    """Read an intact checkpoint. It holds only tensors and plain data: nothing in it is executed."""
     try:
         with path.open("rb") as file:
             verify_zip(file)
@@ -257,18 +257,18 @@ def load(path: Path) -> dict[str, Any]:
         raise MismatchError(f"{path}: not a checkpoint of acdc train ({error})") from error
     except IntegrityError as error:
         raise DamagedError(f"{path}: damaged ({error})") from error
-    except pickle.UnpicklingError as error:  # torch's own words advise to load it all the same
-        reason = "it holds more than tensors and plain data, which is not loaded, as it could run code"
+    except pickle.UnpicklingError as error:  # torch's own message advises loading it anyway
+        reason = "it holds more than tensors and plain data, which is not loaded because it could run code"
         raise CheckpointError(f"{path}: not a checkpoint ({reason})") from error
-    except (OSError, MemoryError, RuntimeError) as error:  # what is parsed is what was written: the machine failed
-        scarce = isinstance(error, MemoryError) or "CPUAllocator" in str(error)  # a RuntimeError of torch's
+    except (OSError, MemoryError, RuntimeError) as error:  # the digest matched, so the machine failed
+        scarce = isinstance(error, MemoryError) or "CPUAllocator" in str(error)  # torch raises a RuntimeError
         reason = "there is not enough memory" if scarce else _reason(error)
         raise CheckpointError(f"{path}: could not be read ({reason})") from error
-    written = state.get("format") if isinstance(state, dict) else type(state).__name__
-    if not isinstance(written, int) or written != FORMAT:
+    version = state.get("format") if isinstance(state, dict) else type(state).__name__
+    if not isinstance(version, int) or version != FORMAT:
         raise FormatError(
-            f"{path}: format {written!r}, and this version of acdc reads format {FORMAT}; resume with the version that "
-            "wrote it"
+            f"{path}: it has format {version!r}, but this version of acdc reads format {FORMAT}; resume with the "
+            "version that wrote it"
         )
     return state
 
@@ -282,7 +282,7 @@ def _sync(folder: Path) -> None:
     """Wait until the rename itself is on disk."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # Windows opens no folders
+    except PermissionError:  # Windows cannot open folders
         return
     try:
         os.fsync(handle)
@@ -291,7 +291,7 @@ def _sync(folder: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the system's own words for an error of torch's writer or reader, where there are any behind it."""
+    """Return the system's own message behind an error of torch's writer or reader, if there is one."""
     behind: BaseException | None = error
     while behind is not None:
         if isinstance(behind, OSError) and behind.strerror:
@@ -317,7 +317,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Go on with random numbers where `rng_state` was taken; raise a DataError for what no generator was in."""
+    """Restore the random generators to a state from `rng_state`; raise a DataError if it is not a valid one."""
     try:
         _set_rng_state(state)
     except (TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:

@@ -1,15 +1,15 @@
-"""Compares the settings and the data a run began with to those of now."""
+"""Differences between the settings and data that a run started with and the current ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acdc.runs.records import DataCounts
 
-FREE = ("data.bad_limit", "run.checkpoint_every", "run.keep")  # no number depends on these: a run may go on with others
+FREE = ("data.bad_limit", "run.checkpoint_every", "run.keep")  # no result depends on these: a run may change them
 
 
 def first(saved: Any, now: Any, name: str = "") -> str | None:
-    """Return the first setting of two recipes, as dictionaries, that differs, in words; None where none does."""
+    """Describe the first setting that differs between two recipes, as dictionaries; return None if none does."""
     if name in FREE:
         return None
     if isinstance(saved, dict) and isinstance(now, dict):
@@ -22,17 +22,17 @@ def first(saved: Any, now: Any, name: str = "") -> str | None:
 
 
 def data(began: DataCounts, now: Mapping[str, Any]) -> str | None:
-    """Return in which way the data a run began with are not those of now; None where they are, or nothing is known."""
+    """Describe how the data has changed since a run started; return None if it has not, or nothing is known."""
     for key in ("train", "validation", "test"):
         count = getattr(began, key)
         if count is not None and count != now.get(key, 0):
-            return f"{count:,} {key} images as it began, {now.get(key, 0):,} now"
+            return f"{count:,} {key} images at the start, {now.get(key, 0):,} now"
     if began.files is not None and began.files != now.get("files"):
-        return "as many images as it began with, but files or classes have other names"
+        return "the number of images is the same, but files or classes have other names"
     return None
 
 
 def free(settings: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split `a.b=value` settings into those that a run may go on with, and the others."""
+    """Split `a.b=value` settings into those that a run may continue with, and the others."""
     fine = [text for text in settings if text.partition("=")[0].strip() in FREE]
     return fine, [text for text in settings if text not in fine]

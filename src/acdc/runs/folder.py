@@ -1,16 +1,16 @@
-"""The folders of runs and comparisons: every file by its name, claimed before training, never written over.
+"""The folders of runs and comparisons: every file by name, claimed before training, never overwritten.
 
 config.json              what was run, on what
-metrics.jsonl            one line for each epoch and stage, written as it ends: the source of every figure
-phases.jsonl             one line for each phase: what is zero where, and how the mask moved
-predictions.safetensors  every model's logits on the test images, where they are not too many
+metrics.jsonl            one line for each epoch and stage, written when it ends: the source of every figure
+phases.jsonl             one line for each phase: what is zero where, and how the mask changed
+predictions.safetensors  every model's logits on the test images, if they are not too many
 checkpoints/             the state of the run, to resume from
-logs.json                what other services that log the run call it
-labels.json              which training images have random labels, where some do
+logs.json                the run's name in other services that log it
+labels.json              which training images have random labels, if any do
 *.safetensors            the models, and the masks
-agreement.json           how far models agree, where `acdc compare --json` wrote it there
+agreement.json           how far models agree, if `acdc compare --json` wrote it there
 report.html              one page that shows what happened
-result.json              the final table; there once the run is complete
+result.json              the final table; exists once the run is complete
 
 A folder of several seeds holds a run in each of seed-0, seed-1 and so on. A comparison's has a run in each of its
 folders, and comparison.json, which says what they compare.
@@ -82,7 +82,7 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
-        """True if there is a run, or one to come."""
+        """Return True if the folder holds a run, or one about to start."""
         return self.config.is_file()
 
     @property
@@ -90,7 +90,7 @@ class RunFolder:
         return self.result.is_file()
 
     def models(self) -> list[str]:
-        """Return the names of the models' files."""
+        """Return the names of the model files."""
         return [path.name for path in sorted(self.path.glob("*.safetensors")) if path.name not in (MASKS, PREDICTIONS)]
 
     def seed(self, seed: int) -> "RunFolder":
@@ -103,7 +103,7 @@ class RunFolder:
         return [RunFolder(path) for path in sorted(paths, key=lambda path: (len(path.name), path.name))]
 
     def append(self, row: EpochRow, phase_end: PhaseEnd | None = None) -> None:
-        """Write an epoch that has ended, and the phase that ended with it: on disk when this returns."""
+        """Write an epoch that has ended, and the phase that ended with it, and wait until they are on disk."""
         append_json_line(self.metrics, asdict(row))
         if phase_end is not None:
             append_json_line(self.phases, asdict(phase_end))
@@ -120,11 +120,11 @@ class ComparisonFolder:
         return self.path / "comparison.json"
 
     def read(self) -> Comparison | None:
-        """Return what is compared, or None where the folder is no comparison's."""
+        """Return the comparison, or None if the folder does not hold one."""
         return read(Comparison, self.file)
 
     def write(self, comparison: Comparison) -> None:
-        """Write what is compared, with the keys of another version that were read."""
+        """Write the comparison, including keys of another version that were read."""
         content: dict[str, Any] = asdict(comparison)
         write_json(self.file, {**content.pop("settings"), **content})
 
@@ -141,26 +141,26 @@ def why_not(out: Path) -> str | None:
     """Return why `out` cannot become a run folder, or None. Creates nothing."""
     try:
         if out.exists() and not out.is_dir():
-            return "it is a file, and a run needs a folder of its own"
+            return "it is a file, but a run needs its own folder"
         if out.is_dir() and any(out.iterdir()):
-            return "the folder exists and is not empty, and runs are never overwritten"
+            return "the folder is not empty, and runs are never overwritten"
         nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
     except OSError as error:
-        return f"it cannot be looked into ({error.strerror})"
+        return f"it cannot be read ({error.strerror})"
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        return f"nothing can be written in {nearest}"
+        return f"{nearest} is not writable"
     return None
 
 
 def claim(out: Path | None, name: str) -> Path:
-    """Make `out`, or the next free of runs/NAME-0001, runs/NAME-0002 and so on."""
+    """Create `out`, or the next free folder of runs/NAME-0001, runs/NAME-0002 and so on."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         return out
     runs = Path("runs")
     runs.mkdir(exist_ok=True)
-    taken = [int(path.name[len(name) + 1 :]) for path in runs.glob(f"{name}-*") if path.name[len(name) + 1 :].isdigit()]
-    for number in count(max(taken, default=0) + 1):
+    used = [int(path.name[len(name) + 1 :]) for path in runs.glob(f"{name}-*") if path.name[len(name) + 1 :].isdigit()]
+    for number in count(max(used, default=0) + 1):
         folder = runs / f"{name}-{number:04}"
         try:
             folder.mkdir()
@@ -171,10 +171,10 @@ def claim(out: Path | None, name: str) -> Path:
 
 
 def lock(folder: Path) -> int | None:
-    """Hold the folder for this process until the handle is closed, or the process ends. None where another holds it."""
+    """Lock the folder for this process until the handle is closed or the process ends; None if another holds it."""
     try:
         import fcntl
-    except ImportError:  # Windows, which opens no folders either: nothing is held
+    except ImportError:  # Windows, which cannot open folders either: nothing is locked
         return os.open(os.devnull, os.O_RDONLY)
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -190,13 +190,13 @@ def lock(folder: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Trimmed:
-    """The epochs of metrics.jsonl that will run again, and those that are not there and will not."""
+    """The epochs of metrics.jsonl that will run again, and those that are missing and will not."""
 
     dropped: int
     missing: dict[str, list[int]] = field(default_factory=dict)  # by stage, counted from 0
 
     def warning(self) -> str | None:
-        """Return what to say where epochs are missing."""
+        """Return a warning if epochs are missing."""
         if not self.missing:
             return None
         named = "; ".join(
@@ -205,17 +205,17 @@ class Trimmed:
         )
         total = sum(map(len, self.missing.values()))
         return (
-            f"metrics.jsonl lacks {total} {'epoch' if total == 1 else 'epochs'} that the checkpoint has behind it "
-            f"({named}): reports will not show them. To have them, stop this run, put its own metrics.jsonl back and "
-            "resume again"
+            f"metrics.jsonl lacks {total} {'epoch' if total == 1 else 'epochs'} from before the checkpoint "
+            f"({named}), which reports will not show. To include them, stop this run, restore its own metrics.jsonl "
+            "and resume again"
         )
 
 
 def trim_metrics(out: Path, stages: Mapping[str, range], stage: int, epochs: int) -> Trimmed:
-    """Drop what a checkpoint after `epochs` epochs of stage number `stage` does not know of: it will run again.
+    """Drop what came after a checkpoint at `epochs` epochs of stage number `stage`: it will run again.
 
     `stages` are the epochs of each stage, in the order they run. A line that no run of these stages wrote raises a
-    RecordError, before anything changes; only the last line may be cut short, by a crash.
+    RecordError before anything changes; only the last line may be truncated, by a crash.
     """
     folder, order = RunFolder(out), list(stages)
     dropped, kept, there = 0, dict[Path, list[bytes]](), set[tuple[str, int]]()

@@ -1,7 +1,7 @@
-"""Keeps predictions of a run: each model's logits on the test images, tied to the file of the model that made them.
+"""The predictions of a run: each model's logits on the test images, tied to the model file that made them.
 
 RUN/predictions.safetensors has a tensor for each model, with a row for each test image that could be read, in the order
-of the test set. Its metadata says of each model which file it was, by a checksum, and which images have no row.
+of the test set. Its metadata names each model's file, by a checksum, and the images that have no row.
 """
 
 import hashlib
@@ -23,28 +23,28 @@ from acdc.typed_data import DataError, decode
 
 
 class Source(StrEnum):
-    """Says what became of the file that predictions were made from. Text, as a report in JSON says it."""
+    """The state of the file that predictions were made from, as text for a JSON report."""
 
-    TIED = "tied"  # it is there, as it was
+    TIED = "tied"  # it exists, unchanged
     GONE = "gone"
-    OTHER = "other"  # another one is in its place, or only a part of it
+    OTHER = "other"  # it was replaced or truncated
 
 
 @dataclass(frozen=True)
 class Made:
-    """A model's predictions, to be kept."""
+    """New predictions of a model, to be stored."""
 
     logits: Tensor
-    unread: Sequence[int] = ()  # places of test images without a row
+    unread: Sequence[int] = ()  # indices of test images without a row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """Describes a model's predictions without reading them."""
+    """Stored predictions of a model, described without reading them."""
 
     model: Path
     shape: tuple[int, ...]
-    unread: tuple[int, ...]  # places of test images without a row
+    unread: tuple[int, ...]  # indices of test images without a row
     made_from: str | None
 
     @property
@@ -57,16 +57,16 @@ class Kept:
 
     @cached_property
     def source(self) -> Source:
-        """Compare the checksums: this reads the whole file, once."""
+        """Compare the checksums; this reads the whole file, once."""
         if not self.model.is_file():
             return Source.GONE
         return Source.TIED if self.made_from == checksum(self.model) else Source.OTHER
 
     def why_unknown(self, test: int | None) -> str | None:
-        """Return why these could be of any of `test` images: some were skipped, and nothing says which."""
+        """Return why it is unknown which of `test` images these are for: some were skipped, and nothing says which."""
         if test is None or self.rows + len(self.unread) == test:
             return None
-        return f"{self.rows:,} predictions of {test:,} test images, and nothing says of which"
+        return f"it has {self.rows:,} predictions for {test:,} test images, and nothing says for which"
 
     def logits(self) -> Tensor:
         with safe_open(self.model.with_name(PREDICTIONS), framework="pt") as file:
@@ -74,23 +74,23 @@ class Kept:
 
 
 def add(run: Path, made: Mapping[str, Made]) -> None:
-    """Add those of models, by name, to those the run keeps: all or none, as the file is written anew.
+    """Add models' predictions, by name, to those that the run stores: all or none, since the file is rewritten.
 
-    A file that is not as it was written raises an IntegrityError: its damage would be given a digest of its own.
+    A file that has changed raises an IntegrityError; otherwise the damage would get a valid digest.
     """
     path = RunFolder(run).predictions
-    held, sources = dict[str, Tensor](), dict[str, PredictionSource]()
+    tensors, sources = dict[str, Tensor](), dict[str, PredictionSource]()
     if path.exists():
         verify_safetensors(path)
-        held, sources = load_file(path), _sources(path)
+        tensors, sources = load_file(path), _sources(path)
     for name, one in made.items():
-        held[name] = one.logits
+        tensors[name] = one.logits
         sources[name] = PredictionSource(made_from=checksum(_model(run, name)), unread=tuple(one.unread))
-    write_safetensors({path: held}, asdict(PredictionDetails(models=dict(sorted(sources.items())))))
+    write_safetensors({path: tensors}, asdict(PredictionDetails(models=dict(sorted(sources.items())))))
 
 
 def kept(run: Path) -> dict[str, Kept]:
-    """Return what a run keeps, by model, if it keeps any. A file that cannot be read raises a ValueError in words."""
+    """Return a run's stored predictions, by model. A file that cannot be read raises a ValueError."""
     path = RunFolder(run).predictions
     if not path.is_file():
         return {}
@@ -100,7 +100,7 @@ def kept(run: Path) -> dict[str, Kept]:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         sources = _sources(path)
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: could not be read ({error})") from None
+        raise ValueError(f"{path}: it could not be read ({error})") from None
     return {
         name: Kept(
             model=_model(run, name),
@@ -114,16 +114,16 @@ def kept(run: Path) -> dict[str, Kept]:
 
 
 def why_not_of_same_images(a: Kept, b: Kept, test: int | None) -> str | None:
-    """Return why two are not of the same of `test` images, where that number is known; None if they are."""
+    """Return why two sets of predictions are for different ones of `test` images (if known); None if they are not."""
     if why := next((why for one in (a, b) if (why := one.why_unknown(test))), None):
         return why
     if a.unread != b.unread:
-        return f"one is without {without(a.unread)}, the other without {without(b.unread)}"
+        return f"one lacks {without(a.unread)}, the other lacks {without(b.unread)}"
     return None
 
 
 def without(unread: Sequence[int]) -> str:
-    """Name the test images that could not be read, counted from 1."""
+    """Describe the test images that could not be read, counted from 1."""
     if not unread:
         return "none"
     numbers = ", ".join(f"{place + 1:,}" for place in unread[:5])
@@ -141,7 +141,7 @@ def _model(run: Path, name: str) -> Path:
 
 
 def _sources(path: Path) -> dict[str, PredictionSource]:
-    """Read which file each model was, and which images have no row."""
+    """Read the file of each model, and the images that have no row."""
     with safe_open(path, framework="pt") as file:
         details = safetensors_details(file.metadata())
     try:

@@ -1,4 +1,4 @@
-"""The files of a run and of a comparison as types: what is written is what is read.
+"""The files of a run and of a comparison as types, used both to write and to read them.
 
 metrics.jsonl      EpochRow, one to a line
 phases.jsonl       PhaseEnd, one to a line (acdc.measure.dynamics)
@@ -20,16 +20,16 @@ from acdc.typed_data import AtLeastOne, Count, DataError, Epoch, NonNegative, Pl
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRow:
-    """One epoch of one stage of a run. Epochs count from 0; `step` is the number of steps run."""
+    """A row for one epoch of one stage of a run. Epochs count from 0; `step` is the number of steps run."""
 
     run: str
     epoch: Epoch
     step: Count
     phase: str
     kind: Kind
-    loss: float  # training loss and accuracy: over the epoch's batches, each as it was when trained on
+    loss: float  # training loss and accuracy over the epoch's batches, each at the time it was trained on
     train_accuracy: Share
-    test_accuracy: Share  # after the epoch's last step, as all that follows
+    test_accuracy: Share  # after the epoch's last step, like everything below
     test_loss: float
     sparsity: Share  # zeros / prunable weights
     flops: Count  # inference, per sample, by non-zero weights
@@ -71,8 +71,8 @@ class ModelResult:
     flops: Count
     dense_flops: AtLeastOne
     flops_ratio: NonNegative
-    test_images: Count | None = None  # that were judged: those that can be read
-    mask_sparsity: Share | None = None  # pruned by masks / prunable weights: kept weights may be 0 as well
+    test_images: Count | None = None  # the images evaluated: those that can be read
+    mask_sparsity: Share | None = None  # pruned by masks / prunable weights: kept weights may also be 0
     best: BestEpoch | None = None
 
 
@@ -94,7 +94,7 @@ class RunResult:
 
 @dataclass(frozen=True, kw_only=True)
 class DataCounts:
-    """The images of a run. `files` is a checksum of their names, where they are read from folders."""
+    """The images of a run. `files` is a checksum of their names, if they are read from folders."""
 
     train: Count | None = None
     test: Count | None = None
@@ -126,7 +126,7 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSettings:
-    """A recipe as config.json holds it, of this version or another: what is read of it without building it."""
+    """A recipe in config.json, of this version or another: the parts that are read without building it."""
 
     name: str | None = None
     model: NamedSettings = field(default_factory=NamedSettings)
@@ -138,7 +138,7 @@ class RecipeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The run as it began, and its machine. `settings` is all of the file, also what only people read."""
+    """A run at its start, and its machine. `settings` is the whole file, including what only people read."""
 
     recipe: RecipeSettings
     method: MethodSettings | None = None
@@ -158,7 +158,7 @@ class RunConfig:
 
     @property
     def data_name(self) -> str | None:
-        """Return what the data are called: a folder of images has its own name."""
+        """Return the name of the data: a folder of images has its own name."""
         return self.dataset or self.recipe.data.name
 
 
@@ -167,7 +167,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LogNames:
-    """The name that each service that logs a run has for it."""
+    """The name of a run in each service that logs it."""
 
     names: Mapping[str, str] = whole()
 
@@ -224,19 +224,19 @@ class AgreementFile:
 class CellRecord:
     """A run's place in a comparison: one method, or a variant of it, at one sparsity, for one seed."""
 
-    variant: str  # the method's own name where it is none
+    variant: str  # the method's own name if there is no variant
     method: str
     settings: tuple[str, ...] = ()  # of the variant
-    sparsity: Share | None = None  # None for dense training, and where training decides it
+    sparsity: Share | None = None  # None for dense training, and if training decides it
     seed: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All that is compared in a folder, written by `acdc compare-methods` and read by reports."""
+    """A comparison of runs in a folder, written by `acdc compare-methods` and read by reports."""
 
     recipe: str
-    epochs: AtLeastOne  # of the dense training that costs are set against
+    epochs: AtLeastOne  # of the dense training that costs are compared with
     started: str | None = None
     commands: tuple[str, ...] = ()
     runs: Mapping[str, Mapping[str, Plain]] = field(default_factory=dict)  # their recipes by their folders' names

@@ -1,1 +1,1 @@
-"""Which weights may be pruned, how many, in which pattern, and exactly which ones."""
+"""The choice of weights to prune: candidates, budgets, patterns, and exact selection."""

@@ -1,7 +1,7 @@
-"""How many weights each layer keeps.
+"""Distributions of sparsity over layers.
 
-A distribution turns one target sparsity into budgets: groups of layers and how many weights each group keeps. Budgets
-of "global", "uniform" and "erk" sum to the same total, to the weight.
+A distribution turns one target sparsity into budgets: groups of layers and how many weights each group keeps. The
+budgets of "global", "uniform" and "erk" add up to exactly the same total.
 """
 
 import math
@@ -15,19 +15,19 @@ from acdc.sparsity.prunable import matches
 
 NAMES = ("global", "uniform", "erk")
 Distribution = str | Mapping[str, float]
-"""One of NAMES, or a mapping from name patterns to sparsities; what it leaves out takes the method's sparsity."""
+"""One of NAMES, or a mapping from name patterns to sparsities; layers it does not match get the method's sparsity."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The number of weights that survive among some layers together."""
+    """The number of weights that survive in a group of layers."""
 
     names: tuple[str, ...]
     keep: int
 
 
 def check_sparsity(argument: str, value: object) -> float:
-    """Return the sparsity as a float, or refuse it."""
+    """Return the sparsity as a float, or raise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         allowed, instead = "sparsity is the fraction of zeros, at least 0 and below 1", f"write {argument}=0.9"
         if isinstance(value, int | float) and 1 < value < 100:
@@ -37,7 +37,7 @@ def check_sparsity(argument: str, value: object) -> float:
 
 
 def check_distribution(distribution: object) -> None:
-    """Refuse what is neither the name of a distribution nor a mapping to sparsities."""
+    """Raise unless this is the name of a distribution or a mapping to sparsities."""
     if isinstance(distribution, Mapping):
         for name, value in distribution.items():
             check_sparsity(f"distribution[{name!r}]", value)
@@ -58,8 +58,8 @@ def budgets(distribution: Distribution, weights: Sequence[Weight], sparsity: flo
     sizes = [w.param.numel() for w in weights]
     keep = _kept(sum(sizes), sparsity)
     if keep == 0:
-        allowed = f"it leaves none of the {sum(sizes)} prunable weights"
-        raise ArgumentError("sparsity", sparsity, allowed, "choose a lower one")
+        allowed = f"it would prune all of the {sum(sizes)} prunable weights"
+        raise ArgumentError("sparsity", sparsity, allowed, "choose a lower sparsity")
     if distribution == "global":
         return [Budget(tuple(w.name for w in weights), keep)]
     densities = (
@@ -75,15 +75,15 @@ def budgets(distribution: Distribution, weights: Sequence[Weight], sparsity: flo
 def erk_densities(shapes: Sequence[tuple[int, ...]], keep: int) -> list[Fraction]:
     """Return Erdős–Rényi–Kernel densities: ∝ sum of a layer's dimensions / their product, none above 1, `keep` in all.
 
-    Evci et al. 2020, §3. A layer whose share would exceed all its weights stays dense and the rest share what is left.
+    Evci et al. 2020, §3. A layer whose share exceeds its size stays dense, and the others share what remains.
     """
     sizes = [math.prod(shape) for shape in shapes]
     raw = [Fraction(sum(shape), size) for shape, size in zip(shapes, sizes, strict=True)]
     dense: set[int] = set()
     while True:
         free = [i for i in range(len(shapes)) if i not in dense]
-        left = keep - sum(sizes[i] for i in dense)
-        scale = Fraction(left) / sum((raw[i] * sizes[i] for i in free), start=Fraction(0)) if free else Fraction(0)
+        remaining = keep - sum(sizes[i] for i in dense)
+        scale = Fraction(remaining) / sum((raw[i] * sizes[i] for i in free), start=Fraction(0)) if free else Fraction(0)
         full = [i for i in free if raw[i] * scale > 1]
         if not full:
             return [Fraction(1) if i in dense else raw[i] * scale for i in range(len(shapes))]
@@ -103,8 +103,8 @@ def _per_layer(rules: Mapping[str, float], weights: Sequence[Weight], default: f
         raise ArgumentError(
             "distribution",
             dict(rules),
-            f"it gives no sparsity for {', '.join(missing)}",
-            "add them, exclude them, or set sparsity= as the value for layers it does not name",
+            f"it has no sparsity for {', '.join(missing)}",
+            "add them, exclude them, or set sparsity= as the value for all other layers",
         )
     return [value for value in values if value is not None]
 
@@ -123,7 +123,7 @@ def round_to_total(shares: Sequence[Fraction], total: int) -> list[int]:
 
 
 def _none_empty(counts: Sequence[int], shares: Sequence[Fraction]) -> list[int]:
-    """Give each layer that was rounded to nothing a weight of the richest, while that has one to spare."""
+    """Give each layer that was rounded down to 0 a weight from the largest, as long as it has one to spare."""
     counts = list(counts)
     for i, share in enumerate(shares):
         richest = max(range(len(counts)), key=counts.__getitem__)

@@ -1,7 +1,7 @@
-"""The weights of a model: the layers they belong to, along which axes they multiply, and which a layer computes itself.
+"""The weights of a model: the layers they belong to, their axes, and those that a layer computes itself.
 
-Only weights that multiply activations are known: of convolutions, linear layers (GPT-2's Conv1D among them), attention
-projections and embeddings. sparsity/prunable.py chooses among them.
+Only weights that multiply activations are known: those of convolutions, linear layers (including GPT-2's Conv1D),
+attention projections and embeddings. sparsity/prunable.py chooses among them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,9 +28,9 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 _CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _CONV_TRANSPOSE = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-# GPT-2's linear layer. It is known by name, now and before it moved, as acdc does not import transformers.
+# GPT-2's linear layer, recognised by its current and former module names: acdc does not import transformers.
 _LINEAR_TRANSPOSED = {"transformers.pytorch_utils.Conv1D", "transformers.modeling_utils.Conv1D"}
-# What torch puts beside a tensor that a forward pre-hook computes: the suffixes, who computes it, and how to undo that.
+# What torch stores beside a tensor that a forward pre-hook computes: the suffixes, what computes it, how to undo it.
 _HOOKS = (
     (("_g", "_v"), "weight_norm", "torch.nn.utils.remove_weight_norm"),
     (("_orig", "_mask"), "torch.nn.utils.prune", "torch.nn.utils.prune.remove"),
@@ -41,11 +41,11 @@ _PARAMETRIZATIONS = {"_WeightNorm": "weight_norm", "_SpectralNorm": "spectral_no
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """A tensor that a layer computes: from which parameters, by what, and how to make it a parameter again."""
+    """A tensor that a layer computes: its source parameters, what computes it, and how to make it a parameter again."""
 
     tensor: str
     sources: tuple[nn.Parameter, ...]
-    largest: nn.Parameter  # of the sources that stand in the tensor's place: about as large as the tensor
+    largest: nn.Parameter  # the largest source that replaces the tensor, and about its size
     by: str
     remover: str
 
@@ -55,7 +55,7 @@ class Computation:
         return f"computed by {self.by} at each forward pass ({self.undo('layer')} makes it a parameter)"
 
     def undo(self, layer: str) -> str:
-        """Return what to type, where `layer` is an expression for the module."""
+        """Return the code to type, where `layer` is an expression for the module."""
         return f"{self.remover}({layer}, {self.tensor!r})"
 
 
@@ -67,7 +67,7 @@ class Weight:
     param: nn.Parameter
     module: nn.Module
     kind: str  # one of AXES, or "other"
-    computation: Computation | None = None  # how the layer computes it, where it does: `param` is then a source of it
+    computation: Computation | None = None  # how the layer computes it, if it does: `param` is then one of its sources
 
     @property
     def out_dim(self) -> int:
@@ -82,7 +82,7 @@ class Weight:
     @property
     def _axes(self) -> tuple[int, int]:
         if self.kind not in AXES:
-            raise ArgumentError("out_dim and in_dim", allowed=_unknown_axes(self), instead="or do without them")
+            raise ArgumentError("out_dim and in_dim", allowed=_unknown_axes(self), instead="or avoid using them")
         return AXES[self.kind]
 
     @property
@@ -93,7 +93,7 @@ class Weight:
 
 
 def check_axes(weight: Weight, argument: str, received: object, instead: str) -> None:
-    """Refuse a weight whose output and input axes are not known, where `argument` needs them."""
+    """Raise if `argument` needs output and input axes that are not known for this weight."""
     if weight.kind not in AXES:
         raise ArgumentError(argument, received, _unknown_axes(weight), f"or {instead}")
 
@@ -108,7 +108,7 @@ def _unknown_axes(weight: Weight) -> str:
 
 @dataclass(frozen=True)
 class Layers:
-    """The prunable weights of a model in the order they are registered, and why each other one stays dense.
+    """The prunable weights of a model in the order they are registered, and why each of the others stays dense.
 
     `computed` are those that would be pruned if their layers did not compute them from other parameters.
     """
@@ -123,7 +123,7 @@ class Layers:
         return sum(w.param.numel() for w in self.weights)
 
     def warnings(self) -> list[str]:
-        """Return what a user may not expect of these layers. The sparsifier warns of it as it is attached."""
+        """Return what may surprise a user about these layers; the sparsifier warns of it when it is attached."""
         if not self.computed:
             return []
         names = [weight.name for weight in self.computed]
@@ -135,8 +135,8 @@ class Layers:
         undo = " or ".join(dict.fromkeys(way.undo("layer") for way in ways))
         return [
             f"some weights stay dense: {', '.join(names[:3])}{more}, which are {size:,} of {whole:,} weights "
-            f"({size / whole:.0%}). At each forward pass they are computed by {by}, "
-            f"so that no parameter can be pruned for them. To prune them, call {undo} before attaching; to keep them "
+            f"({size / whole:.0%}). {by} computes them at each forward pass, "
+            f"so there is no parameter to prune. To prune them, call {undo} before attaching; to keep them "
             f"dense without this warning, write exclude=[{names[0]!r}{', …' if len(names) > 1 else ''}]"
         ]
 
@@ -161,7 +161,7 @@ def merge_aliases(weights: Sequence[Weight]) -> list[list[Weight]]:
 
 
 def weight_kinds(module: nn.Module) -> dict[str, str]:
-    """Return the kind of each weight of a layer by its attribute; nothing for a layer of unknown type."""
+    """Return the kind of each weight of a layer by attribute name; an empty dict for unknown types of layers."""
     if isinstance(module, _CONV):
         return {"weight": "conv"}
     if isinstance(module, _CONV_TRANSPOSE):
@@ -183,7 +183,7 @@ def is_matrix(param: nn.Parameter) -> bool:
 
 
 def computations(module: nn.Module) -> Iterator[Computation]:
-    """Yield the tensors that this layer computes. None of them is evaluated: spectral_norm would take a step."""
+    """Yield the tensors that this layer computes, without evaluating any: spectral_norm would take a step."""
     if parametrize.is_parametrized(module):
         yield from _parametrized(module)
     parameters = {name: param for name, param in module._parameters.items() if param is not None}

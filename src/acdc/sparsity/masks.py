@@ -1,7 +1,7 @@
-"""Masks: one byte a weight while they work, one bit a weight at rest.
+"""Masks: one byte per weight while in use, one bit per weight when stored.
 
 A working mask is int8, 0 where the weight is pruned and −1 (all bits set) where it is kept, so that masking is one
-bitwise AND over the raw bits. Unlike a product it gives exactly +0 also where the gradient is infinite or NaN.
+bitwise AND over the raw bits. Unlike a product, it gives exactly +0 even where the gradient is infinite or NaN.
 """
 
 from collections.abc import Iterator
@@ -9,19 +9,19 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-# The AND promotes the mask to the gradient's width; on the CPU torch does so in a temporary, which must stay in cache.
+# The AND widens the mask to the gradient's type; on a CPU torch does so in a temporary, which must stay in cache.
 _CPU_CHUNK = 1 << 18
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def new_mask(like: Tensor) -> Tensor:
-    """Return an unwritten working mask with the memory layout of `like`, contiguous if that has holes or overlaps."""
+    """Return an uninitialised working mask with the layout of `like`, or contiguous if that has holes or overlaps."""
     layout = torch.preserve_format if _is_dense(like) else torch.contiguous_format
     return torch.empty_like(like, dtype=torch.int8, requires_grad=False, memory_format=layout)
 
 
 def as_bool(mask: Tensor) -> Tensor:
-    """Return True where a weight is kept."""
+    """Return the mask as booleans, True where a weight is kept."""
     return mask != 0
 
 
@@ -36,17 +36,17 @@ def bits_of(tensor: Tensor) -> Tensor:
 
 
 def widen(mask: Tensor, like: Tensor) -> Tensor:
-    """Return a mask for many uses: on a CPU as wide as what it masks, as an AND would otherwise widen it each time."""
+    """Return a mask for repeated use: on a CPU as wide as its tensor, or an AND would widen it each time."""
     return mask if mask.device.type != "cpu" else mask.to(_BITS[like.element_size()])
 
 
 def write_masked(tensor: Tensor, mask: Tensor, out: Tensor) -> None:
-    """Write into `out` the tensor with exact zeros wherever the mask is 0."""
+    """Write the tensor into `out`, with exact zeros wherever the mask is 0."""
     torch.bitwise_and(bits_of(tensor), mask, out=bits_of(out))
 
 
 def apply_(tensor: Tensor, mask: Tensor) -> None:
-    """Zero `tensor` in place wherever the mask is 0: one pass, no other allocation than a small chunk."""
+    """Zero `tensor` in place wherever the mask is 0, in one pass that allocates only a small chunk."""
     bits = bits_of(tensor)
     if bits.device.type != "cpu" or bits.numel() <= _CPU_CHUNK or bits.stride() != mask.stride():
         bits.bitwise_and_(mask)
@@ -56,7 +56,7 @@ def apply_(tensor: Tensor, mask: Tensor) -> None:
 
 
 def in_memory_order(tensor: Tensor, chunk: int) -> Iterator[Tensor]:
-    """Yield pieces of at most `chunk` elements in the order they lie in memory; for passes that do not mind the order.
+    """Yield pieces of at most `chunk` elements in memory order, for passes to which the order does not matter.
 
     Two tensors of one shape and stride give matching pieces. The pieces are views.
     """
@@ -103,7 +103,7 @@ def pack(mask: Tensor) -> Tensor:
 
 
 def packed_like(weight: Tensor) -> Tensor:
-    """Return a tensor without memory that has the shape and type of the weight's mask once packed."""
+    """Return a tensor without memory that has the shape and type of the weight's packed mask."""
     return torch.empty(-(-weight.numel() // 8), dtype=torch.uint8, device="meta")
 
 

@@ -20,7 +20,7 @@ from acdc.sparsity.masks import in_index_order
 from acdc.sparsity.topk import WHOLE, Scores, Shards, top_k
 
 _CHUNK = 1 << 20
-_PIECE = 1 << 16  # what stays in a CPU's cache through the many operations of an N:M choice
+_PIECE = 1 << 16  # small enough to stay in a CPU's cache through the many operations of an N:M choice
 
 
 class Pattern(Protocol):
@@ -28,13 +28,13 @@ class Pattern(Protocol):
 
     @property
     def sparsity(self) -> float | None:
-        """Return the sparsity the pattern fixes by itself, or None where the budget decides."""
+        """Return the sparsity that the pattern itself fixes, or None if the budget decides."""
         ...
 
     def why_not(self, weight: Weight) -> str | None:
-        """Return why this layer cannot take the pattern and stays dense, or None if it can.
+        """Return why this layer cannot have the pattern and stays dense, or None if it can.
 
-        A pattern that needs the axes of a layer refuses one whose axes are not known.
+        A pattern that needs a layer's axes refuses layers whose axes are not known.
         """
         ...
 
@@ -52,7 +52,7 @@ class Pattern(Protocol):
 
 @dataclass(frozen=True)
 class Unstructured:
-    """Any weight may be zero: exactly the budget survives."""
+    """Single weights: any of them may be zero, and exactly the budget survives."""
 
     @property
     def sparsity(self) -> None:
@@ -68,9 +68,9 @@ class Unstructured:
 
 @dataclass(frozen=True)
 class NM:
-    """N of every M consecutive input channels survive, at one kernel position: the form sparse tensor cores read.
+    """N of every M consecutive input channels at one kernel position: the format of sparse tensor cores.
 
-    Layers whose input channels do not divide by M stay dense. Sparsity is 1 − N/M in every other layer.
+    Layers whose number of input channels is not a multiple of M stay dense. All others have sparsity 1 − N/M.
     """
 
     n: int
@@ -88,7 +88,7 @@ class NM:
     def why_not(self, weight: Weight) -> str | None:
         _check_axes(self, weight)
         channels = _in_channels(weight)
-        return f"{channels} input channels do not divide by {self.m}" if channels % self.m else None
+        return f"{channels} input channels are not a multiple of {self.m}" if channels % self.m else None
 
     def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
         _refuse_shards(self, shards)
@@ -97,7 +97,7 @@ class NM:
             self.write_mask(weight, scores[weight.name], out[weight.name])
 
     def write_mask(self, weight: Weight, score: Tensor, mask: Tensor) -> None:
-        """Write the mask of one layer, whose scores are known to be finite: no device has to wait."""
+        """Write the mask of one layer, whose scores are known to be finite, without waiting for a device."""
         group = 0
         score, mask = _channels_last(score, weight), _channels_last(mask, weight)
         for part, kept in in_index_order(max(_CHUNK // self.m, 1) * self.m, score, mask):
@@ -106,10 +106,10 @@ class NM:
             group += groups.shape[0]
 
     def keep_(self, weights: Sequence[Weight], tensors: Sequence[Tensor]) -> None:
-        """Zero all but the N largest of every M in some layers, known to be finite: many at once, no device waits."""
+        """Zero all but the N largest of every M in layers known to be finite, many at once; no device has to wait."""
         last = [_channels_last(tensor, weight) for weight, tensor in zip(weights, tensors, strict=True)]
         sizes = [tensor.numel() // self.m for tensor in last]
-        if len(sizes) > 1 and any(size % self.m for size in sizes):  # ties are broken by the place in a layer
+        if len(sizes) > 1 and any(size % self.m for size in sizes):  # ties are broken by position in the layer
             for weight, tensor in zip(weights, tensors, strict=True):
                 self.keep_([weight], [tensor])
             return
@@ -125,7 +125,7 @@ class NM:
 
 @dataclass(frozen=True)
 class Block:
-    """Tiles of `rows` output by `cols` input channels, at one kernel position, survive or fall together.
+    """Tiles of `rows` output by `cols` input channels at one kernel position, kept or pruned as a whole.
 
     A tile's score is the sum of its magnitudes. Layers that do not divide into whole tiles stay dense.
     """
@@ -170,9 +170,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Channel:
-    """Whole output channels survive or fall; a channel's score is its root mean square.
+    """Whole output channels, kept or pruned; a channel's score is its root mean square.
 
-    Channels of different layers differ in size, so as many of the best are kept as fit in the budget. Every layer
+    Channels of different layers differ in size, so the best ones are kept as long as they fit the budget. Every layer
     keeps at least one.
     """
 
@@ -205,13 +205,13 @@ class Channel:
 
 
 def _fill(score: list[float], size: list[int], layer: list[int], budget: int) -> list[bool]:
-    """Keep channels by falling score, the best of each layer first, until the next one would exceed the budget."""
+    """Keep channels in order of falling score, the best of each layer first, until the next would exceed the budget."""
     places = Counter(layer)
-    seen: Counter = Counter()
+    used: Counter = Counter()
     share = []
     for at in layer:
-        seen[at] += 1
-        share.append(Fraction(seen[at], places[at]))
+        used[at] += 1
+        share.append(Fraction(used[at], places[at]))
     order = sorted(range(len(score)), key=lambda c: (-score[c], share[c]))
     first = {layer[c]: c for c in reversed(order)}
     kept = [False] * len(score)
@@ -229,10 +229,10 @@ def _fill(score: list[float], size: list[int], layer: list[int], budget: int) ->
 
 
 def _keep_n(groups: Tensor, n: int, first_group: int) -> Tensor:
-    """Return 1 at the n largest magnitudes of each row, 0 elsewhere. Among equals the place to start from moves on by
+    """Return 1 at the n largest magnitudes of each row, 0 elsewhere. Among equals, the starting position moves on by
     one with every row.
 
-    What is not below the n-th largest is kept; the few rows in which that is more than n are then done by pairs. To
+    Whatever is not below the n-th largest is kept; the few rows in which that is more than n are redone pairwise. To
     know whether there are any, a GPU would have to wait.
     """
     if groups.is_cuda:
@@ -246,8 +246,8 @@ def _keep_n(groups: Tensor, n: int, first_group: int) -> Tensor:
 
 
 def _keep_n_by_keys(groups: Tensor, n: int, first_group: int) -> Tensor:
-    """Return the same. Magnitudes are ordered as their bits are; times m plus a place in the row no two are equal, and
-    a double still holds them exactly.
+    """Return the same, by keys. Magnitudes are ordered like their bits; times m plus a position in the row, no two are
+    equal, and a double still holds them exactly.
     """
     rows, m = groups.shape
     if groups.element_size() > 4:
@@ -279,7 +279,7 @@ def _nth_largest(columns: list[Tensor], n: int) -> Tensor:
 
 
 def _keep_n_by_pairs(groups: Tensor, n: int, turns: Tensor) -> Tensor:
-    """Return the same for any magnitudes: each is compared with each other of its row. A row's turn is its number."""
+    """Return the same for any magnitudes, comparing all pairs in a row. A row's turn is its number."""
     rows, m = groups.shape
     turn = (turns % m).to(torch.int16)
     columns = groups.t().contiguous()
@@ -331,4 +331,4 @@ def _whole(keep: int, area: int) -> int:
 
 def _refuse_non_finite(name: str, score: Tensor) -> None:
     if not score.isfinite().all():
-        top_k({name: score}, 0)  # raises the one message that explains it
+        top_k({name: score}, 0)  # raises the error that explains it

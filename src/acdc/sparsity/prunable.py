@@ -1,7 +1,7 @@
-"""Which weights are pruned: those of known layers, less what rules and settings leave dense.
+"""The choice of prunable weights: those of known layers, minus what rules and settings leave dense.
 
-Biases and normalisation parameters are never pruned (paper, §3); embeddings and matrices of other layers are on
-request. A parameter that appears under several names (tied weights) is one weight and counted once.
+Biases and normalisation parameters are never pruned (paper, §3); embeddings and matrices of other layers only on
+request. A parameter that appears under several names (tied weights) counts as one weight.
 """
 
 import inspect
@@ -37,22 +37,22 @@ def find_prunable(
     depthwise_dense: bool = False,
     embeddings: bool = False,
 ) -> Layers:
-    """Find the weights to prune. `include` restricts to what it matches; `exclude` then takes away.
+    """Find the weights to prune. `include` restricts them to what it matches; `exclude` then removes some.
 
-    A rule of `include` also reaches matrices of layer types acdc does not know, as include=["rnn.*"] does; "*" means
-    every known layer. Parameters that a module holds beside other layers, such as position embeddings, are reached by
-    their full names only, and those of normalisation layers never. A weight that its layer computes (weight_norm,
-    spectral_norm, torch.nn.utils.prune and other parametrizations) cannot be pruned: it stays dense, with a warning as
-    a sparsifier is attached, and a rule that asks for nothing else is refused.
+    A rule in `include` also reaches matrices of layer types acdc does not know, as include=["rnn.*"] does; "*" means
+    every known layer. Parameters that a module holds beside other layers, such as position embeddings, match only by
+    their full names, and those of normalisation layers never. A weight that its layer computes (weight_norm,
+    spectral_norm, torch.nn.utils.prune and other parametrizations) cannot be pruned: it stays dense, with a warning
+    when a sparsifier is attached, and a rule that matches nothing else is refused.
     """
     for argument, rules in (("include", include), ("exclude", exclude)):
         check_rules(argument, rules)
     computed = list(_computed_weights(model))
     others = _other_weights(model, computed)
-    wanted = {id(weight.param) for weight in others if any(_asks_for(rule, weight) for rule in include)}
-    rest = [weight for weight in others if id(weight.param) not in wanted]
+    requested = {id(weight.param) for weight in others if any(_asks_for(rule, weight) for rule in include)}
+    rest = [weight for weight in others if id(weight.param) not in requested]
     weights = [*all_weights(model), *(weight for weight in computed if weight.kind != "other")]
-    weights += [weight for weight in others if id(weight.param) in wanted]
+    weights += [weight for weight in others if id(weight.param) in requested]
     order = {id(param): i for i, param in enumerate(model.parameters())}
     candidates = sorted(weights, key=lambda weight: order[id(weight.param)])
     for rule in include:
@@ -61,32 +61,32 @@ def find_prunable(
         check_exclude(rule, model, candidates, rest)
 
     kept: list[Weight] = []
-    left: dict[str, str] = {}
+    dense: dict[str, str] = {}
     unprunable: list[Weight] = []
     for aliases in merge_aliases(candidates):
         weight = aliases[0]
         if reason := _why_dense(aliases, include, exclude, depthwise_dense, embeddings):
-            left[weight.name] = reason
+            dense[weight.name] = reason
         elif weight.computation:
-            left[weight.name] = weight.computation.reason
+            dense[weight.name] = weight.computation.reason
             unprunable.append(weight)
         else:
             kept.append(weight)
     for aliases in merge_aliases(rest):
-        left[aliases[0].name] = _why_other_dense(aliases, exclude)
+        dense[aliases[0].name] = _why_other_dense(aliases, exclude)
     if first_and_last_dense and kept:
         for weight in {kept[0].name: kept[0], kept[-1].name: kept[-1]}.values():
-            left[weight.name] = "first or last layer (first_and_last_dense)"
+            dense[weight.name] = "first or last layer (first_and_last_dense)"
         kept = kept[1:-1]
     if not kept:
         settings = {"include": include, "exclude": exclude, "first_and_last_dense": first_and_last_dense}
         settings["depthwise_dense"] = depthwise_dense
-        raise _nothing_prunable(model, left, {name: value for name, value in settings.items() if value})
-    return Layers(tuple(kept), left, tuple(unprunable))
+        raise _nothing_prunable(model, dense, {name: value for name, value in settings.items() if value})
+    return Layers(tuple(kept), dense, tuple(unprunable))
 
 
 def _computed_weights(model: nn.Module) -> Iterator[Weight]:
-    """Yield weights that their layers compute. Of its parameters the largest stands for a weight, by its size."""
+    """Yield the weights that layers compute, each represented by the largest of its source parameters."""
     for prefix, module in model.named_modules(remove_duplicate=False):
         for computation in computations(module):
             if computation.largest.ndim > 1:
@@ -112,7 +112,7 @@ def _other_weights(model: nn.Module, computed: Sequence[Weight]) -> list[Weight]
 def _asks_for(rule: Rule, weight: Weight) -> bool:
     """Return True if a rule reaches a weight of unknown layer type.
 
-    Its full name does. A wildcard might sweep in what nobody meant, and so reaches matrices of layers only: not vectors
+    Its full name does. A wildcard might match more than was meant, so it reaches only matrices of layers: not vectors
     in the shape of a matrix, nor what a module holds beside other layers or beside the weights of a known one.
     """
     if rule == weight.name:
@@ -132,7 +132,7 @@ def _why_dense(
     """Return why a weight of known layer type stays dense, or None if it is to be pruned."""
     weight = aliases[0]
     if is_lazy(weight.param):
-        allowed = "it is not initialised yet (a lazy layer)"
+        allowed = "it belongs to a lazy layer that is not initialised yet"
         raise ArgumentError(weight.name, allowed=allowed, instead="run one forward pass before attaching")
     if any(matches(rule, alias) for rule in exclude for alias in aliases):
         return "excluded"
@@ -145,8 +145,8 @@ def _why_dense(
         raise ArgumentError(
             "embeddings",
             received=True,
-            allowed=f"it needs dense gradients, and {embedding.name} has sparse=True",
-            instead="build it with nn.Embedding(..., sparse=False) or leave embeddings=False",
+            allowed=f"it needs dense gradients, but {embedding.name} has sparse=True",
+            instead="build it with nn.Embedding(..., sparse=False), or keep embeddings=False",
         )
     if depthwise_dense and weight.depthwise:
         return "depthwise convolution (depthwise_dense)"
@@ -164,7 +164,7 @@ def _why_other_dense(aliases: list[Weight], exclude: Sequence[Rule]) -> str:
         return "excluded"
     if computation := aliases[0].computation:
         return computation.reason
-    return "of no known layer type (name it in full in include to prune it)"
+    return "of unknown layer type (to prune it, give its full name in include)"
 
 
 def _nothing_prunable(model: nn.Module, left: Mapping[str, str], settings: Mapping[str, Any]) -> ArgumentError:
@@ -172,20 +172,20 @@ def _nothing_prunable(model: nn.Module, left: Mapping[str, str], settings: Mappi
         return ArgumentError(
             "model",
             Shown(type(model).__name__),
-            "nothing to prune, as it has no convolution, linear or attention weight",
-            "name other parameters in full, for example include=['rnn.weight_hh_l0'], or prune embeddings with "
+            "there is nothing to prune: it has no convolution, linear or attention weights",
+            "give the full names of other parameters, such as include=['rnn.weight_hh_l0'], or prune embeddings with "
             "embeddings=True",
         )
     reasons = "; ".join(f"{name}: {reason}" for name, reason in list(left.items())[:5])
     reasons = f"every weight stays dense ({reasons}{'; …' if len(left) > 5 else ''})"
     if not settings:
         kind = Shown(type(model).__name__)
-        return ArgumentError("model", kind, f"nothing to prune, {reasons}", "change one of these")
+        return ArgumentError("model", kind, f"there is nothing to prune: {reasons}", "change one of these")
     name, value = next(iter(settings.items()))
     others = [f"{name}={_listed(value)!r}" for name, value in settings.items()][1:]
     beside = f" with {' and '.join(others)}" if others else ""
-    allowed = f"nothing is left to prune{beside}, {reasons}"
-    return ArgumentError(name, _listed(value), allowed, f"loosen {' or '.join(settings)}")
+    allowed = f"nothing is left to prune{beside}: {reasons}"
+    return ArgumentError(name, _listed(value), allowed, f"relax {' or '.join(settings)}")
 
 
 def _listed(value: Any) -> Any:
@@ -193,7 +193,7 @@ def _listed(value: Any) -> Any:
 
 
 def check_rules(argument: str, rules: Any) -> None:
-    """Refuse what is not a list of names and functions."""
+    """Raise unless this is a list of names and functions."""
     if isinstance(rules, str) or callable(rules):
         raise ArgumentTypeError(argument, rules, "expected a list of rules", f"write {argument}=[{rules!r}]")
     for rule in rules:
@@ -201,7 +201,7 @@ def check_rules(argument: str, rules: Any) -> None:
             raise ArgumentTypeError(
                 argument,
                 Shown(f"[{rule.__name__}]"),
-                "expected names or functions, and this is a class",
+                "expected names or functions, but this is a class",
                 f"write {argument}=[lambda name, module: isinstance(module, {rule.__name__})]",
             )
         if isinstance(rule, nn.Module) or not (isinstance(rule, str) or callable(rule)):
@@ -209,13 +209,13 @@ def check_rules(argument: str, rules: Any) -> None:
                 argument,
                 Shown(f"[{type(rule).__name__}]"),
                 "expected names such as 'fc' or 'layer4.*', or functions of (weight name, module)",
-                "name the module as model.named_modules() does",
+                "use the names in model.named_modules()",
             )
         if callable(rule) and not _takes_two(rule):
             raise ArgumentTypeError(
                 argument,
                 Shown(f"[{getattr(rule, '__name__', 'function')}]"),
-                "expected a function of two arguments",
+                "expected a function with two arguments",
                 f"write {argument}=[lambda name, module: ...]",
             )
 
@@ -231,7 +231,7 @@ def _takes_two(rule: Callable[..., Any]) -> bool:
 
 
 def matches(rule: Rule, weight: Weight) -> bool:
-    """Return True if a rule chooses this weight: by its name, by a module it lies in, or by a function."""
+    """Return True if a rule matches this weight: by its name, by a module that contains it, or by a function."""
     if callable(rule):
         return bool(rule(weight.name, weight.module))
     parts = weight.name.split(".")
@@ -239,37 +239,37 @@ def matches(rule: Rule, weight: Weight) -> bool:
 
 
 def is_specific(rule: Rule) -> bool:
-    """Return True if a rule names anything: "*" does not."""
+    """Return True if a rule names anything in particular: "*" does not."""
     return callable(rule) or bool(rule.strip("*?."))
 
 
 def check_include(rule: Rule, model: nn.Module, candidates: Sequence[Weight], rest: Sequence[Weight]) -> None:
-    """Refuse a rule that asks for no weight, or only for weights that their layers compute."""
+    """Raise if a rule matches no weight, or only weights that their layers compute."""
     chosen = [weight for weight in candidates if matches(rule, weight)]
     if chosen and all(weight.computation for weight in chosen):
-        shown = repr(rule) if isinstance(rule, str) else getattr(rule, "__qualname__", repr(rule))
-        allowed = f"the rule asks for no parameter: {_computed(chosen[0])}, or take the rule out"
-        raise ArgumentError("include", Shown(f"[{shown}]"), allowed)
+        name = repr(rule) if isinstance(rule, str) else getattr(rule, "__qualname__", repr(rule))
+        allowed = f"the rule matches no parameter: {_computed(chosen[0])}, or remove the rule"
+        raise ArgumentError("include", Shown(f"[{name}]"), allowed)
     if not chosen and isinstance(rule, str):
         raise ArgumentError("include", [rule], *_why_nothing(rule, model, candidates, rest))
 
 
 def check_exclude(rule: Rule, model: nn.Module, candidates: Sequence[Weight], rest: Sequence[Weight]) -> None:
-    """Refuse a rule that takes no weight away, as it is misspelt or about parameters that stay dense in any case."""
+    """Raise if a rule excludes nothing, because it is misspelt or its parameters stay dense anyway."""
     if isinstance(rule, str) and not any(matches(rule, weight) for weight in (*candidates, *rest)):
         raise ArgumentError("exclude", [rule], *_why_nothing(rule, model, candidates, rest))
 
 
 def _why_nothing(rule: str, model: nn.Module, candidates: Sequence[Weight], rest: Sequence[Weight]) -> tuple[str, str]:
-    """Return what a rule matches instead of a weight, and what to do."""
+    """Return what a rule matches instead of a weight, and what to do about it."""
     modules = {name: module for name, module in model.named_modules() if fnmatchcase(name, rule)}
     named = model.named_parameters(remove_duplicate=False)
     parameters = {name: param for name, param in named if fnmatchcase(name, rule)}
-    held = [weight for weight in rest if matches(rule, weight)]
+    leftovers = [weight for weight in rest if matches(rule, weight)]
     if modules:
         name, module = next(iter(modules.items()))
         more = f" and {len(modules) - 1} more modules" if len(modules) > 1 else ""
-        match = f"{name or 'the model'} ({type(module).__name__}){more}, {_why_module(module, held)}"
+        match = f"{name or 'the model'} ({type(module).__name__}){more}, {_why_module(module, leftovers)}"
     elif parameters:
         match = _why_parameter(*next(iter(parameters.items())), [*candidates, *rest])
     else:
@@ -282,13 +282,13 @@ def _why_nothing(rule: str, model: nn.Module, candidates: Sequence[Weight], rest
     return allowed, "remove the rule, or name a layer with weights"
 
 
-def _why_module(module: nn.Module, held: Sequence[Weight]) -> str:
+def _why_module(module: nn.Module, leftovers: Sequence[Weight]) -> str:
     if isinstance(module, NORMS):
-        return "whose parameters normalise, and always stay dense"
-    if held and held[0].computation:
-        return f"where {_computed(held[0])}"
-    if held:
-        return f"where {held[0].name} is of no known layer type: to prune it, write include=[{held[0].name!r}]"
+        return "whose parameters are for normalisation and always stay dense"
+    if leftovers and leftovers[0].computation:
+        return f"where {_computed(leftovers[0])}"
+    if leftovers:
+        return f"where {leftovers[0].name} is of unknown layer type: to prune it, write include=[{leftovers[0].name!r}]"
     if any(True for _ in module.parameters()):
         return "whose parameters are biases or vectors, which always stay dense"
     return "which has no parameters"
@@ -302,11 +302,11 @@ def _why_parameter(name: str, param: nn.Parameter, weights: Sequence[Weight]) ->
 
 
 def _computed(weight: Weight) -> str:
-    """Return that a weight is computed, and what to call first."""
+    """Return a clause that says what computes a weight, and what to call first."""
     assert weight.computation
     owner = weight.name.rpartition(".")[0]
     layer = f"model.get_submodule({owner!r})" if owner else "model"
     return (
-        f"{weight.name} is computed by {weight.computation.by} at each forward pass, and only parameters can be "
-        f"pruned: make it one with {weight.computation.undo(layer)} before attaching"
+        f"{weight.name} is computed by {weight.computation.by} at each forward pass, but only parameters can be "
+        f"pruned; make it a parameter with {weight.computation.undo(layer)} before attaching"
     )

@@ -1,13 +1,13 @@
-"""Exact global top-k: which k weights of a whole model have the largest magnitude.
+"""Exact global top-k: the k weights of a whole model with the largest magnitude.
 
 T_k of the paper (§3, eq. 1) without sorting and without concatenating the weights. The bits of |x|, read as an integer,
 order floats as their values do, so the k-th largest magnitude is found digit by digit: a histogram of the highest bits,
 then one of the next bits among the values that share the chosen prefix, until one bit pattern, the threshold, is left.
-Each pass streams over the weights in small chunks; the only large thing allocated is the mask.
+Each pass streams over the weights in small chunks; the mask is the only large allocation.
 
-Exactly k survive. When more values equal the threshold than there are places, the places are shared out among layers
-in proportion to their ties, no layer is left empty that a tie could keep alive, and within a layer the survivors are
-spread evenly over positions. The rule uses integers only: it gives the same mask on every device and rank.
+Exactly k survive. When more values equal the threshold than there are places, the places are shared among layers in
+proportion to their ties, no layer is left empty that a tie could keep alive, and within a layer the survivors are
+spread evenly over positions. The rule uses only integers: it gives the same mask on every device and rank.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ Scores = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Shards:
-    """Scores cut over several processes: piece `index` of `count`, each a contiguous run of every flattened tensor.
+    """A split of scores over several processes: piece `index` of `count`, a contiguous run of every flattened tensor.
 
     `sum` adds an int64 tensor elementwise over all pieces (an all-reduce).
     """
@@ -43,7 +43,7 @@ def top_k(
 ) -> dict[str, Tensor]:
     """Return working masks (see masks.py) of the k largest |score|; k counts over all tensors and shards together.
 
-    `out` gives masks to write into, one for each score. They are not touched if the scores are refused.
+    `out` are masks to write into, one for each score. They stay untouched if the scores are refused.
     """
     digits, keys = _digits(scores), _Keys(scores, _chunk(scores))
     histogram = shards.sum(_histogram(keys, None, digits[0])).cpu()
@@ -86,18 +86,18 @@ def top_k_reference(scores: Scores, k: int) -> dict[str, Tensor]:
     places = share_ties(tied, strict, k - sum(strict))
     masks = {}
     for (name, values), ties, share in zip(magnitudes.items(), tied, places, strict=True):
-        keep, seen = [], 0
+        keep, passed = [], 0
         for m in values:
-            keep.append(m > threshold or (m == threshold and (seen + 1) * share // ties > seen * share // ties))
-            seen += m == threshold
+            keep.append(m > threshold or (m == threshold and (passed + 1) * share // ties > passed * share // ties))
+            passed += m == threshold
         masks[name] = new_mask(scores[name]).copy_(-torch.tensor(keep, dtype=torch.int8).view(scores[name].shape))
     return masks
 
 
 def share_ties(ties: Sequence[int], strict: Sequence[int], places: int) -> list[int]:
-    """Return how many of its ties each layer keeps: in proportion, summing to `places`, and no layer dies of it.
+    """Return how many of its ties each layer keeps: in proportion, `places` in all, leaving no layer empty.
 
-    `strict` counts the survivors each layer has anyway.
+    `strict` counts the survivors that each layer has anyway.
     """
     total, before, shares = sum(ties), 0, []
     for count in ties:
@@ -123,7 +123,7 @@ class _Digit:
 
 
 def _digits(scores: Scores) -> list[_Digit]:
-    """Cut the magnitude's bits into digits. Few wide ones suit a CPU's cache; a GPU's shared memory holds 2048 bins."""
+    """Split the magnitude's bits into digits. A few wide ones suit a CPU's cache; GPU shared memory holds 2048 bins."""
     on_gpu = any(score.device.type != "cpu" for score in scores.values())
     widest, left, digits = (11 if on_gpu else 16), _bits(scores), []
     while left:
@@ -134,21 +134,21 @@ def _digits(scores: Scores) -> list[_Digit]:
 
 
 def _bits(scores: Scores) -> int:
-    """Return the bits of a magnitude: narrower floats are read as float32, which holds each of their values."""
+    """Return the number of bits in a magnitude: narrower floats are read as float32, which holds all their values."""
     return 63 if any(score.dtype == torch.float64 for score in scores.values()) else 31
 
 
 def _chunk(scores: Scores) -> int:
-    """Return how many elements to read at once: what fits a CPU's cache; on a GPU half a byte a weight."""
+    """Return how many elements to read at once: what fits a CPU's cache, or on a GPU half a byte per weight."""
     if all(score.device.type == "cpu" for score in scores.values()):
         return 1 << 20
     return min(max(sum(s.numel() for s in scores.values()) // 8, 1 << 20), 1 << 26)
 
 
 class _Keys:
-    """Reads scores as integers in the order of their magnitudes: the bits of |x|, sign dropped, so −0 equals 0.
+    """A reader of scores as integers in the order of their magnitudes: the bits of |x|, without a sign, so −0 equals 0.
 
-    What it gives is scratch memory, overwritten when the next piece is read.
+    It returns scratch memory, overwritten when the next piece is read.
     """
 
     def __init__(self, scores: Scores, chunk: int) -> None:
@@ -213,7 +213,7 @@ def _count(values: Tensor, width: int, *, all_inside: bool) -> Tensor:
 
 def _pick(histogram: Tensor, rank: int) -> tuple[int, int]:
     """Return the value that holds the rank-th largest entry, and how many entries lie above that value."""
-    reached = histogram.flip(0).cumsum(0)  # entries of the highest values, one more value each
+    reached = histogram.flip(0).cumsum(0)  # entries at or above each value, from the highest down
     place = int(torch.searchsorted(reached, rank))
     assert place < len(histogram), "rank exceeds the number of entries"
     value = len(histogram) - 1 - place
@@ -221,8 +221,8 @@ def _pick(histogram: Tensor, rank: int) -> tuple[int, int]:
 
 
 def _keep_ties(keys: _Keys, masks: dict[str, Tensor], threshold: int, places: int, shards: Shards) -> None:
-    """Add `places` of the keys equal to the threshold to masks that hold those above it (as 0 and 1)."""
-    chunk = max(1, keys.chunk // 8)  # torch counts in 8 bytes an element, and ties may be many
+    """Add `places` of the keys equal to the threshold to masks (of 0 and 1) that hold those above it."""
+    chunk = max(1, keys.chunk // 8)  # torch counts with 8 bytes per element, and ties may be many
     counts = torch.zeros(2, len(masks), shards.count, dtype=torch.int64, device=keys.home)
     for layer, (name, mask) in enumerate(masks.items()):
         for part, kept in in_index_order(chunk, keys.scores[name], mask):
@@ -232,16 +232,16 @@ def _keep_ties(keys: _Keys, masks: dict[str, Tensor], threshold: int, places: in
     shares = share_ties([sum(c) for c in tied], [sum(c) for c in strict], places)
 
     for layer, (name, mask) in enumerate(masks.items()):
-        ties, share, seen = sum(tied[layer]), shares[layer], sum(tied[layer][: shards.index])
+        ties, share, passed = sum(tied[layer]), shares[layer], sum(tied[layer][: shards.index])
         if not share or not tied[layer][shards.index]:
             continue
         for part, kept in in_index_order(chunk, keys.scores[name], mask):
             at = (keys.read(part) == threshold).flatten().nonzero().flatten()
-            rank = torch.arange(seen, seen + len(at), device=at.device)  # among the layer's ties
+            rank = torch.arange(passed, passed + len(at), device=at.device)  # among the layer's ties
             chosen = torch.zeros(part.numel(), dtype=torch.bool, device=at.device)
             chosen[at[(rank + 1) * share // ties > rank * share // ties]] = True
             kept |= chosen.view(kept.shape)
-            seen += len(at)
+            passed += len(at)
 
 
 def _refuse_non_finite(scores: Scores, histogram: Tensor, digit: _Digit) -> None:
@@ -251,7 +251,7 @@ def _refuse_non_finite(scores: Scores, histogram: Tensor, digit: _Digit) -> None
     bad = {name: int((~score.isfinite()).sum()) for name, score in scores.items()}
     named = ", ".join(f"{name} ({count} of {scores[name].numel()})" for name, count in bad.items() if count)
     raise ValueError(
-        f"NaN or infinite scores in {named or 'a shard held by another process'}: the largest k are not defined. "
+        f"NaN or infinite scores in {named or 'a shard held by another process'}: the k largest are undefined. "
         "Training has most likely diverged; resume from an earlier checkpoint with a lower learning rate or "
         "gradient clipping"
     )

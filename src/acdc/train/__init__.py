@@ -1,1 +1,1 @@
-"""Training: the recipe, the loop, what it shows and what it writes."""
+"""Training: the preparation of a run, the training loop, its console and its results."""

@@ -1,6 +1,6 @@
-"""Plan the runs of a comparison: methods and variants x sparsities x seeds, at equal epochs or equal training FLOPs.
+"""The runs of a comparison: methods and variants x sparsities x seeds, at equal epochs or equal training FLOPs.
 
-A variant, NAME=METHOD:setting=value,setting=value, is a method under a name of its own with settings of its own.
+A variant, NAME=METHOD:setting=value,setting=value, is a method with its own name and settings.
 """
 
 import re
@@ -24,15 +24,15 @@ from acdc.train.prepare import plan_stages
 
 VARIANT_EXAMPLE = "--variant distilled=acdc:train.distill=0.5"
 _VARIANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-# What the comparison itself decides, and what to type instead.
+# Settings that the comparison itself decides, and what to type instead.
 _DECIDED = {
-    "method.name": "the method stands before the colon",
-    "method.sparsity": "methods are compared at --sparsities",
-    "run.seeds": "all are trained with --seeds",
+    "method.name": "put the method before the colon",
+    "method.sparsity": "use --sparsities, which applies to all methods",
+    "run.seeds": "use --seeds, which applies to all methods",
     "run.baseline": "add dense to --methods",
     "run.finetune": "twins are not fine-tuned in a comparison",
 }
-_FEWEST_EPOCHS = 4  # that a method is given at equal FLOPs
+_FEWEST_EPOCHS = 4  # that a method gets at equal FLOPs
 
 _ReadRecipe = Callable[[], Recipe]
 _Mistakes = tuple[Finding, ...]
@@ -40,7 +40,7 @@ _Mistakes = tuple[Finding, ...]
 
 @dataclass(frozen=True)
 class Variant:
-    """A method under a name of its own, with settings over those of the whole comparison."""
+    """A method with its own name, and settings that override those of the whole comparison."""
 
     name: str
     method: str  # or "dense"
@@ -49,17 +49,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class Cell:
-    """One method, or a variant of it, at one sparsity, for one seed."""
+    """A run of a comparison: one method, or a variant of it, at one sparsity, for one seed."""
 
     variant: Variant
-    sparsity: float | None  # None for dense training, and where training decides it
+    sparsity: float | None  # None for dense training, and if training decides it
     seed: int
     recipe: Recipe
-    mistakes: _Mistakes = ()  # with the recipe, which has other values in their place
+    mistakes: _Mistakes = ()  # in the recipe, which has other values in their place
 
     @property
     def name(self) -> str:
-        """Name of the cell's folder."""
+        """Return the name of the cell's folder."""
         percent = f"-{100 * self.sparsity:g}" if self.sparsity is not None else ""
         return f"{self.variant.name}{percent}-seed{self.seed}"
 
@@ -76,24 +76,24 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """The request for a comparison, before it is known to make sense."""
+    """The request for a comparison, before it has been checked."""
 
     recipe: str
     settings: Sequence[str]  # for all
-    own_settings: Mapping[str, Sequence[str]] = field(default_factory=dict)  # for a method and all its variants
+    own_settings: Mapping[str, Sequence[str]] = field(default_factory=dict)  # for one method and all its variants
     entries: Sequence[Variant]
     sparsities: Sequence[float]
-    equal_to: Variant | None = None  # whose training FLOPs all get; None gives all the same epochs
+    equal_to: Variant | None = None  # all get its training FLOPs; with None, all get the same epochs
     data: str | None = None
 
 
 def known_methods() -> tuple[str, ...]:
-    """Return the names that a comparison takes."""
+    """Return the methods that a comparison accepts."""
     return (*methods.names(), "dense")
 
 
 def split_settings(settings: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Return settings for all, and those for one method: rigl.drop=0.5 is method.drop=0.5 where the method is RigL."""
+    """Return settings for all methods, and those for one: rigl.drop=0.5 means method.drop=0.5 for RigL only."""
     shared, own = [], {name: [] for name in methods.names()}
     for setting in settings:
         table, _, rest = setting.partition(".")
@@ -102,7 +102,7 @@ def split_settings(settings: Sequence[str]) -> tuple[list[str], dict[str, list[s
 
 
 def read_variants(texts: Sequence[str], problems: list[str]) -> list[Variant]:
-    """Return the variants that can be read; all that is wrong with the others goes to `problems`."""
+    """Return the variants that can be read, and add what is wrong with the others to `problems`."""
     variants: list[Variant] = []
     known = known_methods()
     for text in texts:
@@ -113,18 +113,18 @@ def read_variants(texts: Sequence[str], problems: list[str]) -> list[Variant]:
         if not (equals and colon and settings):
             wrong = f"expected NAME=METHOD:setting=value,..., for example {VARIANT_EXAMPLE}"
         elif not _VARIANT_NAME.fullmatch(name):
-            wrong = "expected a name of letters, digits and . _ + - before the first ="
+            wrong = "expected a name made of letters, digits and . _ + - before the first ="
         elif method not in known:
-            wrong = f"{method} is no method; expected one of {', '.join(known)}{did_you_mean(method, known)}"
+            wrong = f"{method} is not a method; expected one of {', '.join(known)}{did_you_mean(method, known)}"
         elif name in known:
-            wrong = f"{name} is a method by itself; type another name before the ="
+            wrong = f"{name} is the name of a method; use another name before the ="
         elif name in [variant.name for variant in variants]:
-            wrong = f"{name} is the name of another variant; type another before the ="
+            wrong = f"{name} is the name of another variant; use another name before the ="
         if wrong:
             problems.append(f"--variant {text}: {wrong}")
             continue
         keys = [setting.partition("=")[0].strip() for setting in settings]
-        decided = [f"--variant {text}: {key} is settled: {_DECIDED[key]}" for key in keys if key in _DECIDED]
+        decided = [f"--variant {text}: {key} cannot be set here: {_DECIDED[key]}" for key in keys if key in _DECIDED]
         problems += decided
         if not decided:
             variants.append(Variant(name, method, settings))
@@ -132,7 +132,7 @@ def read_variants(texts: Sequence[str], problems: list[str]) -> list[Variant]:
 
 
 def _split_variant(text: str) -> tuple[str, ...]:
-    """Split at commas, but not inside brackets and quotes. A key without a table is a setting of the method."""
+    """Split at commas outside brackets and quotes. A key without a table is a setting of the method."""
     parts, depth, quote = [""], 0, ""
     for letter in text:
         if letter in "\"'" and quote in ("", letter):
@@ -148,12 +148,12 @@ def _split_variant(text: str) -> tuple[str, ...]:
 
 
 def plan_cells(grid: Grid, base: Recipe | None, problems: Problems, *, count_flops: bool = True) -> list[Cell]:
-    """Return every run, also those that cannot be trained; what is wrong beyond their recipes goes to `problems`.
+    """Return all runs, even those that cannot be trained; add what is wrong besides their recipes to `problems`.
 
-    Without `count_flops` all get the epochs of `base`: what is predicted needs a base recipe without mistakes.
+    Without `count_flops` all get the epochs of `base`: predictions need a base recipe without mistakes.
     """
     like, epochs = grid.equal_to, _epochs_of(base)
-    if base is None or epochs is None:  # named already
+    if base is None or epochs is None:  # reported already
         return []
     facts = problems.attempt(lambda: read_facts(base, grid.data)) if like and count_flops else None
     costs: dict[float | None, float | None] = {}
@@ -164,14 +164,14 @@ def plan_cells(grid: Grid, base: Recipe | None, problems: Problems, *, count_flo
                 costs[sparsity], mistakes = _cost_at(like, grid, sparsity or grid.sparsities[0], epochs, facts)
                 problems += [f"--like {like.name}: {one}" for one in mistakes if like not in grid.entries]
             recipe, mistakes = _read(read, costs.get(sparsity), facts)
-            if recipe is None:  # no other values stand in
+            if recipe is None:  # nothing could replace the mistakes
                 problems += [f"{entry.name}: {one}" for one in mistakes]
                 continue
             seeds = dict.fromkeys(base.run.seeds)
             cells += [Cell(entry, sparsity, seed, recipe.with_seed(seed), mistakes) for seed in seeds]
     names = [cell.name for cell in cells]
     problems += [
-        f"{name}: two runs would have this name; name a variant otherwise"
+        f"{name}: two runs would have this name; rename a variant"
         for name in dict.fromkeys(names)
         if names.count(name) > 1
     ]
@@ -181,7 +181,7 @@ def plan_cells(grid: Grid, base: Recipe | None, problems: Problems, *, count_flo
 def _recipes_of(
     entry: Variant, grid: Grid, sparsities: Sequence[float], epochs: int
 ) -> Iterator[tuple[float | None, _ReadRecipe]]:
-    """Yield each sparsity of an entry with what reads its recipe: settings for all, the method's, the variant's."""
+    """Yield each sparsity of an entry with a reader for its recipe: common settings, the method's, the variant's."""
     shared = [*grid.settings, *grid.own_settings.get(entry.method, ())]
     for sparsity, setting in _sparsities_of(entry.method, [*shared, *entry.settings], sparsities):
         fixed = [f"method.name={entry.method}", "run.finetune=false", "run.baseline=false", setting]
@@ -191,33 +191,33 @@ def _recipes_of(
 
 
 def _sparsities_of(method: str, settings: Sequence[str], sparsities: Sequence[float]) -> list[tuple[float | None, str]]:
-    """Return the sparsities to train at, each with its setting. A pattern such as 2:4 has its own."""
+    """Return the sparsities to train at, each with its setting. A pattern such as 2:4 fixes its own."""
     if method == "dense" or not methods.find(method).needs_sparsity:
         return [(None, "method.sparsity=")]
     patterns = [text.partition("=")[2].strip("\"' ") for text in settings if text.startswith("method.pattern=")]
     try:
         fixed = read_pattern(patterns[-1]).sparsity if patterns and patterns[-1] else None
-    except ValueError:  # named when the recipe is read
+    except ValueError:  # reported when the recipe is read
         fixed = None
     return [(s, f"method.sparsity={s}") for s in sparsities] if fixed is None else [(fixed, "method.sparsity=")]
 
 
 def _read(read: _ReadRecipe, cost: float | None, facts: DataFacts | None) -> tuple[Recipe | None, _Mistakes]:
-    """Read a recipe, over as many epochs as the cost buys if there is one; return it with its mistakes."""
+    """Read a recipe, with as many epochs as the cost allows, if there is one; return it with its mistakes."""
     recipe = None
     try:
         recipe = read()
         return (recipe if facts is None or cost is None else at_equal_flops(recipe, cost, facts)), ()
     except RecipeError as error:
         return error.recipe, error.findings
-    except ValueError as error:  # layers that cannot be pruned as it says
+    except ValueError as error:  # layers that cannot be pruned as requested
         return recipe, (Finding.of(error),)
 
 
 def _epochs_of(base: Recipe | None) -> int | None:
     try:
         return base.epochs if base else None
-    except (ValueError, TypeError):  # of a recipe that is wrong
+    except (ValueError, TypeError):  # the recipe is wrong
         return None
 
 
@@ -227,7 +227,7 @@ def _epochs_of(base: Recipe | None) -> int | None:
 def _cost_at(
     like: Variant, grid: Grid, sparsity: float, epochs: int, facts: DataFacts | None
 ) -> tuple[float | None, _Mistakes]:
-    """Return what `like` costs at a sparsity, which all others get; or what is wrong with it."""
+    """Return the cost of `like` at a sparsity, which all others get; or what is wrong with it."""
     ((_, read),) = _recipes_of(like, grid, [sparsity], epochs)
     recipe, mistakes = _read(read, None, None)
     try:
@@ -237,9 +237,9 @@ def _cost_at(
 
 
 def at_equal_flops(recipe: Recipe, cost: float, facts: DataFacts) -> Recipe:
-    """Return the recipe over as many epochs as this cost buys; milestones of the learning rate move along.
+    """Return the recipe with as many epochs as this cost allows; milestones of the learning rate move along.
 
-    Phases of another total than the recipe's are the method's own proportions. Where the total stays, so do they.
+    If the total changes, phases get the method's own proportions; otherwise they stay.
     """
     if _epochs_for(recipe, cost, facts) == recipe.epochs:
         return recipe
@@ -248,15 +248,15 @@ def at_equal_flops(recipe: Recipe, cost: float, facts: DataFacts) -> Recipe:
 
 
 def training_cost(recipe: Recipe, facts: DataFacts) -> float:
-    """Return the predicted FLOPs of training, in dense epochs; the middle of two estimates where there are two."""
+    """Return the predicted FLOPs of training, in dense epochs; the mean if there are two estimates."""
     options = {"classes": facts.classes, "in_channels": facts.shape[0], "seed": 0, **recipe.model.options}
-    model = models.build(recipe.model.name, **options)  # initial weights tell how a global budget spreads over layers
+    model = models.build(recipe.model.name, **options)  # initial weights show how a global budget spreads over layers
     uses = forward_uses(model, torch.zeros(1, *facts.shape))
     method = recipe.build_method()
     with naming_settings():
         zeros = predict.compressed(method, method.layers(model)) if method else None
     flops = predict.inference(model, uses, zeros)
-    (planned,) = plan_stages(recipe).values()  # neither a baseline nor a twin to fine-tune
+    (planned,) = plan_stages(recipe).values()  # there is no baseline and no twin to fine-tune
     return statistics.fmean(predict.training(planned.kinds, flops, 1, method)) / (3 * flops.dense)
 
 

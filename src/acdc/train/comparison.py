@@ -1,6 +1,6 @@
-"""Begin or resume a comparison: check all its runs together, and claim its folder and theirs.
+"""The start or resumption of a comparison: checks all its runs together, and claims its folder and theirs.
 
-Every run is a folder of its own, so that a comparison that was stopped resumes where it was.
+Every run has its own folder, so that a comparison that was stopped resumes where it was.
 """
 
 import datetime
@@ -22,13 +22,13 @@ from acdc.train.prepare import RunOptions, load_data, prepare
 
 
 def check_cells(cells: Sequence[Cell], options: RunOptions, known: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Prepare every cell as `acdc check` does; return all that is wrong and not `known` yet, and the warnings."""
-    problems: dict[str, list[str]] = {}  # each with the variants it is true of
+    """Prepare every cell as `acdc check` does; return all problems that are not `known` yet, and the warnings."""
+    problems: dict[str, list[str]] = {}  # each with the variants it applies to
     warnings: dict[str, list[str]] = {}
     loaded: dict[str, LoadedData | UsageError] = {}
 
     def load_once(recipe: Recipe, options: RunOptions) -> LoadedData:
-        """Load each data set once, also one that cannot be loaded."""
+        """Load each data set once, even one that cannot be loaded."""
         key = repr((recipe.data, recipe.train.batch_size))
         if key not in loaded:
             try:
@@ -65,40 +65,40 @@ def check_cells(cells: Sequence[Cell], options: RunOptions, known: Sequence[str]
 
 
 def _with_names(texts: Mapping[str, Sequence[str]], names: Set[str]) -> list[str]:
-    """Return each text once, with the variants it is true of, unless it is true of all."""
+    """Return each text once, with the variants it applies to, unless it applies to all."""
     return [text if {*of} == names else f"{', '.join(dict.fromkeys(of))}: {text}" for text, of in texts.items()]
 
 
 def check_folder(out: Path, base: Recipe | None, cells: Sequence[Cell]) -> list[str]:
-    """Return why this comparison can neither begin nor resume in this folder."""
-    held = ComparisonFolder(out).read()
-    if held is None:
-        return [f"--out {out}: {reason}; type another folder"] if (reason := folder.why_not(out)) else []
+    """Return why this comparison can neither start nor resume in this folder."""
+    existing = ComparisonFolder(out).read()
+    if existing is None:
+        return [f"--out {out}: {reason}; choose another folder"] if (reason := folder.why_not(out)) else []
     sound = [cell for cell in cells if not cell.mistakes]
     now = _recipes(sound)
     problems = [
-        f"--out {out}: {name} began with other settings there ({changed}); type another folder"
-        for name, recipe in held.runs.items()
+        f"--out {out}: {name} was started there with other settings ({changed}); choose another folder"
+        for name, recipe in existing.runs.items()
         if name in now and (changed := differences.first(recipe, now[name]))
     ]
-    if base and sound and (held.recipe, held.epochs) != (base.name, base.epochs):
-        there = f"{held.recipe} over {held.epochs} epochs is compared there"
-        problems.append(f"--out {out}: {there}, not {base.name} over {base.epochs}; type another folder")
+    if base and sound and (existing.recipe, existing.epochs) != (base.name, base.epochs):
+        there = f"it holds a comparison of {existing.recipe} over {existing.epochs} epochs"
+        problems.append(f"--out {out}: {there}, not of {base.name} over {base.epochs}; choose another folder")
     return problems
 
 
 def claim_folder(out: Path, base: Recipe, cells: Sequence[Cell], command: str) -> list[Job]:
-    """Claim a new folder, or the one this very comparison began in, and make a folder for each cell."""
-    held = ComparisonFolder(out).read()
-    if held is None:
+    """Claim a new folder, or the one that this comparison started in, and create a folder for each cell."""
+    existing = ComparisonFolder(out).read()
+    if existing is None:
         out.mkdir(parents=True, exist_ok=True)
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        held = Comparison(recipe=base.name, epochs=base.epochs, started=started)
+        existing = Comparison(recipe=base.name, epochs=base.epochs, started=started)
     joined = replace(  # more methods, sparsities or seeds may join
-        held,
-        commands=tuple(dict.fromkeys([*held.commands, command])),
-        runs={**held.runs, **_recipes(cells)},
-        cells={**held.cells, **{cell.name: cell.record() for cell in cells}},
+        existing,
+        commands=tuple(dict.fromkeys([*existing.commands, command])),
+        runs={**existing.runs, **_recipes(cells)},
+        cells={**existing.cells, **{cell.name: cell.record() for cell in cells}},
     )
     ComparisonFolder(out).write(joined)
     for cell in cells:
@@ -107,5 +107,5 @@ def claim_folder(out: Path, base: Recipe, cells: Sequence[Cell], command: str) -
 
 
 def _recipes(cells: Sequence[Cell]) -> dict[str, Any]:
-    """Return the cells' recipes by name, as a file holds them."""
+    """Return the cells' recipes by name, as stored in a file."""
     return json.loads(json.dumps({cell.name: cell.recipe.to_dict() for cell in cells}))

@@ -1,4 +1,4 @@
-"""Shows a run: a live table on a terminal, plain lines (one an epoch, no control characters) anywhere else."""
+"""The display of a run: a live table on a terminal, plain lines (one per epoch, no control characters) elsewhere."""
 
 import io
 import os
@@ -21,7 +21,7 @@ from acdc.train.stopping import StopRequest, showing, tell
 
 @dataclass(frozen=True)
 class Planned:
-    """A run to come: what to call it, its first epoch, and the kind of phase of each of its epochs."""
+    """A planned run: its title, its first epoch, and the kind of phase of each of its epochs."""
 
     title: str
     first: int
@@ -33,7 +33,7 @@ Plan = Mapping[str, Planned]  # by EpochRow.run, in the order they run
 
 
 class Console(Protocol):
-    """Shows what a run says, and how far it has come."""
+    """The interface for showing a run's messages and progress."""
 
     def __enter__(self) -> "Console": ...
     def __exit__(self, *_: object) -> None: ...
@@ -44,9 +44,9 @@ class Console(Protocol):
 
 
 def open_console(plan: Plan, done: int = 0, shown: bool = True, stop: StopRequest | None = None) -> Console:
-    """Open a live console where stdout is a terminal that moves its cursor and NO_COLOR is not set; else plain.
+    """Open a live console if stdout is a terminal with a movable cursor and NO_COLOR is not set; otherwise a plain one.
 
-    `done` epochs ran before; `stop` is asked where nobody reads lines any more.
+    `done` epochs ran before; `stop` is set if nobody reads the output any more.
     """
     if not shown:
         return Silent()
@@ -57,9 +57,9 @@ def open_console(plan: Plan, done: int = 0, shown: bool = True, stop: StopReques
 
 
 class Clock:
-    """Estimates how long the epochs still to run will take, from those that ran.
+    """An estimate of the time left, from the epochs that have run.
 
-    The first of them, which may compile, counts until there is a second.
+    The first of them, which may include compiling, counts until there is a second.
     """
 
     def __init__(self, plan: Plan, done: int = 0) -> None:
@@ -102,7 +102,7 @@ class Silent:
 
 
 class PlainConsole:
-    """Prints a line after each epoch."""
+    """A console that prints a line after each epoch."""
 
     def __init__(self, plan: Plan, done: int = 0, stop: StopRequest | None = None) -> None:
         self._plan, self._clock = plan, Clock(plan, done)
@@ -110,7 +110,7 @@ class PlainConsole:
         self._titles = max(len(planned.title) for planned in plan.values())
         self._last_line = time.monotonic()
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # a log in ASCII is no reason to stop
+            sys.stdout.reconfigure(errors="replace")  # an ASCII log is no reason to stop
 
     def __enter__(self) -> "PlainConsole":
         return self
@@ -132,7 +132,7 @@ class PlainConsole:
         )
 
     def watch(self, progress: Progress) -> None:
-        """Print a line a minute, where epochs are longer than that."""
+        """Print a line every minute, if epochs are longer than that."""
         now = time.monotonic()
         if now - self._last_line < _MINUTE:
             return
@@ -149,7 +149,7 @@ class PlainConsole:
 
 
 class LiveConsole:
-    """Keeps a table of all runs up to date."""
+    """A console that keeps a table of all runs up to date."""
 
     def __init__(self, plan: Plan, terminal: Terminal, done: int = 0, stop: StopRequest | None = None) -> None:
         self._plan, self._terminal, self._clock = plan, terminal, Clock(plan, done)
@@ -230,11 +230,11 @@ _COLUMNS: tuple[tuple[str, int, Literal["left", "right"]], ...] = (
 )
 
 
-_LEAST = ("phase", "sparsity", "loss", "epoch")  # what a narrow terminal does without, first to last
+_LEAST = ("phase", "sparsity", "loss", "epoch")  # columns that a narrow terminal drops, in this order
 
 
 def _fitting(room: int) -> dict[str, int]:
-    """Return columns and their widths, as many as there is room for: a number that is cut is wrong."""
+    """Return as many columns as there is room for, with their widths: a truncated number would be wrong."""
     wide = {name: width for name, width, _ in _COLUMNS}
     for name in _LEAST:
         if sum(wide.values()) + 2 * len(wide) > room:
@@ -243,7 +243,7 @@ def _fitting(room: int) -> dict[str, int]:
 
 
 def _strip(planned: Planned, done: int, epochs: int, cells: int) -> Text:
-    """Draw a run's phases as a line over all epochs, coloured as far as it has come."""
+    """Draw a run's phases as a line over all epochs, coloured up to its progress."""
     strip = Text()
     for cell in range(cells):
         epoch = cell * epochs // cells

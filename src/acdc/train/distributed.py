@@ -1,4 +1,4 @@
-"""Several processes that train one model, started by torchrun: each takes its share of a batch, rank 0 writes."""
+"""Training by several processes, started by torchrun: each takes its share of a batch, and rank 0 writes."""
 
 import os
 import pickle
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class World:
-    """This process among all of a run. A process alone exchanges nothing."""
+    """The processes of a run, as seen by this one. A single process exchanges nothing."""
 
     rank: int = 0
     size: int = 1
@@ -34,7 +34,7 @@ class World:
         return DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Give all ranks the batch-norm statistics of rank 0: each has updated its own, and all evaluate one model."""
+        """Give all ranks the batch-norm statistics of rank 0: each updated its own, but all must evaluate one model."""
         if self.size > 1:
             for buffer in model.buffers():
                 distributed.broadcast(buffer, src=0)
@@ -58,9 +58,9 @@ class World:
         return values
 
     def on_rank_zero(self, act: Callable[[], T]) -> T:
-        """Call `act` on rank 0 and return what it returns on every rank.
+        """Call `act` on rank 0 and return its result on every rank.
 
-        Its error is raised on all of them: none waits for a rank 0 that has gone, as where a disk is full.
+        An error is raised on all of them, so that none waits for a rank 0 that has failed, say on a full disk.
         """
         if self.size == 1:
             return act()
@@ -102,9 +102,9 @@ def join(device: str) -> Iterator[World]:
 
 
 def skipped_images(batches: Batches, world: World) -> list[str]:
-    """Return the names of unreadable image files over all ranks, each once.
+    """Return the names of unreadable image files on all ranks, each once.
 
-    Every rank must call it: where they are too many it raises on all of them.
+    Every rank must call this: if there are too many, it raises on all of them.
     """
     if not isinstance(batches, FromFiles):
         return []
@@ -114,9 +114,9 @@ def skipped_images(batches: Batches, world: World) -> list[str]:
 
 
 def restore_skipped(batches: Batches, names: Sequence[str]) -> None:
-    """Count the files again that a run had skipped where it was stopped, also those that can be read by now.
+    """Restore the list of files that a run had skipped before it stopped, including those readable by now.
 
-    Metrics are those of a run that never stopped.
+    This keeps the metrics the same as those of a run that never stopped.
     """
     if isinstance(batches, FromFiles):
         batches.skipped = list(names)

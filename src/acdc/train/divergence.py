@@ -1,4 +1,4 @@
-"""Aborts a run on NaN or Inf, and never lets a checkpoint hold it."""
+"""The check for NaN and Inf, which abort a run and never enter a checkpoint."""
 
 from collections.abc import Iterator
 
@@ -11,15 +11,15 @@ from acdc.train.optim import Rates
 from acdc.train.precision import Scaler
 from acdc.train.step import Totals
 
-_LOWEST_SCALE = 1e-6  # of fp16's losses: below it every step overflows
+_LOWEST_SCALE = 1e-6  # fp16's loss scale: below it every step overflows
 
 
 class DivergedError(ArithmeticError):
-    """The loss, a weight, a running statistic or what an optimizer keeps is no longer a finite number."""
+    """A loss, weight, running statistic or optimizer state that is no longer finite."""
 
 
 def not_finite(model: nn.Module, optimizer: Optimizer, sparsifier: Sparsifier | None) -> tuple[str, str] | None:
-    """Return what is not finite of all that the next step reads, in words, and its name. The device is asked once."""
+    """Describe and name what is not finite among all that the next step reads, reading the device once."""
     read = [
         (kind, name, tensor.detach())
         for kind, named in (
@@ -36,7 +36,7 @@ def not_finite(model: nn.Module, optimizer: Optimizer, sparsifier: Sparsifier | 
 
 
 def _states(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """Yield what the optimizer keeps, but for counts of steps, which may lie on the host."""
+    """Yield the optimizer's state, except step counts, which may be on the host."""
     for name, param in model.named_parameters():
         for key, value in optimizer.state.get(param, {}).items():
             if isinstance(value, Tensor) and value.device == param.device:
@@ -56,11 +56,11 @@ def describe(
     optimizer: Optimizer,
     sparsifier: Sparsifier | None,
 ) -> tuple[int, str] | None:
-    """Return what is not finite on this rank, in words, and after how many steps; None where all is.
+    """Describe what is not finite on this rank, with the number of steps; return None if everything is finite.
 
     `first_step` is that of the epoch.
     """
-    if scaler:  # which has skipped the steps whose loss was not
+    if scaler:  # it has skipped the steps whose loss was not finite
         scale = scaler.get_scale()
         if scale < _LOWEST_SCALE:
             return step, f"{stage}: fp16's loss scale fell to {scale:g}"
@@ -68,7 +68,7 @@ def describe(
         alive, steps = totals.values[3:].tolist()
         if not alive:
             bad = first_step + round(steps)
-            lr = f"with learning rate {rates.at(bad):g}"
+            lr = f"at learning rate {rates.at(bad):g}"
             return bad, f"{stage}: the loss of step {bad} (epoch {epoch + 1}) is not finite, {lr}"
     if (wrong := not_finite(model, optimizer, sparsifier)) is None:
         return None

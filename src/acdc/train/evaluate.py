@@ -1,4 +1,4 @@
-"""Evaluates a model on images, and takes its batch-norm statistics anew."""
+"""Evaluation of a model on images, and recalibration of its batch-norm statistics."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ class Score:
     accuracy: float
     loss: float
     samples: int
-    precision: str  # it was computed in: the recipe's, or fp32 where fp16 overflows
+    precision: str  # that it was computed in: the recipe's, or fp32 if fp16 overflows
 
 
 @torch.no_grad()
@@ -38,12 +38,13 @@ def evaluate(
     *,
     fast: Any = None,
 ) -> Score:
-    """Over all images, in evaluation mode, and in the precision of training; ranks share the work.
+    """Evaluate a model on all images, in evaluation mode and the precision of training; ranks share the work.
 
-    Raises Stopped if asked to stop meanwhile; several ranks evaluate to the end, as they wait for one another there.
+    Raises Stopped if asked to stop meanwhile; several ranks evaluate to the end, where they wait for one another.
 
-    `fast` is the model compiled, for full batches: any other size would be compiled anew. fp16 ends at 65,504, and
-    after few steps batch norm's running statistics can be so far off that a sound model passes it: fp32 decides.
+    `fast` is the compiled model, for full batches: any other size would be compiled again. fp16 ends at 65,504, and
+    after a few steps batch norm's running statistics can be so far off that a sound model exceeds it: then fp32
+    decides.
     """
     training = model.training
     model.eval()
@@ -56,8 +57,8 @@ def evaluate(
         if math.isfinite(score.loss) and setting.world.first and not setting.said_overflow:
             setting.said_overflow = True
             log.warning(
-                "evaluation overflows fp16 and is finite in fp32: it was done again in fp32, as any other like it will "
-                "be (batch norm's statistics are often far off after few steps)"
+                "evaluation overflowed in fp16 but is finite in fp32, so it was repeated in fp32, as others will be "
+                "(batch norm's statistics are often far off after only a few steps)"
             )
     skipped_images(batches, setting.world)
     model.train(training)
@@ -90,16 +91,16 @@ def _score(
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: Batches, *, precision: str, setting: Setting) -> None:
-    """Take batch-norm statistics anew, in place, over one epoch of training batches, augmented as in training.
+    """Recompute batch-norm statistics, in place, over one epoch of training batches, augmented as in training.
 
-    The running averages that training leaves are of the last batches only, weighted by their momentum; the published
-    WRN-28-10 has momentum .9 in its last batch norm, so that its statistics there are those of one batch or two, and
-    its test accuracy moves by tenths of a point between epochs that hardly change a weight. Here every batch counts the
-    same. And where dropout stands before a batch norm, training's averages are of activations more spread out than
-    evaluation's; here dropout is off, as in evaluation, as is all else that training mode changes.
+    The running averages that training leaves cover only the last batches, weighted by their momentum; the published
+    WRN-28-10 has momentum .9 in its last batch norm, so that its statistics there are those of one or two batches, and
+    its test accuracy moves by tenths of a point between epochs that hardly change a weight. Here every batch counts
+    equally. And if dropout precedes a batch norm, training's averages are of activations more spread out than in
+    evaluation; here dropout is off, as in evaluation, as is everything else that training mode changes.
 
-    Every rank takes its share of each batch, as in training, and all end with the mean over all shares. A stop breaks
-    it off, as an evaluation.
+    Every rank takes its share of each batch, as in training, and all end with the mean over all shares. A request to
+    stop interrupts it, as it does an evaluation.
     """
     norms = norms_of(model)
     before = [(module.momentum, getattr(module, "splits", 1)) for module in norms]
@@ -127,14 +128,14 @@ def recalibrate(model: nn.Module, batches: Batches, *, precision: str, setting: 
 
 
 def norms_of(model: nn.Module) -> list[Any]:
-    """The batch norms that keep statistics, in the model's order."""
+    """Return the batch norms that keep statistics, in the model's order."""
     return [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
 
 
 def _mean_over_ranks(norm: Any, world: World) -> None:
-    """Over ranks, each as much as it has seen batches."""
+    """Average statistics over ranks, weighted by the number of batches each has seen."""
     if world.size > 1:
-        seen = norm.num_batches_tracked.clone()
+        batches = norm.num_batches_tracked.clone()
         total = world.sum(norm.num_batches_tracked)
         for mean in (norm.running_mean, norm.running_var):
-            world.sum(mean.mul_(seen / total))
+            world.sum(mean.mul_(batches / total))

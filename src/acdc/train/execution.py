@@ -1,4 +1,4 @@
-"""Where and how stages run, as against what they compute."""
+"""The execution of stages: where and how they run, not what they compute."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ _WORTH_COMPILING = 20_000  # steps; compiling takes about a minute
 
 @dataclass(frozen=True)
 class Execution:
-    """Says how steps will run, and why."""
+    """The way steps will run, and why."""
 
     compile: bool
     graphs: bool
@@ -32,7 +32,7 @@ class Execution:
 
 
 def choose(train: Training, device: torch.device, *, steps: int, world: int) -> Execution:
-    """Choose what the recipe leaves to "auto". What was asked for and cannot be raises an ArgumentError."""
+    """Choose what the recipe leaves to "auto"; raise an ArgumentError if what it asks for is impossible here."""
     cuda, toolchain = device.type == "cuda", _toolchain(device)
     no_graphs = (
         "they need a GPU" if not cuda
@@ -42,32 +42,32 @@ def choose(train: Training, device: torch.device, *, steps: int, world: int) -> 
     )  # fmt: skip
     if train.cuda_graphs == "on" and no_graphs:
         raise ArgumentError(
-            "train.cuda_graphs", received="on", allowed=f"not here, {no_graphs}", instead='write "auto" or "off"'
+            "train.cuda_graphs", received="on", allowed=f"impossible here: {no_graphs}", instead='write "auto" or "off"'
         )
     if train.compile == "on" and toolchain:
         raise ArgumentError(
-            "train.compile", received="on", allowed=f"not here, {toolchain}", instead='write "auto" or "off"'
+            "train.compile", received="on", allowed=f"impossible here: {toolchain}", instead='write "auto" or "off"'
         )
     graphs = train.cuda_graphs != "off" and no_graphs is None
-    why = [f"CUDA graphs: {_why(train.cuda_graphs, graphs, no_graphs or 'steps are launched at once')}"]
+    why = [f"CUDA graphs: {_why(train.cuda_graphs, graphs, no_graphs or 'a whole step is launched at once')}"]
     if train.compile == "auto":
         reason = toolchain or (
-            "it pays on a GPU only" if not cuda
+            "it pays off only on a GPU" if not cuda
             else "several processes" if world > 1
             else f"{steps:,} steps" if steps >= _WORTH_COMPILING
-            else f"{steps:,} steps do not repay a minute of compiling"
+            else f"{steps:,} steps are too few to repay a minute of compiling"
         )  # fmt: skip
         compiled = not toolchain and cuda and world == 1 and steps >= _WORTH_COMPILING
     else:
         compiled, reason = train.compile == "on", ""
     why.append(f"torch.compile: {_why(train.compile, compiled, reason)}")
     if cuda and not train.deterministic:
-        why.append("cuDNN: the first step times several kernels for each layer, and is slow; no later one is")
+        why.append("cuDNN: the first step times several kernels for each layer, so it is slow; later ones are not")
     return Execution(compiled, graphs, tuple(why))
 
 
-def _why(asked: str, chosen: bool, reason: str) -> str:
-    return f"{'on' if chosen else 'off'} ({'as asked' if asked != 'auto' else reason})"
+def _why(requested: str, chosen: bool, reason: str) -> str:
+    return f"{'on' if chosen else 'off'} ({'as requested' if requested != 'auto' else reason})"
 
 
 def _toolchain(device: torch.device) -> str | None:
@@ -84,9 +84,9 @@ def compiler() -> str | None:
 
 @contextmanager
 def without_kernel_search() -> Iterator[None]:
-    """Let cuDNN take its best guess at a kernel instead of timing several.
+    """Let cuDNN use its best guess at a kernel instead of timing several.
 
-    For shapes and precisions that come too rarely to repay a search, which takes as long as at the first step.
+    This is for shapes and precisions too rare to repay a search, which takes as long as in the first step.
     """
     cudnn = torch.backends.cudnn
     searching = cudnn.benchmark
@@ -98,20 +98,21 @@ def without_kernel_search() -> Iterator[None]:
 
 
 def compiled(model: nn.Module, execution: Execution) -> Any:
-    """Return the model, compiled where that was chosen: a graph for each batch size and mode it meets.
+    """Return the model, compiled if that was chosen, with a graph for each batch size and mode it meets.
 
-    Never one for all sizes, which torch.compile would turn to at the second: training and evaluation have one each.
-    Models of one class share their graphs. Dropout draws what it draws eagerly, which the compiler's own does not.
+    There is never one graph for all sizes, which torch.compile would switch to at the second: training and evaluation
+    have one each. Models of one class share their graphs. Dropout draws the same numbers as eagerly, which the
+    compiler's own does not.
     """
     return torch.compile(model, dynamic=False, options={"fallback_random": True}) if execution.compile else model
 
 
-# What a stage is given
+# Inputs of a stage
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of an epoch, for whoever watches."""
+    """The progress of an epoch, for display."""
 
     run: str
     epoch: int
@@ -132,7 +133,7 @@ class Loaders:
 
 @dataclass(kw_only=True)
 class Setting:
-    """The place where stages run, and who looks on: nothing that changes what they compute."""
+    """The surroundings of stages: device, processes and messages, but nothing that changes what they compute."""
 
     device: torch.device
     execution: Execution
@@ -142,12 +143,12 @@ class Setting:
     watch: Callable[[Progress], None] = lambda progress: None
     say: Callable[[str], None] = lambda text: None  # a line for whoever watches
     sinks: Sequence[Callable[[EpochRow], None]] = ()
-    said_overflow: bool = False  # of fp16, in evaluation: once is enough
+    said_overflow: bool = False  # whether fp16 overflow in evaluation was reported: once is enough
 
     def stop_if_asked(self) -> None:
-        """Raise Stopped between two batches that change no weight.
+        """Raise Stopped if asked to, between two batches that change no weight.
 
-        Several ranks go on, as they wait for one another at the end.
+        Several ranks continue, since they wait for one another at the end.
         """
         if self.stop.signum is not None and self.world.size == 1:
             raise Stopped(self.stop.signum)

@@ -1,8 +1,8 @@
-"""A run: its stages one after the other, the folder they fill, and the table at the end.
+"""A run: its stages in order, the folder they fill, and the table at the end.
 
-dense      a dense baseline, if the recipe asks for one, or all there is if its method is "dense"
+dense      a dense baseline, if the recipe asks for one, or the only stage if its method is "dense"
 acdc       the method, under its name, from the same initial weights
-finetune   the dense twin, trained on over the epochs of the final compressed phase
+finetune   the dense twin, fine-tuned over the epochs of the final compressed phase
 """
 
 import contextlib
@@ -44,7 +44,7 @@ _FEW = 2_000_000  # test images x classes up to which a run keeps every model's 
 def run(
     prepared: PreparedRun, setting: Setting, out: Path, console: Console, *, resume: Checkpoint | None = None
 ) -> list[ModelResult]:
-    """Run every stage that is left, and write the folder `out`."""
+    """Run all remaining stages, and write the folder `out`."""
     recipe, data = prepared.recipe, prepared.data
     start, on_rank_zero = time.perf_counter(), setting.world.on_rank_zero
     on_rank_zero(lambda: _begin(prepared, setting, out, resume))
@@ -63,7 +63,7 @@ def run(
 
 
 def unreadable(outcomes: Sequence[ModelResult], test_images: int) -> int:
-    """Count the test images that no model could be judged on."""
+    """Count the test images that no model could be evaluated on."""
     judged = [outcome.test_images for outcome in outcomes if outcome.test_images is not None]
     return test_images - min(judged) if judged else 0
 
@@ -96,7 +96,7 @@ def _stages(
         elif name == "finetune":
             assert result is not None, "the method's stage has just ended, or a checkpoint of this one was loaded"
             finetune_dense(result, model, stage.optimizer)
-            stage.epoch = planned.first  # the final phase's epochs and rates, wherever the best twin is from
+            stage.epoch = planned.first  # the final phase's epochs and rates, wherever the best twin comes from
             stage.save()
         for row in stage.run():
             on_rank_zero(partial(_tell, row, stage, setting, out, console))
@@ -118,13 +118,13 @@ def _stages(
 def _resume(stage: Stage, resume: Checkpoint) -> None:
     try:
         stage.load_state_dict(resume.state)
-    except ValueError as error:  # of the sparsifier's as well
+    except ValueError as error:  # including the sparsifier's
         raise MismatchError(f"{resume.path} does not fit this run ({error})") from error
     stage.saved = resume.path
 
 
 def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Console) -> None:
-    """Write and show an epoch that has ended: on disk first."""
+    """Write an epoch that has ended to disk, then show it."""
     RunFolder(out).append(row, stage.phase_end)
     console.epoch(row)
     for sink in setting.sinks:
@@ -132,7 +132,7 @@ def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Con
 
 
 def _of_the_run(stage: Stage, outcomes: list[ModelResult], began: float) -> dict[str, Any]:
-    """Return what a checkpoint needs to know beyond its stage."""
+    """Return what a checkpoint stores besides its stage."""
     return {
         "recipe": stage.recipe.to_dict(),
         "outcomes": [asdict(outcome) for outcome in outcomes],
@@ -150,7 +150,7 @@ def _finish(stage: Stage) -> Result | None:
 
 
 def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, StateDict]]:
-    """Yield title, file and weights of each model that a stage leaves."""
+    """Yield the title, file and weights of each model that a stage produces."""
     if result is None:
         title, file = {
             "dense": (STAGE_TITLES["dense"], BASELINE),
@@ -176,7 +176,7 @@ def _suffixed(file: str, suffix: str) -> str:
 def _recalibrated(
     models: Iterator[tuple[str, str, StateDict]], stage: Stage, data: LoadedData, setting: Setting
 ) -> Iterator[tuple[str, str, StateDict]]:
-    """Yield each model, and after it the same one with new batch-norm statistics, if the recipe asks for it."""
+    """Yield each model, followed by the same one with new batch-norm statistics if the recipe asks for it."""
     for title, file, weights in models:
         yield title, file, weights
         if stage.recipe.run.recalibrate:
@@ -197,7 +197,7 @@ def _measured(
     uses: Mapping[str, float],
     masks: Mapping[str, torch.Tensor],
 ) -> tuple[ModelResult, torch.Tensor | None]:
-    """Measure the weights as they are saved, in a plain new model; return its logits as well, if they are few."""
+    """Measure the weights as saved, in a new plain model; also return its logits, if they are few."""
     model = data.new_model(stage.recipe).to(setting.device)
     model.load_state_dict(weights)
     few = setting.world.size == 1 and data.loaders.test.samples * data.classes <= _FEW
@@ -231,7 +231,7 @@ def _biases(model: torch.nn.Module) -> int:
 
 
 def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Checkpoint | None) -> None:
-    """Write what a folder says before the first step: its labels, and config.json."""
+    """Write the files of a folder that exist before the first step: its labels, and config.json."""
     recipe, data, method = prepared.recipe, prepared.data, prepared.method
     if data.images and data.images.corrupted:
         save_indices(data.images, RunFolder(out).labels)
@@ -239,7 +239,7 @@ def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Checkpoin
     where = hardware.describe(setting.device)
     if resume:
         config = dict(require(RunConfig, RunFolder(out).config).settings)
-        config["recipe"] = recipe.to_dict()  # what may change, such as data.bad_limit, holds from here on
+        config["recipe"] = recipe.to_dict()  # changed settings, such as data.bad_limit, apply from here on
         config.setdefault("resumed", []).append({"at": now, "from": resume.path.name, **where})
     else:
         config = {
@@ -263,11 +263,11 @@ def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Checkpoin
 
 @contextlib.contextmanager
 def reproducible(recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """Set threads, cuDNN and TF32 as the recipe says, for as long as this lasts.
+    """Set threads, cuDNN and TF32 as the recipe says, inside this context.
 
-    fp32 means fp32: torch's own default lets convolutions use TF32. On a GPU everything runs on a stream of its own,
-    as capturing a CUDA graph wants. cuDNN tries as many kernels as torch lets it (ten): trying all doubles the time of
-    the first step and was not measured to make later ones faster (python -m benchmarks.startup).
+    fp32 means fp32: torch's own default lets convolutions use TF32. On a GPU everything runs on a separate stream, as
+    capturing a CUDA graph requires. cuDNN tries as many kernels as torch lets it (ten): trying all doubles the time of
+    the first step, and measurements did not show later ones getting faster (python -m benchmarks.startup).
     """
     threads, cudnn, tf32 = torch.get_num_threads(), torch.backends.cudnn, recipe.train.precision != "fp32"
     matmul = torch.get_float32_matmul_precision()
@@ -293,7 +293,7 @@ def reproducible(recipe: Recipe, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stream_of_its_own(device: torch.device) -> Iterator[None]:
-    """Work before this, in it and after it runs in that order, as on one stream: each waits for the one before."""
+    """Use a separate stream, with work before, inside and after this context in order, as on one stream."""
     outside, inside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     inside.wait_stream(outside)
     try:

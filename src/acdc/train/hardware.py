@@ -1,8 +1,8 @@
-"""What this machine is and can do: versions and hardware beside every number, and whether its bf16 kernels run.
+"""Facts about this machine: versions and hardware to report beside every number, and whether its bf16 kernels run.
 
-Some virtual machines advertise AMX, by cpuid and by the system's own word, and die of SIGILL at its first instruction.
-oneDNN then picks AMX kernels for bf16 products, and the process ends without a message; so a child process tries them.
-oneDNN stays clear of AMX if ONEDNN_MAX_CPU_ISA says so before torch is imported: this module imports none by itself.
+Some virtual machines advertise AMX, through cpuid and the operating system, but raise SIGILL at its first instruction.
+oneDNN then picks AMX kernels for bf16 products, and the process dies without a message; so a child process tries them.
+oneDNN avoids AMX if ONEDNN_MAX_CPU_ISA says so before torch is imported: this module itself does not import torch.
 """
 
 import importlib.metadata
@@ -35,7 +35,7 @@ with torch.autocast("cpu", torch.bfloat16):
 
 
 def describe(device: "torch.device") -> dict[str, Any]:
-    """Return versions and hardware as config.json holds them."""
+    """Return versions and hardware, for config.json."""
     import torch
 
     versions = {"python": platform.python_version()}
@@ -51,7 +51,7 @@ def describe(device: "torch.device") -> dict[str, Any]:
 
 
 def cores() -> int:
-    """Return how many cores this process may use; where the system does not say, as on macOS, all there are."""
+    """Return how many cores this process may use; if the system does not say, as on macOS, all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -75,19 +75,19 @@ def bf16_crash() -> str | None:
 
 @cache
 def bf16_remedy_works() -> bool:
-    """Return whether bf16 kernels run with the remedy in the environment."""
+    """Return True if bf16 kernels run with the remedy in the environment."""
     return _failure(dict([BF16_REMEDY])) is None
 
 
 def bf16_advice(*, begun: bool = False) -> str:
-    """Return what happened and what to type, where bf16 kernels crash. A run that has begun keeps its precision."""
+    """Return what happened and what to type if bf16 kernels crash. A run that has begun keeps its precision."""
     name, value = BF16_REMEDY
-    happened = f"torch's bf16 kernels crash on this CPU ({bf16_crash()}; it may advertise AMX and not have it)"
+    happened = f"torch's bf16 kernels crash on this CPU ({bf16_crash()}; it may advertise AMX without having it)"
     if begun:
-        return f"{happened}; a run goes on in its own precision: type {name}={value} before the command"
+        return f"{happened}; a run must continue in its own precision: put {name}={value} before the command"
     if not bf16_remedy_works():
-        return f"{happened}; use fp32: type --set train.precision=fp32"
-    return f"{happened}; type {name}={value} before the command, or --set train.precision=fp32"
+        return f"{happened}; use fp32: add --set train.precision=fp32"
+    return f"{happened}; put {name}={value} before the command, or add --set train.precision=fp32"
 
 
 def _failure(changes: Mapping[str, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Train several runs: side by side, each a process of its own that writes to its own log, or one seed after another."""
+"""Training of several runs: side by side, each in its own process with its own log, or one seed after another."""
 
 import os
 import signal
@@ -32,11 +32,11 @@ TrainSeed = Callable[[Recipe, Path, StopRequest], int]
 
 @dataclass(frozen=True)
 class Job:
-    """A run to train in a folder of its own, started by `acdc train --resume`."""
+    """A run to train in its own folder, started by `acdc train --resume`."""
 
     name: str
     folder: Path
-    settings: tuple[str, ...] = ()  # of this run alone; they come after those of all
+    settings: tuple[str, ...] = ()  # for this run alone; they come after those for all
 
     @property
     def log(self) -> Path:
@@ -48,19 +48,19 @@ class Job:
 
     @property
     def resumable(self) -> bool:
-        """True if there is a checkpoint to resume from."""
+        """Return True if there is a checkpoint to resume from."""
         return checkpoint.any_in(RunFolder(self.folder).checkpoints)
 
 
 def read_jobs(text: str) -> int:
     """Read the number of runs to train at the same time from the command line."""
     if not text.isdigit() or not 0 < int(text) < 1000:
-        raise UsageError([f"--jobs {text}: expected the number of runs to train at the same time; type --jobs 3"])
+        raise UsageError([f"--jobs {text}: expected the number of runs to train at a time, for example --jobs 3"])
     return int(text)
 
 
 def make_folder(recipe: Recipe, path: Path) -> None:
-    """Make a folder from which `acdc train --resume` starts this recipe; leave one that has begun as it is."""
+    """Create a folder from which `acdc train --resume` starts this recipe; leave one that has begun as it is."""
     path.mkdir(parents=True, exist_ok=True)
     if not RunFolder(path).begun:
         write_json(RunFolder(path).config, {"recipe": recipe.to_dict()})
@@ -68,7 +68,7 @@ def make_folder(recipe: Recipe, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of several runs."""
+    """The outcome of several runs."""
 
     code: int  # 0 if all ended well
     stopped: bool  # by a signal, with jobs left
@@ -77,13 +77,13 @@ class Ended:
 def run_all(jobs: Sequence[Job], options: "RunOptions", at_once: int, resume_hint: str) -> Ended:
     """Train every job that has no result yet, `at_once` of them at a time.
 
-    A signal is passed on, so that each job that trains leaves a checkpoint; so is a closed output pipe. A job that
-    fails does not stop the others. A second Ctrl-C ends all of them at once.
+    A signal is passed on, so that each job that is training leaves a checkpoint; so is a closed output pipe. A job
+    that fails does not stop the others. A second Ctrl-C kills all of them at once.
     """
     waiting, running, worst = [job for job in jobs if not job.done], {}, 0
     threads = max(1, cores() // at_once)
     environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
-    with stopping.listening("stopping what runs; what trains already leaves a checkpoint") as stop:
+    with stopping.listening("stopping all runs; those already training leave a checkpoint") as stop:
         passed_on = False
         try:
             while running or (waiting and not stop):
@@ -126,11 +126,11 @@ def _count_done(jobs: Sequence[Job]) -> int:
 
 
 def stopped(stop: stopping.StopRequest, jobs: Sequence[Job], resume_hint: str, first: bool = True) -> int:
-    """Return the exit code of several runs that were asked to stop; the first process says how to resume."""
-    asked = stopping.Stopped(stop.signum or signal.SIGTERM)  # where another process was asked
+    """Return the exit code of several runs that were asked to stop; the first process prints how to resume."""
+    reason = stopping.Stopped(stop.signum or signal.SIGTERM)  # where another process was asked
     if first:
-        stopping.complain(f"acdc: {asked}. {describe_progress(jobs)}: {resume_hint}")
-    return asked.exit_code
+        stopping.complain(f"acdc: {reason}. {describe_progress(jobs)}: {resume_hint}")
+    return reason.exit_code
 
 
 def stopped_at_once(jobs: Sequence[Job], resume_hint: str, killed: Sequence[Job] = (), first: bool = True) -> int:
@@ -141,7 +141,7 @@ def stopped_at_once(jobs: Sequence[Job], resume_hint: str, killed: Sequence[Job]
 
 
 def describe_progress(jobs: Sequence[Job], killed: Sequence[Job] = ()) -> str:
-    """Say how many jobs finished or have a checkpoint, and what is lost of those that were killed."""
+    """Describe how many jobs finished or have a checkpoint, and what the killed ones lost."""
     done, kept = _count_done(jobs), sum(job.resumable and not job.done for job in jobs)
     if not done + kept:
         return "No run has a checkpoint yet. Start again with"
@@ -171,17 +171,17 @@ def train_seeds(recipe: Recipe, options: "RunOptions", out: Path, at_once: int, 
     seeds, first, hint = recipe.run.seeds, options.world.first, resume_command(out, options.world.size)
     run = RunFolder(out)
     jobs = {seed: Job(f"seed {seed}", run.seed(seed).path) for seed in seeds}
-    left = [seed for seed, job in jobs.items() if not job.done]
+    remaining = [seed for seed, job in jobs.items() if not job.done]
 
     def begin() -> None:
         config = read_object(run.config) or {"command": "train"}
         write_json(run.config, {**config, "recipe": recipe.to_dict(), "root": options.absolute_root})
-        for seed in left:
+        for seed in remaining:
             make_folder(recipe.with_seed(seed), jobs[seed].folder)
 
     options.world.on_rank_zero(begin)
     if at_once > 1:
-        print(f"{len(left)} seeds, {at_once} at a time; each one's output is in {out}/seed-N.log", flush=True)
+        print(f"{len(remaining)} seeds, {at_once} at a time; the output of each is in {out}/seed-N.log", flush=True)
         code = run_all(list(jobs.values()), options, at_once, hint).code
     else:
         code = _train_in_turn(jobs, recipe, options, train, hint)
@@ -196,14 +196,14 @@ def _train_in_turn(jobs: dict[int, Job], recipe: Recipe, options: "RunOptions", 
         for seed, job in jobs.items():
             if job.done:
                 continue
-            if world.any(bool(stop), options.device):  # asked for while the seed before was measured
+            if world.any(bool(stop), options.device):  # requested while the previous seed was being measured
                 return stopped(stop, list(jobs.values()), hint, world.first)
             if world.first:
                 print(f"\nseed {seed}", flush=True)
             try:
                 if code := train(recipe.with_seed(seed), job.folder, stop):
                     return code
-            except KeyboardInterrupt:  # before it trains, and can say what is lost itself
+            except KeyboardInterrupt:  # before it trains, when it cannot yet say what is lost
                 return stopped_at_once(list(jobs.values()), hint, first=world.first)
     return 0
 

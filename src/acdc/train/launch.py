@@ -1,4 +1,4 @@
-"""Launch one run in its folder, from the start or from its newest checkpoint, and say how it begins and ends."""
+"""The launch of one run in its folder, from the start or from its newest checkpoint, with its first and last words."""
 
 import os
 from pathlib import Path
@@ -27,11 +27,11 @@ from acdc.train.stopping import StopRequest
 
 
 def train_run(run: PreparedRun, out: Path, stop: StopRequest, *, resume_from: Path) -> int:
-    """Train one seed in `out` and return the exit code. `resume_from` is the folder to name in a hint how to resume."""
+    """Train one seed in `out` and return the exit code. `resume_from` is the folder named in the hint on resuming."""
     world, data = run.world, run.data
     lock = world.on_rank_zero(lambda: _lock(out))  # a number that means something on rank 0
     try:
-        # All ranks take rank 0's answer: it writes the file next, and a rank that looked later would go another way.
+        # All ranks use rank 0's answer: it writes the file next, and a rank that looked later would decide otherwise.
         began = world.on_rank_zero(lambda: RunFolder(out).begun)
         resume, notes = find_checkpoint(run, out) if began else (None, [])
         with (
@@ -72,7 +72,7 @@ def _lock(out: Path) -> int:
     return lock
 
 
-# How a run begins
+# The start of a run
 
 
 def introduce(console: Console, run: PreparedRun, out: Path, resume: Checkpoint | None) -> None:
@@ -105,7 +105,7 @@ def introduce(console: Console, run: PreparedRun, out: Path, resume: Checkpoint 
 
 
 def describe_layers(method: Method, layers: Layers) -> list[str]:
-    """Return lines that say which weights a method prunes, or rounds, and which it leaves."""
+    """Return lines that say which weights a method prunes, or rounds, and which it leaves dense."""
     left = [f"left dense: {name} ({reason})" for name, reason in layers.left_dense.items()]
     return [f"{method.compression()}: {layers.size:,} weights in {len(layers.weights)} layers", *left]
 
@@ -117,7 +117,7 @@ def describe_sparsity(method: Method) -> str:
     return "by layer" if method.needs_sparsity else f"decided by {method.decided_by}"
 
 
-# How it ends
+# The end of a run
 
 
 def show_results(console: Console, recipe: Recipe, outcomes: list[ModelResult], test_images: int, out: Path) -> None:
@@ -136,20 +136,20 @@ def show_results(console: Console, recipe: Recipe, outcomes: list[ModelResult], 
     for outcome in outcomes:
         if outcome.mask_sparsity is not None and outcome.mask_sparsity < outcome.sparsity:
             console.say(
-                f"{outcome.model}: its masks prune {outcome.mask_sparsity:.2%}; some of the weights they keep are 0 as "
-                f"well, as those grown anew start there, which makes {outcome.sparsity:.2%}"
+                f"{outcome.model}: its masks prune {outcome.mask_sparsity:.2%}; some of the weights they keep are also "
+                f"0, where regrown weights start, which makes {outcome.sparsity:.2%}"
             )
         if outcome.mask_sparsity == 0 and isinstance(method := recipe.build_method(), Learned):
             console.say(
-                f"{outcome.model}: no weight is 0 yet; {method.title()} finds its sparsity by {method.decided_by}: "
-                f"train longer, or change these (acdc ls methods {method.name})"
+                f"{outcome.model}: no weight is 0 yet; the sparsity of {method.title()} depends on "
+                f"{method.decided_by}: train longer, or change these (acdc ls methods {method.name})"
             )
     for outcome in outcomes:
         if not (best := outcome.best):
             continue
         if outcome.file == DENSE:
             console.say(
-                f"{outcome.model}: of epoch {best.epoch + 1}, the best of the dense phases, chosen on the "
+                f"{outcome.model}: from epoch {best.epoch + 1}, the best of the dense phases, chosen on the "
                 f"{best.chosen_on} set"
             )
         elif best.accuracy > outcome.test_accuracy and best.chosen_on == "test":
@@ -172,7 +172,7 @@ def _flops(flops: int) -> str:
 
 
 def explain_end(error: BaseException, out: Path, resume_from: Path, recipe: Recipe, world: World) -> int:
-    """Say how a run ended early and how to resume it, and return the exit code."""
+    """Print why a run ended early and how to resume it, and return the exit code."""
 
     def say(text: str) -> None:
         if world.first:
@@ -186,15 +186,15 @@ def explain_end(error: BaseException, out: Path, resume_from: Path, recipe: Reci
         say(f"Stopped at once; the epochs so far are in {RunFolder(out).metrics}. Resume with: {command}")
         return 130
     if isinstance(error, NoCheckpointError | FormatError):
-        say(f"{error}\nTo start over, type the command that began the run with another --out.")
+        say(f"{error}\nTo start over, repeat the original command with another --out.")
         return 1
     if isinstance(error, MismatchError):
         say(
-            f"{error}. Put the run's own checkpoint back, or remove this one to use the one before it; then resume "
+            f"{error}. Restore the run's own checkpoint, or remove this one to use the one before it; then resume "
             f"with: {command}"
         )
         return 1
-    if isinstance(error, IntegrityError):  # of the predictions that earlier stages wrote
+    if isinstance(error, IntegrityError):  # in the predictions that earlier stages wrote
         say(f"{error}. Restore or remove the file, then resume with: {command}")
         return 1
     if isinstance(error, DivergedError):

@@ -1,4 +1,4 @@
-"""Load a recipe's data as batches for the training loop; or tell its facts, as published, where it is not there."""
+"""The data of a recipe as batches for the training loop, or, if it is missing, its published facts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from acdc.train import hardware
 from acdc.train.distributed import World
 from acdc.train.execution import Loaders
 
-_EVALUATION_BATCH = 1000  # images of 32 x 32; fewer where they are larger
+_EVALUATION_BATCH = 1000  # images of 32 x 32; fewer if they are larger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class DataFacts:
     shape: tuple[int, int, int]
     classes: int
     validation: int = 0
-    missing: str | None = None  # why these describe the set as it is published, and not as it is here
+    missing: str | None = None  # why these describe the data set as published, and not as it is here
 
     def __str__(self) -> str:
         validation = f", {self.validation:,} validation" if self.validation else ""
@@ -54,15 +54,15 @@ _PUBLISHED = {
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedData:
-    """Batches of a data set, and what a model for it must look like."""
+    """The batches of a data set, and the facts a model for it must match."""
 
     loaders: Loaders
     name: str  # of the data
     classes: int
     shape: tuple[int, int, int]
     notes: tuple[str, ...]
-    images: ImageData | None = None  # where all of it is in memory
-    files: str | None = None  # a checksum of all names, where images are read from folders
+    images: ImageData | None = None  # if all of it is in memory
+    files: str | None = None  # a checksum of all file names, if images are read from folders
 
     @property
     def facts(self) -> DataFacts:
@@ -80,11 +80,11 @@ class LoadedData:
         return torch.zeros(1, *self.shape, device=device)
 
     def new_model(self, recipe: Recipe) -> nn.Module:
-        """Build the recipe's model. Its initial weights are a function of the seed, so each call returns the same."""
+        """Build the recipe's model. Its initial weights depend only on the seed, so all calls return the same."""
         return build_model(recipe, self.facts)
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells these data from others: a run is not resumed on others."""
+        """Return what distinguishes this data from other data, on which the run is not resumed."""
         loaders = self.loaders
         counts: dict[str, Any] = {"train": loaders.train.samples, "test": loaders.test.samples}
         if loaders.validation:
@@ -92,7 +92,7 @@ class LoadedData:
         return counts | ({"files": self.files} if self.files else {})
 
     def close(self) -> None:
-        """End worker processes, if there are any."""
+        """Stop worker processes, if there are any."""
         for batches in (self.loaders.train, self.loaders.test, self.loaders.validation):
             getattr(batches, "close", lambda: None)()
 
@@ -111,10 +111,10 @@ def build_model(recipe: Recipe, facts: DataFacts) -> nn.Module:
 def load_data(
     recipe: Recipe, device: torch.device, *, root: str | None, workers: int | None = None, world: World | None = None
 ) -> LoadedData:
-    """Load a recipe's data, or raise a UsageError: where it lies, and that it is whole, is up to the user."""
+    """Load a recipe's data, or raise a UsageError: its location and integrity are up to the user."""
     try:
         return load(recipe, device, root=root, workers=workers, world=world or World())
-    except BrokenPipeError:  # whoever reads our output has gone
+    except BrokenPipeError:  # the reader of our output is gone
         raise
     except (ModuleNotFoundError, ValueError, OSError) as error:
         raise UsageError([str(error)]) from None
@@ -123,7 +123,7 @@ def load_data(
 def load(
     recipe: Recipe, device: torch.device, *, root: str | Path | None = None, workers: int | None = None, world: World
 ) -> LoadedData:
-    """Load a recipe's data. A ValueError or OSError tells what is missing, altered or does not fit the recipe."""
+    """Load a recipe's data. A ValueError or OSError says what is missing, altered or does not fit the recipe."""
     if data.describe(recipe.data.name).kind == "folder":
         return _load_folder(recipe, device, root, workers, world)
     settings, seed = recipe.data, recipe.run.seeds[0]
@@ -159,9 +159,9 @@ def load(
 
 
 def read_facts(recipe: Recipe, root: str | None) -> DataFacts:
-    """Return the facts of the data as it lies here; those of the published set where there is none and `root` is None.
+    """Return the facts of the local data, or of the published data set if there is none and `root` is None.
 
-    A place that was typed is a promise that the data is there: then an error says what is missing.
+    A `root` from the user promises that the data is there: otherwise an error says what is missing.
     """
     try:
         loaded = load(recipe, torch.device("cpu"), root=root, workers=0, world=World())
@@ -198,7 +198,7 @@ def _published(recipe: Recipe, missing: str) -> DataFacts:
 
 @contextmanager
 def _naming(setting: str) -> Iterator[None]:
-    """Name a refused argument as the recipe does."""
+    """Rename a refused argument to its name in the recipe."""
     try:
         yield
     except ArgumentError as error:
@@ -239,8 +239,8 @@ def _load_folder(
     settings = recipe.data
     for key in ("validation", "corrupt", "crop"):
         if value := getattr(settings, key):
-            refused = "images read from folders have no such setting"
-            raise ArgumentError(f"data.{key}", received=value, allowed=refused, instead="leave it out")
+            refused = "not available for images read from folders"
+            raise ArgumentError(f"data.{key}", received=value, allowed=refused, instead="remove it")
     workers = workers if workers is not None else max(1, hardware.cores() // world.size)
     shared: dict[str, Any] = {
         "device": device,
@@ -254,7 +254,7 @@ def _load_folder(
         **settings.options,
     }
     folder, size = data.find_root(root), settings.options.get("size", data.IMAGE_SIZE)
-    if settings.name == "folder":  # whatever their size, images are tested as ImageNet's are
+    if settings.name == "folder":  # images of any size are tested like ImageNet's
         shared = {"resize": round(size * 256 / 224), **shared}
     train = ImageFolder(folder, "train", train=True, batch_size=recipe.train.batch_size, **shared)
     test = ImageFolder(folder, "val", train=False, batch_size=256 * world.size, **shared)
@@ -279,7 +279,7 @@ def _check_batch(recipe: Recipe, samples: int, world: World) -> None:
             "train.batch_size",
             received=batch,
             allowed=f"the last batch of an epoch has {last} images for {world.size} processes",
-            instead="set another batch size",
+            instead="choose another batch size",
         )
 
 

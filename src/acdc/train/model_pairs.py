@@ -1,4 +1,4 @@
-"""Compare saved models in pairs: look up what was typed, refuse models that did not see the same images, and count."""
+"""Comparison of saved models in pairs: finds them, refuses models tested on different images, and counts agreement."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,23 +20,23 @@ from acdc.train.loading import LoadedData
 from acdc.train.precision import autocast, with_supported_precision
 from acdc.train.prepare import RunOptions
 
-_BATCH = 1000  # of predictions that were kept
-_FIRST = ("sparse", "baseline")  # what a run stands for, where it holds several models
-_TWINS = ("dense", "finetuned", "baseline")  # what its sparse model is compared with
-_TRAINING = ("crop", "flip", "validation", "corrupt", "corrupt_kind")  # what data.* changes of the training images
+_BATCH = 1000  # stored predictions per batch
+_FIRST = ("sparse", "baseline")  # the main model of a run with several
+_TWINS = ("dense", "finetuned", "baseline")  # the models to compare its sparse model with
+_TRAINING = ("crop", "flip", "validation", "corrupt", "corrupt_kind")  # data.* settings that change training images
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model of a run: weights in a file, kept predictions, or both; or what a checkpoint holds."""
+    """A model of a run: weights in a file, stored predictions, or both; or those in a checkpoint."""
 
     where: Path  # the run
     name: str
     file: Path
     recipe: Recipe
     test: int  # images
-    kept: Kept | None = None  # its predictions, where the run kept them and they are its own
-    note: str | None = None  # what a reader must know of them
+    kept: Kept | None = None  # its predictions, if the run stored them and they belong to it
+    note: str | None = None  # what a reader must know about them
 
     def __str__(self) -> str:
         return f"{self.where.absolute().name}/{self.name}"
@@ -53,25 +53,25 @@ class PairAgreement:
 
 
 def find_pairs(first: str, second: str | None) -> list[tuple[SavedModel, SavedModel]]:
-    """Return the two models typed; with one run typed, its sparse model and each of its dense ones."""
+    """Return the pair of models given; for a single run, its sparse model with each of its dense ones."""
     if second is not None:
         a, b = (_model(text) for text in (first, second))
         if a.file.resolve() == b.file.resolve():
-            raise UsageError([f"A {first} and B {second} are the same model; type two different ones"])
+            raise UsageError([f"A {first} and B {second} are the same model; name two different ones"])
         return [(a, b)]
     a = _model(first)
     if Path(first).suffix in saved_models.FILES:
         raise UsageError(
-            [f"A {first} is one model, and B is missing; type another model after it, or the run's folder"]
+            [f"A {first} is a single model, and B is missing; add another model, or name the run's folder"]
         )
     twins = [name for name in _TWINS if name in _names(a.where) and name != a.name]
     if not twins:
-        raise UsageError([f"A {first} holds one model, {a.name}, and B is missing; type another run after it"])
+        raise UsageError([f"A {first} holds only one model, {a.name}, and B is missing; add another run"])
     return [(a, _read(a.where, name, a.recipe, a.test)) for name in twins]
 
 
 def labels(models: Iterable[SavedModel]) -> dict[Path, str]:
-    """Return the shortest names that tell them apart, by file: without the run, with its name, or with its path."""
+    """Return the shortest names that distinguish the models, by file: without the run, with its name or its path."""
     each = {model.file: model for model in models}
     runs = {model.where for model in each.values()}
     if len(runs) == 1:
@@ -97,7 +97,7 @@ def _model(text: str) -> SavedModel:
     names = _names(where)
     name = path.stem if path.suffix in saved_models.FILES else next((name for name in _FIRST if name in names), None)
     if not names:
-        instead = saved_models.checkpoint_hint(where) or "type a folder that acdc train has finished"
+        instead = saved_models.checkpoint_hint(where) or "name the folder of a finished run"
         raise UsageError([f"{text}: it holds neither a model nor predictions; {instead}"])
     if name is None or name not in names:
         there = ", ".join(f"{name}.safetensors" for name in names)
@@ -111,17 +111,17 @@ def _names(where: Path) -> list[str]:
 
 
 def _read(where: Path, name: str, recipe: Recipe, test: int) -> SavedModel:
-    """Read a model, with its kept predictions if they belong to the file as it is now, and to images that are known."""
+    """Read a model, with its stored predictions if they belong to the current file and to known images."""
     model, kept = SavedModel(where, name, where / f"{name}.safetensors", recipe, test), _kept(where).get(name)
     if kept is None:
         return model
-    file, again = model.file, "it is run again instead of using them"
+    file, again = model.file, "the model is run again instead"
     if kept.source is Source.OTHER:
-        return replace(model, note=f"{file} is not the file its kept predictions were made from: {again}")
+        return replace(model, note=f"{file} is not the file that its stored predictions were made from: {again}")
     if kept.source is not Source.GONE and kept.rows + len(kept.unread) < test:
-        unknown = f"its kept predictions cover {kept.rows:,} of {test:,} test images, and do not say which"
+        unknown = f"its stored predictions cover {kept.rows:,} of {test:,} test images, but do not say which"
         return replace(model, note=f"{file}: {unknown}: {again}")
-    gone = f"{file} is gone: its kept predictions stand for it"
+    gone = f"{file} is gone: its stored predictions are used"
     return replace(model, kept=kept, note=gone if kept.source is Source.GONE else None)
 
 
@@ -132,11 +132,11 @@ def _kept(where: Path) -> dict[str, Kept]:
         raise UsageError([f"{error}; remove it to run the models"]) from None
 
 
-# Which cannot be compared
+# Models that cannot be compared
 
 
 def refuse_other_data(a: SavedModel, b: SavedModel) -> None:
-    """Refuse models that were tested on other images, and name all that differs."""
+    """Raise if two models were tested on different images, naming all differences."""
     data_a, data_b = a.recipe.data, b.recipe.data
     sides = [("data", data_a.name, data_b.name), ("test images", f"{a.test:,}", f"{b.test:,}")]
     for key in sorted({*data_a.options, *data_b.options}):
@@ -154,7 +154,7 @@ def refuse_other_data(a: SavedModel, b: SavedModel) -> None:
         if a.kept and b.kept and a.kept.unread != b.kept.unread:
             older = a if a.kept.unread else b
             problems.append(
-                f"if they can be read by now, remove {RunFolder(older.where).predictions}: its models are run again"
+                f"if they can be read by now, remove {RunFolder(older.where).predictions} to run its models again"
             )
         raise UsageError(problems)
     for model in (a, b):
@@ -163,13 +163,13 @@ def refuse_other_data(a: SavedModel, b: SavedModel) -> None:
 
 
 def other_training(a: SavedModel, b: SavedModel) -> str | None:
-    """Return what differs in the images and labels the two learned from; they can be compared all the same."""
+    """Return what differs in the images and labels two models were trained on; they can still be compared."""
     data_a, data_b = a.recipe.data, b.recipe.data
     sides = [(f"data.{key}", getattr(data_a, key), getattr(data_b, key)) for key in _TRAINING]
     if data_a.corrupt and data_b.corrupt:
         sides.append(("the seed of the random labels", a.recipe.run.seeds[0], b.recipe.run.seeds[0]))
     different = [f"{what} is {_plain(one)} and {_plain(other)}" for what, one, other in sides if one != other]
-    return f"they did not learn from the same images and labels: {', '.join(different)}" if different else None
+    return f"they were not trained on the same images and labels: {', '.join(different)}" if different else None
 
 
 def _plain(value: Any) -> str:
@@ -177,26 +177,26 @@ def _plain(value: Any) -> str:
 
 
 def refuse_changed_data(compared: Sequence[tuple[SavedModel, SavedModel]], data: LoadedData) -> None:
-    """Refuse models that were tested on other images than lie on disk now."""
+    """Raise if models were tested on other images than are on disk now."""
     for model in (model for pair in compared for model in pair):
         if model.test != data.loaders.test.samples:
             raise ValueError(
-                f"{model.where} was tested on {model.test:,} images, and {model.recipe.data.name} has "
-                f"{data.loaders.test.samples:,} here; say where the run's data lies with --data"
+                f"{model.where} was tested on {model.test:,} images, but {model.recipe.data.name} has "
+                f"{data.loaders.test.samples:,} here; use --data to say where the run's data is"
             )
         if model.kept and model.kept.classes != data.classes:
             name, classes = model.recipe.data.name, model.kept.classes
-            raise ValueError(f"{model} tells {classes:,} classes apart, and {name} has {data.classes:,}")
+            raise ValueError(f"{model} distinguishes {classes:,} classes, but {name} has {data.classes:,}")
 
 
 def refuse_other_images(models: Iterable[SavedModel], data: LoadedData, seen: int) -> None:
-    """Refuse kept predictions if other images among the first `seen` can be read now than could be read then."""
+    """Raise if, among the first `seen` images, others can be read now than when predictions were stored."""
     now = tuple(place for place in data.loaders.test.unread if place < seen)
     for model in models:
         then = tuple(place for place in model.kept.unread if place < seen) if model.kept else now
         if then != now:
             raise ValueError(
-                f"{model}: its kept predictions do not cover the test images that can be read now (could not be read "
+                f"{model}: its stored predictions do not cover the test images that can be read now (unreadable "
                 f"then: {predictions.without(then)}; now: {predictions.without(now)}); to run it again, remove "
                 f"{RunFolder(model.where).predictions}"
             )
@@ -208,7 +208,7 @@ def refuse_other_images(models: Iterable[SavedModel], data: LoadedData, seen: in
 def load_test_images(
     pairs: Sequence[tuple[SavedModel, SavedModel]], options: RunOptions
 ) -> tuple[LoadedData | None, str | None]:
-    """Load the test images; or return why there are none, where kept predictions stand for all the models."""
+    """Load the test images; or return why there are none, if stored predictions can replace all the models."""
     model = pairs[0][0]
     try:
         return saved_models.load_run_data(model.where, model.recipe, options), None
@@ -220,12 +220,12 @@ def load_test_images(
 
 
 def all_kept(pairs: Sequence[tuple[SavedModel, SavedModel]]) -> bool:
-    """True if no model has to be run."""
+    """Return True if no model has to be run."""
     return all(model.kept for pair in pairs for model in pair)
 
 
 def compare_pair(a: SavedModel, b: SavedModel, data: LoadedData | None, device: torch.device) -> PairAgreement:
-    """Compare the answers of two models on the test images that both could judge."""
+    """Compare the answers of two models on the test images that both could read."""
     counter, start = AgreementCounter(), 0
     with reproducible(a.recipe, device), torch.no_grad():
         answers = [_answers(model, data, device) for model in (a, b)]
@@ -240,9 +240,9 @@ def compare_pair(a: SavedModel, b: SavedModel, data: LoadedData | None, device: 
 def _batches(
     a: SavedModel, b: SavedModel, data: LoadedData | None
 ) -> Iterator[tuple[Tensor | None, Tensor | None, int]]:
-    """Yield images, labels and how many, of the test images that both could judge, in their order.
+    """Yield images, labels and their number, for the test images that both models could read, in order.
 
-    Without data there are neither, and images only where a model is run.
+    Without data there are neither images nor labels; images are loaded only if a model is run.
     """
     if a.kept and b.kept:
         whole = data.loaders.test.labels if data else None
@@ -251,7 +251,7 @@ def _batches(
         for places in judged.nonzero().flatten().split(_BATCH):
             yield None, None if whole is None else whole[places.to(whole.device)], len(places)
         return
-    assert data is not None, "without data there are kept predictions"
+    assert data is not None, "without data there are stored predictions"
     test = data.loaders.test
     for number, (images, labels) in enumerate(test.batches(0), 1):
         refuse_other_images((a, b), data, number * test.batch_size)
@@ -260,11 +260,11 @@ def _batches(
 
 
 def _answers(model: SavedModel, data: LoadedData | None, device: torch.device) -> Callable[[Any, slice], Tensor]:
-    """Return a function from images, and their rows among those that could be read, to the model's logits."""
+    """Return a function from images, and their rows among the readable ones, to the model's logits."""
     if model.kept:
         logits = model.kept.logits()
         return lambda images, rows: logits[rows]
-    assert data is not None, "without data there are kept predictions"
+    assert data is not None, "without data there are stored predictions"
     network = data.new_model(model.recipe).to(device)
     precision = with_supported_precision(model.recipe, device).train.precision
     saved_models.load_weights(network, model.file)

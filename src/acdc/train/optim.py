@@ -1,4 +1,4 @@
-"""Builds the recipe's optimizer and its learning rates, and has LAMB.
+"""The optimizers and learning rates of recipes, including LAMB.
 
 LAMB is Adam's step for each weight, scaled layer by layer to the norm of the layer's weights.
 
@@ -6,8 +6,8 @@ You et al. 2020, Large Batch Optimization for Deep Learning, Algorithm 2. With m
 
     r = m̂ / (√v̂ + ε) + λ·θ        θ ← θ − lr · φ(‖θ‖) / ‖r‖ · r        φ(z) = min(z, max_weight_norm)
 
-and a ratio of 1 where one of the norms is 0. NVIDIA's Transformer-XL, which the paper trains, leaves the bias
-corrections out: m̂ = m and v̂ = v with bias_correction=False.
+and a ratio of 1 if one of the norms is 0. NVIDIA's Transformer-XL, which the paper trains, omits the bias corrections:
+m̂ = m and v̂ = v with bias_correction=False.
 """
 
 import math
@@ -24,10 +24,10 @@ from acdc.recipes import schema
 
 
 def build(settings: schema.Optimizer, model: nn.Module, device: torch.device, precision: str) -> Optimizer:
-    """Build the recipe's optimizer. Weight decay is on all parameters, as in the paper; on a GPU it is fused.
+    """Build the recipe's optimizer, fused on a GPU. Weight decay applies to all parameters, as in the paper.
 
-    But not fused SGD under fp16: where the first step overflows, as GradScaler's first scale makes it, fused SGD skips
-    it with a momentum that is allocated and never written, and the next step adds what lay there to the weights.
+    SGD under fp16 is not fused: when the first step overflows, as GradScaler's initial scale makes it do, fused SGD
+    skips it with a momentum that is allocated but never written, and the next step adds that garbage to the weights.
     """
     shared: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay}
     if settings.name == "sgd":
@@ -43,7 +43,7 @@ def build(settings: schema.Optimizer, model: nn.Module, device: torch.device, pr
 
 
 def state_of_a_parameter(settings: schema.Optimizer, device: torch.device, precision: str) -> dict[str, Any]:
-    """Return what the optimizer keeps of each parameter once it has taken a step, as of one of two axes."""
+    """Return what the optimizer stores for a two-dimensional parameter once it has taken a step."""
     param = nn.Parameter(torch.zeros(2, 3, device=device))
     optimizer = build(settings, nn.ParameterList([param]), device, precision)
     param.grad = torch.zeros_like(param)
@@ -53,9 +53,9 @@ def state_of_a_parameter(settings: schema.Optimizer, device: torch.device, preci
 
 @dataclass(frozen=True)
 class Rates:
-    """The learning rate as a function of the step: pure, so that training on from any step is passing a number.
+    """The learning rate as a pure function of the step, so that resuming from any step is passing a number.
 
-    Time is counted in units of an epoch or of a step (`per`). With E units in all, W of them warm-up:
+    Time is counted in epochs or steps (`per`). With E units in all, W of them warm-up:
 
         u < W      lr · min(1, (u + 1) / W)
         u ≥ W      lr · s(u),   p = (u − W) / (E − W)
@@ -65,8 +65,8 @@ class Rates:
         cosine     s = final + (1 − final) · ½ (1 + cos πp)
         linear     s = final + (1 − final) · (1 − p)
 
-    With `rewarm`, the first R steps of every phase after the first are scaled by (t − t₀ + 1) / R, from step t₀ on: by
-    step whatever `per` says, since an epoch's warm-up by epochs would be none.
+    With `rewarm`, the first R steps of every phase after the first, from step t₀ on, are scaled by (t − t₀ + 1) / R: by
+    step whatever `per` says, since one epoch of warm-up counted in epochs would be none.
     """
 
     rate: schema.Rate
@@ -91,22 +91,22 @@ class Rates:
         total, warmup = self.epochs * units, min(rate.warmup * units, self.epochs * units - 1)
         if unit < warmup:
             return self.lr * min(1.0, (unit + 1) / warmup)
-        done = (unit - warmup) / (total - warmup)
-        return self.lr * self._share(unit / units, done)
+        progress = (unit - warmup) / (total - warmup)
+        return self.lr * self._share(unit / units, progress)
 
-    def _share(self, epoch: float, done: float) -> float:
+    def _share(self, epoch: float, progress: float) -> float:
         rate = self.rate
         if rate.shape == "step":
             return rate.gamma ** sum(epoch >= milestone for milestone in rate.milestones)
         if rate.shape == "cosine":
-            return rate.final + (1 - rate.final) * (1 + math.cos(math.pi * done)) / 2
+            return rate.final + (1 - rate.final) * (1 + math.cos(math.pi * progress)) / 2
         if rate.shape == "linear":
-            return rate.final + (1 - rate.final) * (1 - done)
+            return rate.final + (1 - rate.final) * (1 - progress)
         return 1.0
 
 
 class Lamb(Optimizer):
-    """LAMB, as You et al. 2020 give it; see the module for the formula."""
+    """LAMB, as in You et al. 2020; see the module docstring for the formula."""
 
     keeps_zeros: ClassVar[bool] = True  # zero weight, gradient and state give zero weight and state
 
@@ -181,9 +181,9 @@ class Lamb(Optimizer):
         weight_norm, update_norm = _norm(param), _norm(update)
         limited = weight_norm.clamp(max=group["max_weight_norm"]) if group["max_weight_norm"] else weight_norm
         ratio = torch.where((weight_norm > 0) & (update_norm > 0), limited / (update_norm + group["eps"]), 1.0)
-        param.sub_(update.mul_(ratio * group["lr"]))  # norms stay on the device: no step waits for it
+        param.sub_(update.mul_(ratio * group["lr"]))  # norms stay on the device, so no step waits for it
 
 
 def _norm(values: Tensor) -> Tensor:
-    """In float32 at least: the norm of a large layer does not fit half precision."""
+    """Return the norm in float32 or wider: that of a large layer does not fit half precision."""
     return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))

@@ -1,7 +1,7 @@
 """The precision that a model is trained and run in, and fp16's gradient scaler.
 
 GradScaler keeps the optimizer from using gradients that overflowed. By then the forward pass has already put its
-activations into batch norm's running statistics, where one that is not finite stays for good: `Scaler` takes them back.
+activations into batch norm's running statistics, where a value that is not finite stays for good: `Scaler` undoes that.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -21,19 +21,19 @@ def unsupported(precision: str, device: torch.device, *, begun: bool = False) ->
     if device.type != "cpu":
         return None
     if precision == "fp16":
-        return 'it needs a GPU; on a CPU type --set train.precision=bf16, or "fp32"'
+        return 'it needs a GPU; on a CPU add --set train.precision=bf16, or "fp32"'
     return hardware.bf16_advice(begun=begun) if precision == "bf16" and hardware.bf16_crash() else None
 
 
 def with_supported_precision(recipe: Recipe, device: torch.device) -> Recipe:
-    """Return the recipe, with fp32 where `device` lacks its precision. Training is refused there instead."""
+    """Return the recipe, with fp32 if `device` lacks its precision, for evaluation; training is refused then."""
     if unsupported(recipe.train.precision, device) is None:
         return recipe
     return replace(recipe, train=replace(recipe.train, precision="fp32"))
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Compute in bf16 or fp16 where the precision says so."""
+    """Return a context that computes in bf16 or fp16 if the precision says so."""
     if precision in ("bf16", "fp16"):
         return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
     return nullcontext()
@@ -58,7 +58,7 @@ class Scaler(torch.amp.GradScaler):
 
 
 class _Buffers:
-    """Remembers what a model's buffers held before the step under way, in place; nothing waits for the device."""
+    """A copy of a model's buffers from before the current step, updated in place without waiting for the device."""
 
     def __init__(self, model: nn.Module) -> None:
         kinds: dict[torch.dtype, list[Tensor]] = {}
@@ -67,19 +67,19 @@ class _Buffers:
         self._kinds = [_Kind(buffers) for buffers in kinds.values()]
 
     def keep(self) -> None:
-        """Copy what they hold now."""
+        """Copy the current contents of the buffers."""
         for kind in self._kinds:
             _copy(kind.parts, kind.buffers)
 
     def restore_where(self, skipped: Tensor) -> None:
-        """Copy back what was kept, if `skipped` is not 0. Chosen, not weighted: 0 · NaN is NaN."""
+        """Copy the contents back if `skipped` is not 0. This selects rather than multiplies: 0 · NaN is NaN."""
         for kind in self._kinds:
             torch.where(skipped != 0, kind.kept, _joined(kind.buffers), out=kind.kept)
             _copy(kind.buffers, kind.parts)
 
 
 class _Kind:
-    """Buffers of one type, kept in one tensor: models have hundreds of small ones, and a GPU is asked for little."""
+    """Buffers of one type, copied into one tensor: models have hundreds of small ones, and launches cost a GPU."""
 
     def __init__(self, buffers: list[Tensor]) -> None:
         self.buffers, self.kept = buffers, _joined(buffers)

@@ -1,6 +1,6 @@
-"""Prepare a run: data, model, method, plan and execution, each settled once before the first step.
+"""The preparation of a run: data, model, method, plan and execution, each settled once before the first step.
 
-acdc train, check, eval and compare-methods all begin here. `prepare` and `inspect` raise one UsageError that names
+acdc train, check, eval and compare-methods all start here. `prepare` and `inspect` raise one UsageError that names
 everything that is wrong with a recipe on its data and device, or return the run with its warnings.
 """
 
@@ -25,42 +25,42 @@ from acdc.train.console import Plan, Planned
 from acdc.train.distributed import World
 from acdc.train.loading import DataFacts, LoadedData
 
-STAGE_TITLES = {"dense": "dense baseline", "finetune": "twin, fine-tuned"}  # of the stages that have no method
-_STAND_IN = DataFacts(train=1, test=1, shape=(3, 32, 32), classes=10)  # to check the rest where the data is wrong
+STAGE_TITLES = {"dense": "dense baseline", "finetune": "twin, fine-tuned"}  # stages without a method
+_STAND_IN = DataFacts(train=1, test=1, shape=(3, 32, 32), classes=10)  # to check the rest if the data is wrong
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The place where a run happens and who watches it: nothing that changes what it computes."""
+    """The options of a run that do not change what it computes: device, data folder, logging and the like."""
 
     device: torch.device
     why_device: str = ""
-    root: str | None = None  # of the data
+    root: str | None = None  # the folder of the data
     workers: int | None = None
     world: World = field(default_factory=World)
-    log: tuple[str, ...] = ()  # services that get the metrics too
-    settings: tuple[str, ...] = ()  # that a run which has begun may still change; see differences.FREE
-    report: bool = True  # draw report.html as a run ends
+    log: tuple[str, ...] = ()  # services that also receive the metrics
+    settings: tuple[str, ...] = ()  # changes that are allowed in a run that has begun; see differences.FREE
+    report: bool = True  # write report.html when a run ends
 
     @property
     def absolute_root(self) -> str | None:
-        """Return the data's place as config.json keeps it: a run may be resumed from another folder."""
+        """Return the absolute path of the data, for config.json: a run may be resumed from another folder."""
         return str(Path(self.root).resolve()) if self.root else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRun:
-    """A run that is about to start. What costs time to build is built when it is first asked for, and once."""
+    """A run that is about to start. Whatever is slow to build is built on first use, and only once."""
 
     recipe: Recipe
     options: RunOptions
     facts: DataFacts
-    loaded: LoadedData | None = None  # None where only the facts are needed, as in acdc check
+    loaded: LoadedData | None = None  # None if only the facts are needed, as in acdc check
     warnings: tuple[str, ...] = ()
 
     @property
     def data(self) -> LoadedData:
-        assert self.loaded is not None, "prepare() loads the data; inspect() reads its facts alone"
+        assert self.loaded is not None, "prepare() loads the data; inspect() reads only its facts"
         return self.loaded
 
     @property
@@ -92,7 +92,7 @@ class PreparedRun:
 
     @cached_property
     def skeleton(self) -> nn.Module:
-        """Build the model to be counted: on the meta device, unless its code is the user's own."""
+        """Build the model for counting: on the meta device, unless its code is the user's own."""
         return build_skeleton(self.recipe, self.facts)
 
     @cached_property
@@ -121,9 +121,9 @@ def plan_stages(recipe: Recipe) -> Plan:
 
 
 def read_recipe(name: str, settings: Iterable[str], problems: list[str]) -> tuple[Recipe | None, tuple[Finding, ...]]:
-    """Read a recipe as far as it can be read, with its mistakes, which are put into words in `problems`.
+    """Read a recipe as far as possible, and return it with its mistakes, which are also added to `problems` as text.
 
-    Usual values stand in for mistaken ones, so that the rest can be checked; where none can, the recipe is None.
+    Defaults replace mistaken values, so that the rest can be checked; if there are none, the recipe is None.
     """
     try:
         return recipes.read(name, settings), ()
@@ -152,11 +152,11 @@ def prepare(
 ) -> PreparedRun:
     """Load the data and check the recipe against it; raise a UsageError that names all that is wrong.
 
-    mistakes      of reading the recipe, also in `problems`; what builds on a mistaken setting is not looked at
-    problems      found before this, in words: raised with the rest
-    resuming      a run whose method will do nothing is not started; one that has begun is only warned of
-    load          shares data between runs that have the same
-    method_table  what stands before the method's settings in advice on what to type
+    mistakes      found in reading the recipe, also in `problems`; what depends on a mistaken setting is not checked
+    problems      found earlier, as text: raised with the rest
+    resuming      a run whose method would do nothing is not started, but one that has begun gets only a warning
+    load          shares data between runs that use the same
+    method_table  the prefix of the method's settings in advice on what to type
     """
     wrong, loaded = [*problems, *unsupported(recipe, options.device, resuming=resuming)], None
     if not concern_data(mistakes):
@@ -181,9 +181,9 @@ def inspect(
     problems: Sequence[str] = (),
     device_is_final: bool = False,
 ) -> PreparedRun:
-    """Check a recipe as `prepare` does, without keeping its data: the published facts stand in where it is not found.
+    """Check a recipe as `prepare` does, without keeping its data; if it is not found, use the published facts.
 
-    What the device cannot do is wrong if this is the device to train on (`device_is_final`), else a warning.
+    What the device cannot do is an error if this is the device to train on (`device_is_final`), else a warning.
     """
     wrong, facts = [*problems], _STAND_IN
     if not concern_data(mistakes):
@@ -201,12 +201,12 @@ def inspect(
 
 
 def concern_data(mistakes: Iterable[Finding]) -> bool:
-    """True if what is wrong with a recipe keeps its data from being loaded."""
+    """Return True if a mistake in the recipe prevents loading its data."""
     return any(one.table == "data" or one.setting in ("run.seeds", "train.batch_size") for one in mistakes)
 
 
 def unsupported(recipe: Recipe, device: torch.device, *, resuming: bool = False) -> list[str]:
-    """Return what this device cannot do."""
+    """Return what the recipe needs that this device cannot do."""
     why = precision.unsupported(recipe.train.precision, device, begun=resuming)
     return [f'train.precision = "{recipe.train.precision}": {why}'] if why else []
 
@@ -219,9 +219,9 @@ def _check(
     resuming: bool = False,
     method_table: str = "method",
 ) -> PreparedRun:
-    """Return the run with all its warnings if nothing is wrong. What follows from unknown data is not looked at."""
+    """Return the run with all its warnings if nothing is wrong. What depends on unknown data is not checked."""
     recipe, facts, known = draft.recipe, draft.facts, draft.facts is not _STAND_IN
-    found = validate(
+    findings = validate(
         recipe,
         facts,
         known=mistakes,
@@ -230,8 +230,8 @@ def _check(
         method_table=method_table,
         cpu_cores=hardware.cores() if draft.device.type == "cpu" else None,
     )
-    wrong = [str(finding) for finding in found if finding.level == "error"]
-    surprising = [str(finding) for finding in found if finding.level == "warning"]
+    wrong = [str(finding) for finding in findings if finding.level == "error"]
+    surprising = [str(finding) for finding in findings if finding.level == "warning"]
     warnings = (*surprising, *_too_many_threads(recipe, draft.device), *draft.warnings)
     run = replace(draft, warnings=warnings)
     if known and not wrong and not mistakes:
@@ -249,4 +249,4 @@ def _too_many_threads(recipe: Recipe, device: torch.device) -> list[str]:
     if device.type != "cpu" or threads <= cores:
         return []
     advice = f"set {cores} or less, or 0 for torch's own choice"
-    return [f"train.threads = {threads:,}: this machine has {cores} cores, and more threads slow each other; {advice}"]
+    return [f"train.threads = {threads:,}: this machine has {cores} cores, and more threads are slower; {advice}"]

@@ -1,4 +1,4 @@
-"""Find where a run can be resumed: the newest whole checkpoint that belongs to its recipe, data and processes."""
+"""The search for where to resume a run: its newest intact checkpoint that fits its recipe, data and processes."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from acdc.train.prepare import PreparedRun
 
 
 def resume_command(out: Path, processes: int = 1) -> str:
-    """Return what to type to resume a run; on every node, where there are several."""
+    """Return the command that resumes a run, to be typed on every node if there are several."""
     if processes == 1:
         return f"acdc train --resume {out}"
     nodes = max(1, processes // int(os.environ.get("LOCAL_WORLD_SIZE", processes)))
@@ -26,11 +26,11 @@ def resume_command(out: Path, processes: int = 1) -> str:
 
 
 def read_interrupted(out: Path, settings: Sequence[str]) -> tuple[Recipe, str | None]:
-    """Read the recipe of a run that was interrupted, with `settings` changed, and where its data lay."""
+    """Read the recipe of an interrupted run, with `settings` changed, and the path of its data."""
     if not RunFolder(out).begun:
-        raise UsageError([f"--resume {out}: this folder holds no run (no config.json); type the run's folder"])
+        raise UsageError([f"--resume {out}: this folder holds no run (no config.json); name the run's folder"])
     if RunFolder(out).complete:
-        raise UsageError([f"--resume {out}: this run is complete; its table is in {RunFolder(out).result}"])
+        raise UsageError([f"--resume {out}: this run is already complete; its table is in {RunFolder(out).result}"])
     config = saved_models.read_config(out)
     try:
         return recipes.from_dict(config.recipe.settings, settings), config.root
@@ -39,40 +39,40 @@ def read_interrupted(out: Path, settings: Sequence[str]) -> tuple[Recipe, str | 
 
 
 def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the checkpoint to resume from, None where the run stopped before its first; and what to warn of then.
+    """Return the checkpoint to resume from (None if the run stopped before its first), and warnings.
 
-    Epochs after it are dropped from the metrics, and damaged checkpoints after it are renamed.
+    Later epochs are dropped from the metrics, and later, damaged checkpoints are renamed.
     """
     recipe, world, stages = run.recipe, run.world, list(run.plan)
     if difference := differences.data(saved_models.read_config(out).data, run.data.identity()):
         raise UsageError(
-            [f"--resume {out}: its data have changed: {difference}; put them back (--data DIR), or start a new run"]
+            [f"--resume {out}: its data has changed: {difference}; restore it (--data DIR), or start a new run"]
         )
     if not checkpoint.any_in(RunFolder(out).checkpoints):
         lost = _trim_metrics(out, run, None).dropped
-        return None, [f"there is no checkpoint to resume from: {lost} epochs are trained again"] if lost else []
+        return None, [f"there is no checkpoint to resume from, so {lost} epochs are trained again"] if lost else []
     newest = find_newest(RunFolder(out).checkpoints, world)
     check_contents(newest.path, newest.state)
     extra = newest.state["extra"]
     if difference := differences.first(extra["recipe"], recipe.to_dict()):
         raise UsageError(
             [
-                f"--resume {out}: {newest.path.name} belongs to another recipe ({difference}); put this run's own "
-                "checkpoints back, or start a new run"
+                f"--resume {out}: {newest.path.name} belongs to another recipe ({difference}); restore this run's own "
+                "checkpoints, or start a new run"
             ]
         )
     stage, name = newest.state["stage"], newest.state["name"]
     if not 0 <= stage < len(stages) or stages[stage] != name:
         raise UsageError(
             [
-                f"--resume {out}: {newest.path.name} belongs to stage {stage}, {name!r}, and the run's stages are "
-                f"{', '.join(stages)}; put this run's own checkpoints back"
+                f"--resume {out}: {newest.path.name} belongs to stage {stage}, {name!r}, but the run's stages are "
+                f"{', '.join(stages)}; restore this run's own checkpoints"
             ]
         )
     if extra["world"] != world.size:
         raise UsageError(
             [
-                f"--resume {out}: it ran as {extra['world']} processes, and now there are {world.size}; type: "
+                f"--resume {out}: it ran with {extra['world']} processes, but now there are {world.size}; run: "
                 f"{resume_command(out, extra['world'])}"
             ]
         )
@@ -82,7 +82,7 @@ def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Checkpoint | None, lis
 
 
 def find_newest(checkpoints: Path, world: World) -> Checkpoint:
-    """Read the newest whole checkpoint on every rank; where one rank cannot, the error is raised on all of them.
+    """Read the newest intact checkpoint on every rank; if one rank cannot, raise its error on all of them.
 
     Damaged ones are not renamed here: a rank that looks later would not see what the others saw.
     """
@@ -93,7 +93,7 @@ def find_newest(checkpoints: Path, world: World) -> Checkpoint:
         failure = error
     if failures := [error for error in world.gather(failure) if error]:
         raise failures[0]
-    assert newest is not None, "or an error says why"
+    assert newest is not None, "otherwise an error was raised"
     return newest
 
 
@@ -106,7 +106,7 @@ def epochs_done(run: PreparedRun, resume: Checkpoint | None) -> int:
 
 
 def _trim_metrics(out: Path, run: PreparedRun, resume: Checkpoint | None) -> Trimmed:
-    """Drop the epochs that will run again from the metrics, and return how many they are and which are missing."""
+    """Drop the epochs that will run again from the metrics; return how many there are, and which are missing."""
     stage, epochs = (resume.state["stage"], resume.state["epoch"]) if resume else (-1, 0)
     stages = {name: range(planned.first, planned.first + len(planned.kinds)) for name, planned in run.plan.items()}
     try:

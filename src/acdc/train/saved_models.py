@@ -1,4 +1,4 @@
-"""The models that runs left on disk: find them, load their weights, and measure them again on the test images."""
+"""The models that runs saved: finds them, loads their weights, and measures them again on the test images."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,14 +33,14 @@ FILES = (".safetensors", ".pt")
 
 
 class SavedModelError(ValueError):
-    """A model's file that is missing, damaged, or does not fit the run's model."""
+    """A model file that is missing, damaged, or does not fit the run's model."""
 
 
-# Where they are
+# Finding models
 
 
 def run_folder(path: Path) -> Path:
-    """Return the run's folder, given itself or a file in it: RUN/NAME.safetensors, RUN/checkpoints/NAME.pt."""
+    """Return the run's folder, given the folder or a file in it: RUN/NAME.safetensors, RUN/checkpoints/NAME.pt."""
     if path.suffix != ".pt":
         return path.parent if path.suffix in FILES else path
     inside = path.parent
@@ -48,7 +48,7 @@ def run_folder(path: Path) -> Path:
 
 
 def read_config(run: Path) -> RunConfig:
-    """Read what a run wrote about itself, or raise a UsageError."""
+    """Read a run's config.json, or raise a UsageError."""
     config = read(RunConfig, RunFolder(run).config)
     if config is None:
         raise UsageError([f"RUN {run}: {why_no_run(run, run)}"])
@@ -56,62 +56,62 @@ def read_config(run: Path) -> RunConfig:
 
 
 def trained_recipe(run: Path) -> Recipe:
-    """Read the recipe that a run was trained by."""
+    """Read the recipe that a run was trained with."""
     try:
         return recipes.from_dict(read_config(run).recipe.settings)
     except RecipeError as error:
-        raise UsageError([f"RUN {run}: config.json cannot be read ({error}); type another run"]) from None
+        raise UsageError([f"RUN {run}: config.json cannot be read ({error}); choose another run"]) from None
 
 
 def model_files(run: Path) -> list[str]:
-    """List the files of a run's models, checkpoints apart."""
+    """List the model files of a run, except checkpoints."""
     return RunFolder(run).models()
 
 
 def checkpoint_hint(run: Path) -> str:
-    """Return what to type where there is no model; "" where there is no checkpoint either."""
+    """Return what to type if there is no model; "" if there is no checkpoint either."""
     newest = sorted(RunFolder(run).checkpoints.glob("*.pt"))[-1:]
-    return f"type a checkpoint, such as {newest[0]}" if newest else ""
+    return f"name a checkpoint, such as {newest[0]}" if newest else ""
 
 
 def why_no_run(path: Path, run: Path) -> str:
-    """Return what is wrong with `path`, whose folder `run` holds no run, and what to type."""
+    """Return what is wrong with `path`, whose folder `run` holds no run, and what to type instead."""
     if path.suffix == ".pt":
         return (
-            f"expected a checkpoint where its run keeps it, and {run} holds no run (no config.json); "
-            "type RUN/checkpoints/NAME.pt"
+            f"expected a checkpoint inside its run's folder, but {run} holds no run (no config.json); "
+            "use RUN/checkpoints/NAME.pt"
         )
     seeds = sorted(inner.name for inner in run.glob("seed-*") if inner.is_dir())
     if seeds:
-        return f"it holds several seeds: type one of them, such as {run / seeds[0]}"
-    holds = f"{run} holds" if path.suffix in FILES else "holds"
-    return f"{holds} no run (no config.json); type a folder of acdc train"
+        return f"it holds several seeds; name one of them, such as {run / seeds[0]}"
+    holds = f"{run} holds" if path.suffix in FILES else "it holds"
+    return f"{holds} no run (no config.json); name a folder written by acdc train"
 
 
 def missing_checkpoint(path: Path) -> str:
-    """Return what to say of a checkpoint that is not there."""
+    """Return the message for a checkpoint that does not exist."""
     return f"{path}: there is no such checkpoint; {checkpoint_hint(run_folder(path)) or 'the run has none'}"
 
 
-# Their run again, to evaluate them
+# Preparing a run for evaluation
 
 
 def load_run_data(run: Path, recipe: Recipe, options: RunOptions) -> LoadedData:
-    """Load a run's data: from the place typed, or from where it lay in training, if anything is there now."""
+    """Load a run's data: from the folder given, or from where it was in training, if anything is there now."""
     trained_on = read_config(run).root
     root = options.root or (trained_on if trained_on and Path(trained_on).exists() else None)
     return load_data(recipe, replace(options, root=root))
 
 
 def reopen_run(run: Path, trained: Recipe, options: RunOptions) -> PreparedRun:
-    """Prepare a run whose models are to be evaluated, in fp32 where the device does not support its precision."""
+    """Prepare a run to evaluate its models, in fp32 if the device does not support its precision."""
     recipe = with_supported_precision(trained, options.device)
     loaded = load_run_data(run, recipe, options)
     return PreparedRun(recipe=recipe, options=options, facts=loaded.facts, loaded=loaded)
 
 
 def data_difference(run: Path, data: LoadedData) -> str | None:
-    """Return in which way these are not the data of the run, or None if they are."""
+    """Describe how this differs from the run's data, or return None if it does not."""
     return differences.data(read_config(run).data, data.identity())
 
 
@@ -125,7 +125,7 @@ class Measurement:
 
 
 def measure_models(run: Path, files: Sequence[str], prepared: PreparedRun, problems: list[str]) -> list[Measurement]:
-    """Measure the models in these files; why one cannot be measured goes to `problems`."""
+    """Measure the models in these files, and add to `problems` why any cannot be measured."""
     with reproducible(prepared.recipe, prepared.device):
         return list(_measure(run, files, prepared, problems))
 
@@ -147,24 +147,24 @@ def _measure(run: Path, files: Sequence[str], prepared: PreparedRun, problems: l
 
 
 def read_accuracies(run: Path) -> tuple[dict[str, float], str]:
-    """Read the accuracies that a run wrote, by file; and why there are none."""
+    """Read the accuracies that a run wrote, by file, and why there are none, if so."""
     path = RunFolder(run).result
     if not path.is_file():
-        return {}, f"{path} is not there: the run is not complete; resume it with: acdc train --resume {run}"
+        return {}, f"{path} does not exist: the run is not complete; resume it with: acdc train --resume {run}"
     try:
         result = read(RunResult, path)
     except RecordError as error:
-        return {}, f"{path.name} cannot be read: nothing to compare with ({error})"
+        return {}, f"{path.name} cannot be read, so there is nothing to compare with ({error})"
     return {row.file: row.test_accuracy for row in result.models} if result else {}, ""
 
 
-# Their weights
+# Loading weights
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load a file's weights into the model, or raise a SavedModelError. Nothing in a file is executed.
 
-    A model that another tool wrote is loaded as it is, and a note says that nothing vouches for it.
+    A model that another tool wrote is loaded as it is, with a note that its weights are not verified.
     """
     weights = _read_checkpoint(path) if path.suffix == ".pt" else _read_model(path)
     _check_shapes(model, weights, path)
@@ -182,12 +182,12 @@ def _read_model(path: Path) -> Mapping[str, torch.Tensor]:
     except io.IntegrityError as error:
         raise SavedModelError(f"{error}; restore the file from a copy, or train the run again") from None
     except OSError as error:
-        raise SavedModelError(f"{path}: could not be read ({error.strerror or error})") from None
+        raise SavedModelError(f"{path}: it could not be read ({error.strerror or error})") from None
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise SavedModelError(f"{path}: cut short, or not a safetensors file ({reason})") from None
+        raise SavedModelError(f"{path}: it is truncated, or not a safetensors file ({reason})") from None
 
 
 def _read_checkpoint(path: Path) -> Mapping[str, torch.Tensor]:
@@ -202,20 +202,20 @@ def _read_checkpoint(path: Path) -> Mapping[str, torch.Tensor]:
 
 
 def _check_shapes(model: nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Refuse weights that do not fit the model, and name what does not."""
+    """Raise if weights do not fit the model, naming those that do not."""
     expected = model.state_dict()
     faults = [
         f"{what} {', '.join(sorted(keys)[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"
-        for what, keys in (("it lacks", {*expected} - {*weights}), ("it adds", {*weights} - {*expected}))
+        for what, keys in (("it lacks", {*expected} - {*weights}), ("it also has", {*weights} - {*expected}))
         if keys
     ]
     faults += [
-        f"{key} is {_shape(weights[key])} and should be {_shape(value)}"
+        f"{key} is {_shape(weights[key])} but should be {_shape(value)}"
         for key, value in expected.items()
         if key in weights and weights[key].shape != value.shape
     ][:3]
     if faults:
-        raise SavedModelError(f"{path}: does not fit the run's model {type(model).__name__}: {'; '.join(faults)}")
+        raise SavedModelError(f"{path}: it does not fit the run's model {type(model).__name__}: {'; '.join(faults)}")
 
 
 def _shape(tensor: torch.Tensor) -> str:

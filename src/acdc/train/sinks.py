@@ -1,4 +1,4 @@
-"""Sends an epoch's numbers elsewhere: TensorBoard, Weights & Biases, trackio. metrics.jsonl stays the source."""
+"""Sinks for each epoch's numbers: TensorBoard, Weights & Biases, trackio. metrics.jsonl stays the source."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -24,37 +24,37 @@ def names() -> tuple[str, ...]:
     return tuple(_OPENERS)
 
 
-def missing(wanted: Sequence[str]) -> list[str]:
-    """Return what is not installed, and what to type."""
+def missing(services: Sequence[str]) -> list[str]:
+    """Return messages about services that are not installed, with what to type."""
     return [
-        f'--log {name}: {name} is not installed; type: pip install "acdc-torch[{name}]" (in a checkout: ".[{name}]")'
-        for name in wanted
+        f'--log {name}: {name} is not installed; run: pip install "acdc-torch[{name}]" (in a checkout: ".[{name}]")'
+        for name in services
         if find_spec(name) is None
     ]
 
 
 @contextmanager
-def opened(wanted: Sequence[str], recipe: Recipe, out: Path) -> Iterator[list[Sink]]:
-    """Open the services that are wanted."""
+def opened(services: Sequence[str], recipe: Recipe, out: Path) -> Iterator[list[Sink]]:
+    """Open the requested services."""
     with ExitStack() as stack:
-        yield [_harmless(name, stack.enter_context(_OPENERS[name](recipe, out))) for name in wanted]
+        yield [_harmless(name, stack.enter_context(_OPENERS[name](recipe, out))) for name in services]
 
 
 def _harmless(name: str, sink: Sink) -> Sink:
-    """A service that cannot be reached does not end hours of training: metrics.jsonl has the row."""
+    """Wrap a sink so that an unreachable service does not end hours of training: metrics.jsonl has the row."""
 
     def send(row: EpochRow) -> None:
         try:
             sink(row)
-        except Exception as error:  # each service has its own
+        except Exception as error:  # each service raises its own
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            log.warning("--log %s: epoch %d of %s was not sent there (%s)", name, row.epoch + 1, row.run, reason)
+            log.warning("--log %s: epoch %d of %s was not sent (%s)", name, row.epoch + 1, row.run, reason)
 
     return send
 
 
 def numbers(row: EpochRow) -> dict[str, float]:
-    """Return what can be drawn, by "stage/name"."""
+    """Return the numbers to plot, by "stage/name"."""
     values = asdict(row)
     plain = {f"{row.run}/{name}": values[name] for name in _NUMBERS if values[name] is not None}
     return plain | {f"{row.run}/labels/{name}": share for name, share in (row.memorization or {}).items()}
@@ -92,7 +92,7 @@ def _trackio(recipe: Recipe, out: Path) -> Iterator[Sink]:
     import trackio  # pyright: ignore[reportMissingImports]
 
     name = _kept(out).get("trackio")
-    # A name kept is this run's; the folder's own may be another's as well, and trackio then gives this one a new one.
+    # A stored name is this run's; the folder's name may also be another run's, and trackio then chooses a new one.
     resume = "allow" if name else "never"
     run = trackio.init(project="acdc", name=name or out.name, config=recipe.to_dict(), resume=resume)
     try:
@@ -103,9 +103,9 @@ def _trackio(recipe: Recipe, out: Path) -> Iterator[Sink]:
 
 
 def _kept(out: Path) -> dict[str, str]:
-    """Return what each service calls this run: one that is resumed goes on there, too."""
-    held = read(LogNames, RunFolder(out).logs)
-    return dict(held.names) if held else {}
+    """Return this run's name in each service, so that a resumed run continues there, too."""
+    stored = read(LogNames, RunFolder(out).logs)
+    return dict(stored.names) if stored else {}
 
 
 def _keep(out: Path, service: str, name: str) -> None:

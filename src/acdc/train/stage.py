@@ -1,15 +1,15 @@
-"""The training loop, one for all methods: nothing in it knows about sparsity but the log.
+"""The training loop, one for all methods: only its log knows about sparsity.
 
 for epoch                             order, crops and flips are a function of seed and epoch
     for batch
         learning rate                 a function of the step
-        sparsifier.begin_step()       masks change here, where a phase begins
+        sparsifier.begin_step()       masks change here when a phase begins
         forward, backward             step.py: eager, compiled or a CUDA graph
         clip, optimizer, average
         checkpoint                    every so often, and when asked to stop, also in an evaluation
     evaluate                          the model of the phase just trained
-    an EpochRow                       written to metrics.jsonl by whoever runs the loop
-    checkpoint                        where a phase ends
+    an EpochRow                       written to metrics.jsonl by the caller
+    checkpoint                        when a phase ends
 """
 
 import math
@@ -46,12 +46,12 @@ from acdc.train.precision import Scaler
 from acdc.train.step import Step, Totals, TotalsReader, autocast, compiled
 from acdc.train.stopping import Stopped
 
-_LONG_STARTUP = 5.0  # seconds until the first step is done, from which on they are told
-_ASK_OTHERS = 20  # steps between two times that ranks tell each other what each has met
+_LONG_STARTUP = 5.0  # seconds for the first step from which they are reported
+_ASK_OTHERS = 20  # steps between two exchanges of news between ranks
 
 
 class Stage:
-    """One model trained from its first epoch to its last: a dense baseline, the method, or the twin's fine-tuning."""
+    """The training of one model from first epoch to last: a dense baseline, the method, or the twin's fine-tuning."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class Stage:
         self.totals = Totals(setting.device)
         self.best: dict[str, Any] | None = None  # of the final phase
         self.best_weights: StateDict | None = None
-        self.seconds = 0.0  # of the epoch under way, before a checkpoint it was taken up from
-        self.extra: Callable[[], dict[str, Any]] = dict  # kept with every checkpoint, by whoever runs the stages
+        self.seconds = 0.0  # of the current epoch, before the checkpoint it was resumed from
+        self.extra: Callable[[], dict[str, Any]] = dict  # stored with every checkpoint; set by whoever runs the stages
         self.saved: Path | None = None
         self._warm = False  # whether a step has run
         self._layers, self._uses = find_prunable(model), uses
         pruned = self.sparsifier.layers if self.sparsifier else self._layers
         self.dynamics = Dynamics(self._layers, pruned, uses)
-        self.phase_end: PhaseEnd | None = None  # where the last row ended a phase
+        self.phase_end: PhaseEnd | None = None  # set if the last row ended a phase
         self._wrapped = setting.world.wrap(model, setting.device)
         self._step = Step(
             self._wrapped,
@@ -97,7 +97,7 @@ class Stage:
             no_sync=getattr(self._wrapped, "no_sync", nullcontext),
             share=self._share,
         )
-        # Not DDP's forward: it exchanges buffers, and ranks whose last batches differ in size would not meet there.
+        # Not DDP's forward: it exchanges buffers, and ranks with different numbers of batches would not meet there.
         self._fast = self._step.fast if self._wrapped is model else compiled(model, setting.execution)
         self._fast_average = compiled(self.ema.module, setting.execution) if self.ema is not None else None
         self._boundaries = frozenset(method.schedule.boundaries(each)) if method else frozenset()
@@ -110,7 +110,7 @@ class Stage:
 
     def run(self) -> Iterator[EpochRow]:
         """Train to the end, and yield a row after each epoch."""
-        self._stop_if_asked()  # while the stage before was measured
+        self._stop_if_asked()  # asked while the previous stage was being measured
         while self.epoch < self.epochs:
             start = time.perf_counter() - self.seconds
             if self.batch == 0:
@@ -138,14 +138,14 @@ class Stage:
                     self._step.find_teacher(self.model, self.sparsifier)
             if self.scaler:
                 self.scaler.begin()
-            # A CUDA graph masks gradients as it was captured: a step that must see them whole runs eagerly.
+            # A CUDA graph masks gradients as captured: a step that must see them unmasked runs eagerly.
             observing = self.sparsifier is not None and self.sparsifier.context.observing
             self._step(images, labels, self.sparsifier.phase.index if self.sparsifier else None, eagerly=observing)
             if self.scaler and clip is not None:
                 self.scaler.unscale_(self.optimizer)
             if clip is not None:
                 if self.sparsifier and observing:
-                    self.sparsifier.mask_gradients()  # where a method looks at them whole they are not yet
+                    self.sparsifier.mask_gradients()  # if a method looks at them unmasked, they are not masked yet
                 nn.utils.clip_grad_norm_(self.model.parameters(), clip)
             if self.scaler:
                 self.scaler.step(self.optimizer)
@@ -158,7 +158,7 @@ class Stage:
             if not self._warm:
                 self._tell_startup(began)
             if self.scaler and self.sparsifier and self.sparsifier.step != self.step:
-                self.sparsifier.set_step(self.step)  # a step GradScaler skipped is a step of the schedule all the same
+                self.sparsifier.set_step(self.step)  # a step that GradScaler skipped still counts in the schedule
             self.seconds = time.perf_counter() - start
             if (sums := reader.read()) is not None:
                 self._show(sums, (self.batch - first) / max(1e-9, time.monotonic() - began))
@@ -170,7 +170,7 @@ class Stage:
                 self.save()
 
     def _tell_startup(self, began: float) -> None:
-        """Say what the first step took, where somebody would wonder."""
+        """Report how long the first step took, if it was long enough to wonder about."""
         self._warm = True
         if self.setting.device.type == "cuda":
             torch.cuda.synchronize(self.setting.device)
@@ -187,8 +187,8 @@ class Stage:
         self.setting.world.share_buffers(self.model)
         if self.ema is not None:
             self.setting.world.share_buffers(self.ema)
-        test, held = self._judge(self.model, self.loaders.test, self._fast), self.loaders.validation
-        validation = self._judge(self.model, held, self._fast) if held else None
+        test, validation_images = self._judge(self.model, self.loaders.test, self._fast), self.loaders.validation
+        validation = self._judge(self.model, validation_images, self._fast) if validation_images else None
         average = None
         if self.ema is not None:
             if self.sparsifier:
@@ -236,7 +236,7 @@ class Stage:
         )
 
     def _judge(self, model: nn.Module, images: Batches, fast: Any) -> Score:
-        """Evaluate, or stop where asked to: until an epoch's row is whole, a checkpoint holds nothing of it."""
+        """Evaluate, or stop if asked to: until an epoch's row is complete, a checkpoint holds nothing of it."""
         self._stop_if_asked()
         try:
             return evaluate(model, images, self.recipe, self.setting, fast=fast)
@@ -253,7 +253,7 @@ class Stage:
 
     def _show(self, sums: list[float], steps_per_second: float) -> None:
         loss, _, samples, alive, _ = sums
-        if not alive and self.setting.world.size == 1:  # several ranks agree on it where they tell each other
+        if not alive and self.setting.world.size == 1:  # several ranks agree on it at their next exchange
             self._check_finite()
         train = self.loaders.train
         mean = loss / samples if samples else math.nan
@@ -269,8 +269,8 @@ class Stage:
             return False
         layers = self.sparsifier.layers
         kept = sum(nonzero[weight.name] for weight in layers.weights)
-        wanted = sum(budget.keep for budget in self.sparsifier.context.budgets)
-        return not getattr(method, "needs_sparsity", True) or kept <= wanted
+        budget_total = sum(budget.keep for budget in self.sparsifier.context.budgets)
+        return not getattr(method, "needs_sparsity", True) or kept <= budget_total
 
     def _note_best(self, score: Score, counts: bool) -> None:
         if counts and (self.best is None or score.accuracy > self.best["accuracy"]):
@@ -280,7 +280,7 @@ class Stage:
 
     @property
     def best_twin(self) -> dict[str, Any] | None:
-        """Return the best epoch of the dense phases, where the method keeps their best model as the twin."""
+        """Return the best epoch of the dense phases, if the method keeps their best model as the twin."""
         sparsifier = self.sparsifier
         if sparsifier is None or (twin := sparsifier.context.twin) is None or sparsifier.context.best_metric is None:
             return None
@@ -289,7 +289,7 @@ class Stage:
 
     @property
     def _chosen_on(self) -> str:
-        """Name the images that choose the best epoch."""
+        """Return the name of the images that the best epoch is chosen on."""
         return "validation" if self.loaders.validation else "test"
 
     def _rate_step(self) -> int:
@@ -300,7 +300,7 @@ class Stage:
         return step % self._every == 0
 
     def _share(self, samples: int) -> float:
-        """Return what this rank's mean gradient weighs, so that the mean over ranks is the mean over the batch."""
+        """Return the weight of this rank's mean gradient that makes the mean over ranks the mean over the batch."""
         world, train = self.setting.world, self.loaders.train
         if world.size == 1:
             return 1.0
@@ -319,22 +319,22 @@ class Stage:
         return self._others_tell() and world.any(bool(self.setting.stop), self.setting.device)
 
     def _stop_together(self) -> None:
-        """Stop all ranks where one has met a loss that is not finite: alone, it would leave the others waiting."""
+        """Stop all ranks if one has a loss that is not finite: stopping alone, it would leave the others waiting."""
         world = self.setting.world
         if world.size > 1 and not self.scaler and world.any(not self.totals.values[3], self.setting.device):
             self._check_finite()
 
     def _others_tell(self) -> bool:
-        """Return True if ranks tell each other after this batch what each has met.
+        """Return True if ranks exchange news after this batch.
 
-        That is a request to stop, files it skipped, a loss that is not finite.
+        News are requests to stop, skipped files, and losses that are not finite.
         """
         return self.batch % _ASK_OTHERS == 0 or self.batch == self.loaders.train.steps
 
     def _check_finite(self) -> None:
-        """Raise a DivergedError on all ranks, with the words of the first, where one has something that is not finite.
+        """Raise a DivergedError on all ranks, with the message of the first, if something on any rank is not finite.
 
-        Every rank must call it.
+        Every rank must call this.
         """
         own = divergence.describe(
             self.name,
@@ -357,7 +357,7 @@ class Stage:
     # Checkpoints
 
     def save(self) -> None:
-        """Write a checkpoint, unless something is not finite or too many files were skipped: the last is a good one."""
+        """Write a checkpoint, unless something is not finite or too many files were skipped: the last stays good."""
         self._check_finite()
         unreadable = skipped_images(self.loaders.train, self.setting.world)
         rng = self.setting.world.gather(checkpoint.rng_state())
@@ -390,7 +390,7 @@ class Stage:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Resume where `state` was saved; where it does not fit a DataError says so before anything changes."""
+        """Resume where `state` was saved; raise a DataError before anything changes if it does not fit."""
         checkpoint.check_fit(
             state,
             epochs=self.epochs,

@@ -1,4 +1,4 @@
-"""Forward and backward of one training step: eagerly, compiled, or replayed from a CUDA graph.
+"""The forward and backward pass of a training step: eager, compiled, or replayed from a CUDA graph.
 
 All three compute the same. A batch is trained in `accumulate` parts, whose gradients add up to the batch's mean.
 """
@@ -18,8 +18,8 @@ from acdc.recipes.schema import Training
 from acdc.train.execution import Execution, compiled, without_kernel_search
 from acdc.train.precision import autocast
 
-_WARM = 3  # eager steps before a first capture: cuDNN chooses its kernels, the allocator and the optimizer settle
-_EVERY = 0.5  # seconds between two looks at the running loss
+_WARM = 3  # eager steps before the first capture: cuDNN chooses its kernels, the allocator and the optimizer settle
+_EVERY = 0.5  # seconds between two readings of the running loss
 
 
 class Totals:
@@ -37,9 +37,11 @@ class Totals:
         self.values.copy_(torch.tensor(values))
 
     def add(self, loss: Tensor, correct: Tensor, samples: int) -> None:
-        """One step's mean loss, right answers, and number of samples."""
+        """Add one step's mean loss, number of correct answers, and number of samples."""
         sums = self.values
-        sums[0] += (loss * samples).nan_to_num(0.0, 0.0, 0.0)  # under fp16 the run goes on; else sums[3] stops it
+        sums[0] += (loss * samples).nan_to_num(
+            0.0, 0.0, 0.0
+        )  # under fp16 the run continues; otherwise sums[3] stops it
         sums[1] += correct
         sums[2] += samples
         sums[3] *= loss.isfinite()
@@ -47,7 +49,7 @@ class Totals:
 
 
 class TotalsReader:
-    """Asks for the sums about twice a second, and has them a moment later: what is shown is a moment old."""
+    """A reader that requests the sums about twice a second and gets them a moment later, slightly out of date."""
 
     def __init__(self, totals: Totals) -> None:
         self._totals, cuda = totals, totals.values.is_cuda
@@ -56,24 +58,24 @@ class TotalsReader:
         self._asked, self._next = False, time.monotonic() + _EVERY
 
     def read(self) -> list[float] | None:
-        """The sums, if there are new ones."""
-        seen = None
+        """Return the sums, if there are new ones."""
+        sums = None
         if self._asked and (self._event is None or self._event.query()):
-            self._asked, seen = False, self._copy.tolist()
+            self._asked, sums = False, self._copy.tolist()
         if not self._asked and time.monotonic() >= self._next:
             self._next = time.monotonic() + _EVERY
             self._copy.copy_(self._totals.values, non_blocking=True)
             if self._event is not None:
                 self._event.record()
             self._asked = True
-        return seen
+        return sums
 
 
 class Step:
-    """Calling it with a batch leaves the batch's gradients in the parameters and its loss in `totals`.
+    """A callable that leaves a batch's gradients in the parameters and its loss in `totals`.
 
     `phase` is anything that changes when masks do: a CUDA graph holds what was launched while it was captured.
-    `full` is the size of a full batch, which alone is compiled and captured.
+    `full` is the size of a full batch; only full batches are compiled and captured.
     """
 
     def __init__(
@@ -99,10 +101,10 @@ class Step:
         self._warm = _WARM
         self._grads: list[Tensor | None] = []
         self._inputs: tuple[Tensor, Tensor] | None = None
-        self.teacher: nn.Module | None = None  # what the model's answers are drawn towards, by train.distill
+        self.teacher: nn.Module | None = None  # the model that train.distill draws answers towards
 
     def __call__(self, images: Tensor, labels: Tensor, phase: object = None, *, eagerly: bool = False) -> None:
-        if len(labels) != self._full:  # the last batch of an epoch; a shape of its own is not worth compiling
+        if len(labels) != self._full:  # the last batch of an epoch; its shape is not worth compiling
             with without_kernel_search():
                 self._eager(self._model, images, labels)
         elif eagerly or not self._graphs:
@@ -134,15 +136,15 @@ class Step:
         self._totals.add(sum(losses[1:], losses[0]), sum(correct[1:], correct[0]), total)
 
     def find_teacher(self, model: nn.Module, sparsifier: Sparsifier) -> None:
-        """The dense twin, once the final compressed phase has begun."""
+        """Set the teacher to the dense twin once the final compressed phase has begun."""
         if self.teacher is None and (twin := sparsifier.context.twin) is not None and sparsifier.phase.final:
             teacher = copy.deepcopy(model)
             teacher.load_state_dict(twin.model)
             self.teacher = teacher.eval().requires_grad_(False)
 
     def _distance(self, logits: Tensor, images: Tensor) -> Tensor:
-        """KL from the teacher's softened answers, times T²: gradients of the size they have without softening."""
-        assert self.teacher is not None, "asked for where there is one"
+        """Return the KL divergence from the teacher's softened answers, times T² to undo their smaller gradients."""
+        assert self.teacher is not None, "called only if there is one"
         temperature = self._train.distill_temperature
         with torch.no_grad():
             taught = F.log_softmax(self.teacher(images).float() / temperature, 1)
@@ -162,11 +164,11 @@ class Step:
         self._inputs[1].copy_(labels)
         if self._graph is None:
             for param in self._parameters:
-                param.grad = None  # allocated anew by the capture, in the graph's own memory
+                param.grad = None  # allocated again by the capture, in the graph's own memory
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=torch.cuda.current_stream(self._device)):
                 self._forward_backward(self.fast, *self._inputs)
             self._graph, self._grads = graph, [param.grad for param in self._parameters]
         for param, grad in zip(self._parameters, self._grads, strict=True):
-            param.grad = grad  # an eager step in between left others
+            param.grad = grad  # an eager step in between left different ones
         self._graph.replay()

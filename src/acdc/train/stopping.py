@@ -1,8 +1,8 @@
-"""Requests to stop: by SIGTERM (schedulers), SIGINT (Ctrl-C) or SIGHUP (a lost terminal), after a checkpoint.
+"""Requests to stop after a checkpoint: by SIGTERM (schedulers), SIGINT (Ctrl-C) or SIGHUP (a lost terminal).
 
-So is a run whose output nobody reads any more, as in `acdc train | head`: other programs end by SIGPIPE then, and what
-is shown is why one is watched. Python turns that signal into an error of the write, which `showing` turns into a
-request; a terminal that is lost gives another such error.
+A run also stops when nobody reads its output any more, as in `acdc train | head`: other programs end by SIGPIPE then.
+Python turns that signal into an error of the write, which `showing` turns into a request; a lost terminal causes
+another such error.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 _UNREAD = getattr(signal, "SIGPIPE", signal.SIGTERM)
-_GONE = (errno.EPIPE, errno.EIO)  # who read a pipe, and a terminal
+_GONE = (errno.EPIPE, errno.EIO)  # errors of a closed pipe and of a lost terminal
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Stopped(Exception):  # noqa: N818  # nothing went wrong
-    """The run was asked to stop and did, after writing a checkpoint."""
+    """A run that stopped on request, after writing a checkpoint."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -29,7 +29,7 @@ class Stopped(Exception):  # noqa: N818  # nothing went wrong
 
     @property
     def exit_code(self) -> int:
-        """Return a shell's code for a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM, 141 for SIGPIPE."""
+        """Return the shell's exit code for a signal's victim: 130 for Ctrl-C, 143 for SIGTERM, 141 for SIGPIPE."""
         return 128 + self.signum
 
 
@@ -39,7 +39,7 @@ def why(signum: int) -> str:
 
 
 class StopRequest:
-    """Set by a signal, read between steps."""
+    """A flag that a signal sets, and that is read between steps."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -49,14 +49,14 @@ class StopRequest:
 
 
 def tell(text: str, stop: StopRequest) -> None:
-    """Print a line, or ask to stop where nobody reads it."""
+    """Print a line, or request a stop if nobody reads it."""
     with showing(stop):
         print(text, flush=True)
 
 
 @contextmanager
 def showing(stop: StopRequest) -> Iterator[None]:
-    """Write to stdout inside; where whoever read it has gone, ask to stop, and write to nowhere from then on."""
+    """Guard writes to stdout: if its reader is gone, request a stop, and discard further output."""
     try:
         yield
     except OSError as error:
@@ -67,7 +67,7 @@ def showing(stop: StopRequest) -> Iterator[None]:
 
 
 def complain(text: str) -> None:
-    """Print on stderr, to whoever is still there."""
+    """Print to stderr, ignoring a closed pipe."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
@@ -75,7 +75,7 @@ def complain(text: str) -> None:
 
 
 def _to_nowhere(stream: TextIO) -> None:
-    """Redirect a stream: else Python complains once more as it ends, and exits with a code of its own."""
+    """Redirect a stream; otherwise Python would complain again at exit, and use its own exit code."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -87,10 +87,10 @@ def _under_nohup(number: signal.Signals) -> bool:
 
 @contextmanager
 def listening(notice: str = "stopping after this step, with a checkpoint") -> Iterator[StopRequest]:
-    """Turn signals into a request for as long as this lasts. A second Ctrl-C stops at once, without a checkpoint.
+    """Turn signals into a request inside this context. A second Ctrl-C stops at once, without a checkpoint.
 
-    SIGHUP that whoever started this process has it ignore, as nohup does, stays ignored. Not so SIGINT, which shells
-    without job control have everything they start with & ignore: there a stop asked for would be lost.
+    If the parent process made this one ignore SIGHUP, as nohup does, it stays ignored. Not so SIGINT, which shells
+    without job control make everything ignore that they start with &: there a request to stop would be lost.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -101,8 +101,8 @@ def listening(notice: str = "stopping after this step, with a checkpoint") -> It
         if request and signum == signal.SIGINT:
             raise KeyboardInterrupt
         request.signum = signum
-        with contextlib.suppress(RuntimeError):  # this may come in the middle of a write there, which takes no other
-            complain(f"\nacdc: {notice} (Ctrl-C again: at once, without)")
+        with contextlib.suppress(RuntimeError):  # this may interrupt a write to stderr, which allows no other
+            complain(f"\nacdc: {notice} (press Ctrl-C again to stop at once, without a checkpoint)")
 
     before = {number: signal.signal(number, asked) for number in _SIGNALS if not _under_nohup(number)}
     try:

@@ -1,4 +1,4 @@
-"""Prints tables on a console and never cuts a number: columns without room go on below, beside the first again."""
+"""Tables on a console that never truncate a number: columns without room continue below, with the first repeated."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ def plain(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, t
 def show(
     terminal: "Terminal", title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, text: int = 1
 ) -> None:
-    """Print on a terminal, as wide as it is."""
+    """Print a table as wide as the terminal."""
     from rich import box
     from rich.table import Table
 
@@ -30,8 +30,8 @@ def show(
         cells = {index: [row[index] for row in rows] for index in columns}
         whole = {index: max(map(len, [header[index], *cells[index]])) for index in columns}
         tight = sum(whole.values()) + _BETWEEN * len(columns) - 1 > terminal.width
-        shown = f"\n{title}" if not number else None
-        table = Table(title=shown, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        heading = f"\n{title}" if not number else None
+        table = Table(title=heading, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
         for index in columns:
             fixed = _needed(index, header[index], cells[index], text) - _BETWEEN if tight else whole[index]
             side, width = "left" if index < text else "right", None if 0 < index < text else fixed
@@ -42,7 +42,7 @@ def show(
 
 
 def blocks(header: Sequence[str], rows: Sequence[Sequence[str]], text: int, width: int) -> list[list[int]]:
-    """Return the columns that fit side by side, left to right; each later block begins with the first column again."""
+    """Return the columns that fit side by side, left to right; each later block repeats the first column."""
     needed = [_needed(index, header[index], [row[index] for row in rows], text) for index in range(len(header))]
     split, room = [[0]], width + 1 - needed[0]
     for index in range(1, len(header)):
@@ -55,7 +55,7 @@ def blocks(header: Sequence[str], rows: Sequence[Sequence[str]], text: int, widt
 
 
 def _needed(index: int, name: str, cells: Sequence[str], text: int) -> int:
-    """Return the width a column needs: headers and words wrap between words, a number and its ± stay on a line."""
+    """Return the width a column needs: headers and words wrap between words, but a number and its ± do not."""
     longest = max(map(len, cells), default=0)
     if 0 < index < text:
         longest = min(longest, _WORDS)

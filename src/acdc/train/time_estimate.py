@@ -1,4 +1,4 @@
-"""Estimate how long a recipe takes, from a few real steps on random images in the recipe's precision and batch."""
+"""An estimate of how long a recipe takes, from a few real steps on random images in its precision and batch size."""
 
 import time
 from collections.abc import Callable
@@ -20,22 +20,22 @@ _ENOUGH = 4.0  # seconds of measuring
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds for a step of the recipe's batch and for the evaluation of an image."""
+    """The time of a step with the recipe's batch, and of the evaluation of an image, in seconds."""
 
     step: float
     evaluation: float
-    batch: int  # measured; smaller than the recipe's where that is too slow
+    batch: int  # that was measured; smaller than the recipe's if that is too slow
     precision: str
     threads: int
-    memory: int | None = None  # most that was allocated on a GPU, in bytes
+    memory: int | None = None  # peak allocation on a GPU, in bytes
 
 
 class TooLargeError(Exception):
-    """The batch does not fit into the GPU's memory."""
+    """A batch that does not fit into the GPU's memory."""
 
 
 def measure(recipe: Recipe, model: nn.Module, shape: tuple[int, ...], classes: int, device: torch.device) -> Timing:
-    """Train `model` for a moment and time it, with CUDA graphs, without compiling."""
+    """Train `model` briefly and time it, with CUDA graphs but without compiling."""
     with reproducible(recipe, device):
         try:
             return _Bench(with_supported_precision(recipe, device), model, shape, classes, device).run()
@@ -60,7 +60,7 @@ class _Bench:
     def run(self) -> Timing:
         batch, cuda = self._train.batch_size, self._device.type == "cuda"
         size, step = batch, None
-        if not cuda:  # feel the way: a whole batch may take minutes
+        if not cuda:  # start small: a whole batch may take minutes
             size = min(batch, 4 * self._train.accumulate)
             once = self._seconds(self._stepper(size), warm=1, most=1)
             fits = batch if once * batch / size <= _SLOW else int(size * _SLOW / once)

@@ -37,7 +37,7 @@ OVERFLOW = "return { page: document.documentElement.scrollWidth, window: innerWi
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with every figure there is, and remarks."""
     folder = make_run(tmp_path_factory.mktemp("one") / "run")
-    add_remarks(folder, "rate.milestones: 60, 80 lie past the last epoch, 11", "x" * 200, unread=13)
+    add_remarks(folder, "rate.milestones: 60, 80 come after the last epoch, 11", "x" * 200, unread=13)
     return make([folder])[0]
 
 

@@ -1,1 +1,1 @@
-"""Figures of a report. Each function returns a Chart, or None where a run has nothing to show."""
+"""The figures of a report. Each function returns a Chart, or None if a run has nothing to show."""

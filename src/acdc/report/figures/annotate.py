@@ -1,4 +1,4 @@
-"""Place text in figures: at the ends of lines, and beside marks where it covers neither a mark nor other text."""
+"""The placement of text in figures: at the ends of lines, and beside marks without covering marks or other text."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from acdc.report.figures.theme import LIGHT
 
-_LETTER = 0.6  # of the type's size: no narrower in any reader's font
+_LETTER = 0.6  # letter width by font size: no font of a reader's is wider
 _ROOM = 6  # pixels around a mark
 _RINGS = (9, 14, 20, 28, 38, 50, 64, 80, 100, 124, 150, 180)  # pixels from the mark, nearest first
 _TURNS = (
@@ -24,24 +24,24 @@ _TURNS = (
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]], *, apart: float = 13, dx: float = 8) -> None:
-    """Write text to the right of the axes at each height (value, text, colour), moved apart where two would touch."""
+    """Write text to the right of the axes at each height (value, text, colour), moved apart if two would touch."""
     height = axes.bbox.height
     to_pixels = axes.transData.transform
     low, high = axes.get_ylim()
     clipped = [min(max(value, min(low, high)), max(low, high)) for value, _, _ in ends]
-    wanted = [float(to_pixels((0, value))[1] - axes.bbox.y0) for value in clipped]
-    order = sorted(range(len(ends)), key=lambda index: wanted[index])
-    placed = space_out([wanted[index] for index in order], apart, height)
+    heights = [float(to_pixels((0, value))[1] - axes.bbox.y0) for value in clipped]
+    order = sorted(range(len(ends)), key=lambda index: heights[index])
+    placed = space_out([heights[index] for index in order], apart, height)
     for index, y in zip(order, placed, strict=True):
         _, text, colour = ends[index]
         x = 1 + dx / axes.bbox.width
         axes.text(x, y / height, text, transform=axes.transAxes, va="center", color=colour, fontsize=10, clip_on=False)
 
 
-def space_out(wanted: Sequence[float], apart: float, height: float) -> list[float]:
-    """Return rising positions at least `apart` from each other, inside the height and near to those wanted."""
+def space_out(targets: Sequence[float], apart: float, height: float) -> list[float]:
+    """Return rising positions at least `apart` from each other, inside the height and close to those requested."""
     placed: list[float] = []
-    for y in wanted:
+    for y in targets:
         placed.append(max(y, placed[-1] + apart) if placed else y)
     over = placed[-1] - height if placed else 0
     for index in range(len(placed) - 1, -1, -1):
@@ -56,7 +56,7 @@ def space_out(wanted: Sequence[float], apart: float, height: float) -> list[floa
 
 @dataclass(frozen=True)
 class Mark:
-    """A point of a figure that has a name. All numbers are in the data's units."""
+    """A named point of a figure. All numbers are in the data's units."""
 
     x: float
     y: float
@@ -81,7 +81,7 @@ class Box:
         return wide * tall if wide > 0 and tall > 0 else 0.0
 
     def excess(self, width: float, height: float) -> float:
-        """Return by how many pixels it leaves axes of this size."""
+        """Return by how many pixels the box exceeds axes of this size."""
         return sum(max(0.0, past) for past in (-self.left, self.right - width, -self.low, self.high - height))
 
 
@@ -89,7 +89,7 @@ def label_marks(axes: Axes, marks: Sequence[Mark], *, size: float = 10, beyond: 
     """Write each mark's name beside it, at most `beyond` pixels past the axes' right end, and return the boxes used."""
     width, height = axes.bbox.width + beyond, axes.bbox.height
     places = [_pixels(axes, mark.x, mark.y) for mark in marks]
-    taken = [box for mark, (x, y) in zip(marks, places, strict=True) for box in _boxes(axes, mark, x, y)]
+    occupied = [box for mark, (x, y) in zip(marks, places, strict=True) for box in _boxes(axes, mark, x, y)]
     names: dict[int, Box] = {}
     for index in sorted(range(len(marks)), key=lambda i: (-_crowd(places, i), places[i])):
         x, y = places[index]
@@ -97,8 +97,8 @@ def label_marks(axes: Axes, marks: Sequence[Mark], *, size: float = 10, beyond: 
             _candidates(x, y, _LETTER * size * len(marks[index].text), 1.25 * size),
             key=lambda box: (
                 round(
-                    sum(box.overlap(other) for other in taken)
-                    + 20 * sum(box.overlap(other) for other in names.values())  # two names on each other are unreadable
+                    sum(box.overlap(other) for other in occupied)
+                    + 20 * sum(box.overlap(other) for other in names.values())  # overlapping names are unreadable
                     + 50 * box.excess(width, height),
                     3,
                 ),
@@ -111,7 +111,7 @@ def label_marks(axes: Axes, marks: Sequence[Mark], *, size: float = 10, beyond: 
 
 
 def _pixels(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    """Return a point's place from the axes' lower left corner."""
+    """Return a point's position from the axes' lower left corner."""
     across, up = axes.transData.transform((x, y))
     return float(across - axes.bbox.x0), float(up - axes.bbox.y0)
 
@@ -123,7 +123,7 @@ def _boxes(axes: Axes, mark: Mark, x: float, y: float) -> list[Box]:
 
 
 def _crowd(places: Sequence[tuple[float, float]], index: int) -> int:
-    """Count the marks nearby: those with least room choose first."""
+    """Count the marks nearby: those with the least room choose first."""
     x, y = places[index]
     return sum(math.hypot(x - a, (y - b) * 2) < 70 for a, b in places)
 
@@ -145,7 +145,7 @@ def _distance(box: Box, x: float, y: float) -> float:
 
 def _draw(axes: Axes, mark: Mark, box: Box, x: float, y: float, size: float) -> None:
     width, height = axes.bbox.width, axes.bbox.height
-    # In a font narrower than was reckoned with, the end of the text that is near the mark keeps its place.
+    # In a font narrower than assumed, the end of the text near the mark keeps its place.
     side = "left" if box.left > x else "right" if box.right < x else "center"
     at = {"left": box.left, "right": box.right, "center": (box.left + box.right) / 2}[side]
     if _distance(box, x, y) > 15:

@@ -1,4 +1,4 @@
-"""Axes that all figures share: panels placed in pixels, phases behind them, scales and bars."""
+"""Axes for all figures: panels placed in pixels, phases behind them, scales and bars."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -13,14 +13,14 @@ from acdc.report.groups import Level
 from acdc.runs.records import EpochRow
 
 HALF, WIDE, NARROW = 440, 1040, 420  # pixels: half the page, all of it, a phone
-ALONE = 800  # pixels that a figure in a file of its own is wide, as a README shows it
+ALONE = 800  # width in pixels of a figure in its own file, as a README shows it
 _GAP = 28  # pixels between panels
 SHORT = {"warm-up": "W", "compressed": "C", "decompressed": "D", "final compressed": "C", "dense": "D"}
-_LETTER = 0.6  # of the type's size, on average
+_LETTER = 0.6  # letter width by font size, on average
 
 
 class Span(Protocol):
-    """The part of a phase that is drawn."""
+    """The interface of a phase that is needed to draw it."""
 
     @property
     def name(self) -> str: ...
@@ -38,7 +38,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def add_panel(figure: Figure, label: str, *, left: float, right: float, top: float, height: float) -> Axes:
-    """Add axes by their distance from the figure's edges. The label stands above them, where it is read upright."""
+    """Add axes by their distance from the figure's edges. The label is above them, where it reads horizontally."""
     width, whole = figure.bbox.width, figure.bbox.height
     axes = figure.add_axes((left / width, 1 - (top + height) / whole, 1 - (left + right) / width, height / whole))
     set_label(axes, label, x=-(left - 4) / (width - left - right))
@@ -59,7 +59,7 @@ def add_panels(
     below: float,
     top: float = 24,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a panel for each level: beside each other on a page, below each other on a phone.
+    """Return a figure with a panel for each level: side by side on a page, one below the other on a phone.
 
     `left` and `right` are the pixels that each panel leaves beside itself.
     """
@@ -81,7 +81,7 @@ def add_panels(
 
 
 def set_label(axes: Axes, label: str, **place: Any) -> None:
-    """Write above the axes what they show."""
+    """Write a label above the axes."""
     axes.set_title(label, loc="left", pad=7, color=LIGHT["muted"], fontsize=10.5, **place)
 
 
@@ -93,7 +93,7 @@ def count_epochs(axes: Axes, last: int, *, label: str = "epochs trained") -> Non
 
 
 def hide_x(axes: Axes) -> None:
-    """Hide the x axis of a panel above another one, which has the numbers."""
+    """Hide the x axis of a panel above another one, which shows the numbers."""
     axes.tick_params(axis="x", bottom=False, labelbottom=False)
     axes.spines["bottom"].set_visible(False)
 
@@ -111,7 +111,7 @@ def shade(axes: Axes, phases: Sequence[Span]) -> None:
 
 
 def name_phases(axes: Axes, phases: Sequence[Span], y: float, *, on_fill: bool = False) -> str:
-    """Write every phase's name in its middle, or a letter where there is no room. Return what the letters mean."""
+    """Write every phase's name in its middle, or a letter if there is no room. Return what the letters mean."""
     last = max(phase.last + 1 for phase in phases)
     scale = axes.bbox.width / max(1, last)
     rooms = [(phase.last + 1 - phase.first) * scale - 4 for phase in phases]
@@ -140,14 +140,14 @@ def plot_by_kind(
 
 
 def set_accuracy_scale(axes: Axes, accuracies: Iterable[float], images: int | None) -> Callable[[float], float]:
-    """Scale y for accuracies, and return the function that gives an accuracy's height on it.
+    """Scale y for accuracies, and return the function from an accuracy to its height.
 
-    The scale is in %, or, where most accuracies are above 90 %, the logarithm of the error if that has two ticks. The
-    first epochs may lie below the axes: they would press the last ones flat.
+    The scale is in %, or, if most accuracies are above 90 %, the logarithm of the error if that has two ticks. The
+    first epochs may lie below the axes: they would compress the last ones.
     """
     ordered = sorted(accuracies)
     low, high = ordered[len(ordered) // 12], ordered[-1]
-    floor = 50 / (images or 10_000)  # no error at all, which a logarithm cannot show, as half an image
+    floor = 50 / (images or 10_000)  # shows zero errors, which a logarithm cannot, as half an image
     bottom, top = max(100 * (1 - low), 4 * floor) * 1.25, max(100 * (1 - high), floor) / 1.35
     ticks = [tick for tick in (50, 30, 20, 10, 5, 3, 2, 1, 0.5, 0.3, 0.2, 0.1, 0.05) if top <= tick <= bottom]
     if ordered[len(ordered) // 2] < 0.9 or len(ticks) < 2:
@@ -165,7 +165,7 @@ def set_accuracy_scale(axes: Axes, accuracies: Iterable[float], images: int | No
 
 
 def set_log_if_wide(axes: Axes, values: Iterable[float], *, factor: float = 20) -> None:
-    """Scale y by the logarithm, in plain numbers, where the values span more than `factor`."""
+    """Scale y logarithmically, with plain numbers, if the values span more than `factor`."""
     positive = [value for value in values if value > 0]
     if positive and max(positive) > factor * min(positive):
         from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -179,7 +179,7 @@ def set_log_if_wide(axes: Axes, values: Iterable[float], *, factor: float = 20) 
 
 
 def write_powers_of_ten(axes: Axes) -> None:
-    """Write the numbers of a logarithmic x as text: 10⁻⁴. To typeset formulas takes longer than the whole figure."""
+    """Write the numbers of a logarithmic x axis as text: 10⁻⁴. Typesetting formulas takes longer than the figure."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
     raised = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

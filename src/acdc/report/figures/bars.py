@@ -1,4 +1,4 @@
-"""Figures of values beside each other: agreement of a run's models, accuracy of methods."""
+"""Figures that compare values: agreement of a run's models, accuracy of methods."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ _LETTER = 6.1  # pixels, on average
 
 
 def agreement(run: Run) -> Chart | None:
-    """Draw on how many test images two models of the run give the same class."""
+    """Draw the share of test images to which two models of the run give the same class."""
     if not run.pairs:
         return None
     first = run.pairs[0]
@@ -34,7 +34,7 @@ def agreement(run: Run) -> Chart | None:
         colours = [LIGHT["sparse"] if "sparse" in pair.models else LIGHT["dense"] for pair in run.pairs]
         draw_bars(axes, labels, [100 * pair.top1 for pair in run.pairs], colours, text)
         axes.set_xlim(0, 100)
-        axes.set_xlabel("same class named (% of the test images)\nCE: cross-entropy one way / the other (nats)")
+        axes.set_xlabel("same class (% of the test images)\nCE: cross-entropy one way / the other (nats)")
         axes.tick_params(axis="y", labelsize=10, labelcolor=LIGHT["ink"])
         return figure
 
@@ -47,7 +47,7 @@ def agreement(run: Run) -> Chart | None:
 
 
 def accuracy_by_method(standings: Sequence[Standing]) -> Chart | None:
-    """Draw accuracy by method at each sparsity: every seed a dot, the mean a stroke."""
+    """Draw accuracy by method at each sparsity: a dot for every seed, a bar for the mean."""
     groups = [row.group for row in standings]
     if len(groups) < 2:
         return None
@@ -76,7 +76,7 @@ def accuracy_by_method(standings: Sequence[Standing]) -> Chart | None:
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """Return where most values lie: a method that failed is shown at the edge, and presses nothing flat."""
+    """Return the range of most values: a method that failed is shown at the edge, and compresses nothing."""
     ordered = sorted(values)
     middle, top = ordered[len(ordered) // 2], ordered[-1]
     low = max(ordered[0], top - 4 * max(top - middle, 0.01))

@@ -1,4 +1,4 @@
-"""A figure with its title: as SVG inside the page, or as a file of its own.
+"""A figure with its title: as SVG inside the page, or in its own file.
 
 Figures are drawn in the light theme's colours. In the page each colour becomes the CSS variable of its name, so that
 one SVG serves light, dark and print. Text stays text, in the reader's system font: small, sharp and searchable.
@@ -33,14 +33,14 @@ class Chart:
     title: str
     alt: str
     draw: Callable[[bool], Figure]  # True for a narrow screen
-    wide: bool = False  # over the whole width of the page; then it is drawn a second time for narrow screens
-    draw_alone: Callable[[], Figure] | None = None  # for a file of its own, where that differs
+    wide: bool = False  # over the whole width of the page; it is then drawn a second time for narrow screens
+    draw_alone: Callable[[], Figure] | None = None  # for its own file, if that differs
 
 
 def draw_file(chart: Chart, kind: str, marker: str, *, scale: int = 2) -> bytes:
     """Draw a chart with its title above it as "svg" or "png", in the light theme.
 
-    Letters are drawn as shapes, so that it looks the same whatever fonts a reader has.
+    Letters are drawn as shapes, so that it looks the same with any fonts.
     """
     style: Any = theme.STYLE | {"svg.fonttype": "path", "svg.hashsalt": chart.name}
     buffer = io.BytesIO()
@@ -57,7 +57,7 @@ def draw_file(chart: Chart, kind: str, marker: str, *, scale: int = 2) -> bytes:
 
 
 def inline_svg(chart: Chart) -> str:
-    """Return the chart as SVG that can stand in a page; a wide one twice, for wide and for narrow screens."""
+    """Return the chart as SVG for a page; a wide one twice, for wide and for narrow screens."""
     if not chart.wide:
         return _inline(chart, narrow=True, kind="both")
     return _inline(chart, narrow=False, kind="wide") + _inline(chart, narrow=True, kind="narrow")
@@ -81,7 +81,7 @@ def _inline(chart: Chart, *, narrow: bool, kind: str) -> str:
 
 
 def _remove_file_parts(svg: ElementTree.Element) -> None:
-    """Remove what a file needs and a page does not: metadata, and the style that the page has already."""
+    """Remove what a file needs but a page does not: metadata, and the style that the page already has."""
     for child in list(svg):
         style_only = child.tag == f"{_SVG}defs" and [inner.tag for inner in child] == [f"{_SVG}style"]
         if style_only or child.tag == f"{_SVG}metadata":

@@ -1,4 +1,4 @@
-"""Accuracy against cost: which setting, or which method at each sparsity, gives most for what it costs."""
+"""Figures of accuracy against cost: the best settings, or the best methods at each sparsity, for their cost."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ _SIGNS = {"sparse": "●", "baseline": "□", "finetuned": "◇"}
 
 
 def best(items: Sequence[T], cost: Callable[[T], float], accuracy: Callable[[T], float]) -> list[T]:
-    """Return the items that nothing cheaper equals, from the cheapest on."""
+    """Return the items that nothing cheaper equals, cheapest first."""
     front: list[T] = []
     for item in sorted(items, key=lambda item: (cost(item), -accuracy(item))):
         if not front or accuracy(item) > accuracy(front[-1]):
@@ -39,7 +39,7 @@ def best(items: Sequence[T], cost: Callable[[T], float], accuracy: Callable[[T],
 
 @dataclass(frozen=True)
 class Point:
-    """The models of one role that a setting left."""
+    """The models of one role from a setting."""
 
     group: Group
     role: str
@@ -48,7 +48,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """The setting and the role, e.g. "90 % sparse, dense"."""
+        """Return the setting and the role, e.g. "90 % sparse, dense"."""
         return f"{self.group.label}, {_ROLES[self.role]}"
 
 
@@ -70,25 +70,25 @@ def points(groups: Sequence[Group]) -> list[Point]:
 
 
 def best_points(points: Sequence[Point]) -> list[Point]:
-    """Return the points that nothing cheaper equals, from the cheapest on."""
+    """Return the points that nothing cheaper equals, cheapest first."""
     return best(points, lambda point: point.cost, lambda point: point.accuracy.mean)
 
 
 def setting_frontier(groups: Sequence[Group]) -> Chart | None:
     """Draw accuracy against training FLOPs, a mark for each model of each setting."""
-    shown = points(groups)
-    if len(shown) < 2:
+    drawn_points = points(groups)
+    if len(drawn_points) < 2:
         return None
-    front, images = best_points(shown), groups[0].images
+    front, images = best_points(drawn_points), groups[0].images
 
     def draw(narrow: bool) -> Figure:
         legend, height = LEGEND * (len(groups) + 1) + 4, 228 if narrow else 306
         figure = new_figure(NARROW if narrow else WIDE, height + 68 + legend)
         axes = add_panel(figure, "test accuracy (%)", left=38, right=24, top=24 + legend, height=height)
-        scale = set_accuracy_scale(axes, [point.accuracy.mean for point in shown], images)
+        scale = set_accuracy_scale(axes, [point.accuracy.mean for point in drawn_points], images)
         heights = [scale(point.accuracy.mean) for point in front]
         axes.plot([p.cost for p in front], heights, color=LIGHT["line"], linewidth=5, zorder=1)
-        for point in shown:
+        for point in drawn_points:
             style, accuracy = {"color": group_style(point.group).colour, "zorder": 3}, point.accuracy
             if accuracy.std:
                 low, high = (scale(min(1, accuracy.mean + sign * accuracy.std)) for sign in (-1, 1))
@@ -100,19 +100,19 @@ def setting_frontier(groups: Sequence[Group]) -> Chart | None:
             style = {"fontsize": 9.5, "color": group_style(point.group).colour, "va": "bottom", "ha": "right"}
             text = fmt.fixed(100 * point.accuracy.mean)
             axes.annotate(text, place, xytext=(-7, 4), textcoords="offset points", annotation_clip=False, **style)
-        costs = [point.cost for point in shown]
+        costs = [point.cost for point in drawn_points]
         pad = 0.08 * (max(costs) - min(costs)) + 0.02
         axes.set_xlim(min(costs) - pad, max(costs) + pad)
         axes.set_xlabel("training FLOPs (fraction of the longest dense run)")
         add_legend(figure, groups, narrow)
         y = 1 - (10 + LEGEND * len(groups)) / figure.bbox.height
-        roles = [f"{sign} {_ROLES[role]}" for role, sign in _SIGNS.items() if any(p.role == role for p in shown)]
+        roles = [f"{sign} {_ROLES[role]}" for role, sign in _SIGNS.items() if any(p.role == role for p in drawn_points)]
         figure.text(6 / figure.bbox.width, y, "   ".join(roles), va="center", fontsize=10, color=LIGHT["muted"])
         return figure
 
-    listed = "; ".join(f"{p.name}: {_with_std(p.accuracy)} at {fmt.times(p.cost)}" for p in shown)
-    alt = f"Accuracy against training FLOPs; the pale line joins what nothing cheaper equals. {listed}."
-    return Chart("frontier", fmt.capitalize(_setting_title(shown, images)), alt, draw, wide=True)
+    listed = "; ".join(f"{p.name}: {_with_std(p.accuracy)} at {fmt.times(p.cost)}" for p in drawn_points)
+    alt = f"Accuracy against training FLOPs; the pale line joins the models that nothing cheaper equals. {listed}."
+    return Chart("frontier", fmt.capitalize(_setting_title(drawn_points, images)), alt, draw, wide=True)
 
 
 def _with_std(accuracy: Spread) -> str:
@@ -139,12 +139,12 @@ def _setting_title(points: Sequence[Point], images: int | None) -> str:
 
 @dataclass(frozen=True)
 class Cost:
-    """A cost that accuracy is set against, for the figure's x axis."""
+    """A cost to plot accuracy against, for the figure's x axis."""
 
     name: str  # "training FLOPs"
     unit: str  # what 1 is, for the axis: "fraction of 100 dense epochs"
     share: str  # how the title names it: "its share of dense training FLOPs"
-    value: Callable[[Standing], Spread]  # empty where a method has none
+    value: Callable[[Standing], Spread]  # empty if a method has none
 
 
 def training_cost(groups: Sequence[Group]) -> Cost:
@@ -154,12 +154,12 @@ def training_cost(groups: Sequence[Group]) -> Cost:
 
 
 def best_methods(standings: Sequence[Standing], cost: Cost) -> list[Standing]:
-    """Return the methods that nothing cheaper equals, from the cheapest on."""
+    """Return the methods that nothing cheaper equals, cheapest first."""
     return best(standings, lambda one: cost.value(one).mean, lambda one: one.accuracy.mean)
 
 
 def method_frontier(standings: Sequence[Standing], cost: Cost | None = None) -> Chart | None:
-    """Draw accuracy against a cost, training FLOPs if none is passed: a mark with error bars for each method."""
+    """Draw accuracy against a cost, by default training FLOPs: a mark with error bars for each method."""
     groups = [one.group for one in standings]
     cost = cost or training_cost(groups)
     known = {one.group.number: one for one in standings if cost.value(one)}
@@ -168,23 +168,23 @@ def method_frontier(standings: Sequence[Standing], cost: Cost | None = None) -> 
         return None
     styles = method_styles(groups)
     at_each = [[known[group.number] for group in level.groups if group.number in known] for level in levels]
-    shown = [one for part in at_each for one in part]
+    drawn_methods = [one for part in at_each for one in part]
 
     def draw(width: int) -> Figure:
-        height = 330 if width < 600 else 300  # a phone has one panel below the other, and little room beside a mark
+        height = 330 if width < 600 else 300  # a phone stacks the panels, and has little room beside a mark
         sizes = {"left": 36, "right": 8, "below": 62}
         bars = ", bars ± std" if any(len(one.accuracy.values) > 1 for one in standings) else ""
         figure, panels = add_panels(width, levels, f"test accuracy (%){bars}", heights=[height] * len(levels), **sizes)
         for level, part, axes in zip(levels, at_each, panels, strict=True):
-            scale = _set_scale(axes, shown)
+            scale = _set_scale(axes, drawn_methods)
             axes.set_xlabel(f"{cost.name} ({cost.unit})")
-            axes.set_xlim(0, 1.08 * max(cost.value(one).mean + cost.value(one).std for one in shown))
+            axes.set_xlim(0, 1.08 * max(cost.value(one).mean + cost.value(one).std for one in drawn_methods))
             _draw_marks(axes, level, part, cost, styles, scale)
         return figure
 
     alt = (
         f"Test accuracy against {cost.name}, means over seeds with ± one standard deviation; the pale line joins "
-        f"what nothing cheaper equals. {_list_all(levels, at_each, cost)}"
+        f"the methods that nothing cheaper equals. {_list_all(levels, at_each, cost)}"
     )
     drawn = lambda narrow: draw(NARROW if narrow else WIDE)  # noqa: E731
     title = _method_title(levels, at_each, cost)
@@ -192,7 +192,7 @@ def method_frontier(standings: Sequence[Standing], cost: Cost | None = None) -> 
 
 
 def _set_scale(axes: Axes, standings: Sequence[Standing]) -> Callable[[float], float]:
-    """Scale y alike in all panels, from the lowest error bar to the highest."""
+    """Scale y the same in all panels, from the lowest error bar to the highest."""
     means = sorted(one.accuracy.mean for one in standings)
     low = min(one.accuracy.mean - one.accuracy.std for one in standings)
     high = min(1.0, max(one.accuracy.mean + one.accuracy.std for one in standings))

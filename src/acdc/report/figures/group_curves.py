@@ -34,7 +34,7 @@ _EPOCHS = "epochs trained"
 
 @dataclass(frozen=True)
 class Curve:
-    """Epochs that every seed has, with the mean, the lowest and the highest value."""
+    """A curve over the epochs that every seed has, with the mean, the lowest and the highest value."""
 
     epochs: list[int]
     mean: list[float]
@@ -43,7 +43,7 @@ class Curve:
 
     @property
     def end(self) -> float:
-        """Mean after the last epoch."""
+        """Return the mean after the last epoch."""
         return self.mean[-1]
 
 
@@ -67,7 +67,7 @@ def _loss(row: EpochRow) -> float:
 
 
 def accuracy(groups: Sequence[Group]) -> Chart:
-    """Draw test accuracy: the mean over seeds, and from the lowest to the highest."""
+    """Draw test accuracy: the mean over seeds, and the range from lowest to highest."""
     curves = {group.number: curve_of(group, _accuracy) for group in groups}
     rows = [row for group in groups for run in group.runs for row in run.stage(run.main)]
     last, phases = _last_epoch(groups), _shared_phases(groups)
@@ -98,7 +98,7 @@ def accuracy(groups: Sequence[Group]) -> Chart:
 
 
 def add_legend(figure: Figure, groups: Sequence[Group], narrow: bool) -> None:
-    """Give each group a line of its own above the axes."""
+    """Give each group its own line above the axes."""
     height, width = figure.bbox.height, figure.bbox.width
     for index, group in enumerate(groups):
         y, style = 1 - (10 + LEGEND * index) / height, group_style(group)
@@ -138,7 +138,7 @@ def _epochs_label(phases: Sequence[facts.Phase]) -> str:
 
 
 def loss(groups: Sequence[Group]) -> Chart:
-    """Draw the loss of training batches, the mean over seeds."""
+    """Draw the training loss, averaged over seeds."""
     curves = {group.number: curve_of(group, _loss) for group in groups}
     lowest = min(groups, key=lambda group: curves[group.number].end)
     title = f"Training loss ends lowest for {lowest.label}, at {curves[lowest.number].end:.2g}"
@@ -167,7 +167,7 @@ def loss(groups: Sequence[Group]) -> Chart:
 
 
 def mask_change(groups: Sequence[Group]) -> Chart | None:
-    """Draw the kept weights that the mask before had pruned, at each compression, the mean over seeds."""
+    """Draw the share of kept weights that the previous mask had pruned, at each compression, averaged over seeds."""
     moved = [(group, points) for group in groups if (points := _regrown(group))]
     if not moved:
         return None
@@ -199,11 +199,11 @@ def mask_change(groups: Sequence[Group]) -> Chart | None:
         f"{group.label}: " + ", ".join(f"{fmt.short_percent(share)} at compression {n}" for n, share in points)
         for group, points in moved
     )
-    return Chart("masks", title, f"Kept weights that the mask before had pruned. {listed}.", draw)
+    return Chart("masks", title, f"Kept weights that the previous mask had pruned. {listed}.", draw)
 
 
 def _regrown(group: Group) -> list[tuple[int, float]]:
-    """Return compressions and the fraction of kept weights that are new, where every seed has one."""
+    """Return compressions with the fraction of kept weights that are new, if every seed has one."""
     seeds = []
     for run in group.runs:
         sparse = [phase for phase in facts.phases(run) if phase.kind == "sparse"]
@@ -236,7 +236,7 @@ def method_loss(groups: Sequence[Group]) -> Chart:
 
 
 def _highest(level: Level) -> str:
-    """State which of a level's sparse methods end highest; of dense ones where there are no others."""
+    """State which of a level's sparse methods end highest, or dense ones if there are no others."""
     groups = [group for group in level.groups if not group.is_dense] or level.groups
     ranked = sorted(groups, key=lambda group: -_end(group, _accuracy))
     ends = {group.number: [_accuracy(run.stage(run.main)[-1]) for run in group.runs] for group in ranked}

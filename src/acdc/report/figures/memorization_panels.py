@@ -1,7 +1,7 @@
-"""Draw the paper's four panels of memorization (§4): what becomes of training images with a random label.
+"""The paper's four panels of memorization (§4): what becomes of training images with a random label.
 
-They stand without augmentation on the left and with it on the right; put in their true class above, memorised below;
-with a line for dense training and for each sparsity.
+Runs without augmentation are on the left and those with it on the right; images assigned to their true class are above,
+memorised ones below; there is a line for dense training and for each sparsity.
 """
 
 import statistics
@@ -27,8 +27,8 @@ from acdc.runs import json_files
 from acdc.runs.folder import RunFolder
 from acdc.runs.records import EpochRow
 
-PANELS = {"true": "put in their true class", "memorised": "memorised: given their random label"}
-# Darker is sparser. Any two differ by 26 or more (CIE 1976), also without red, green or blue cones.
+PANELS = {"true": "assigned to their true class", "memorised": "memorised: given their random label"}
+# Darker is sparser. Any two differ by 26 or more (CIE 1976), even without red, green or blue cones.
 _DENSE, _SPARSE = "#1c2228", ("#a48615", "#c4534e", "#90289c", "#0d06af")
 _WIDTH, _LEFT, _RIGHT, _GAP = 800, 36, 58, 20  # pixels; left and right of each panel
 _HEIGHT, _ABOVE = 196, (40, 32)  # of a panel, and over those of either line
@@ -37,7 +37,7 @@ _TOP = 112  # of the axis, in %: phases have their letters over 100
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One line of a panel: shares after each epoch, on the images as they are."""
+    """A line of a panel: shares after each epoch, on the unaugmented images."""
 
     sparsity: float  # 0 is the dense baseline
     augmented: bool  # in training
@@ -48,7 +48,7 @@ class Curve:
 
     @property
     def name(self) -> str:
-        """Label at the end of the line."""
+        """Return the label at the end of the line."""
         return f"{100 * self.sparsity:g} %" if self.sparsity else "dense"
 
     def end(self, kind: str, key: str) -> float | None:
@@ -59,13 +59,13 @@ class Curve:
 
 def read_curves(runs: Iterable[Path]) -> list[Curve]:
     """Read run folders that measured memorization: dense first, then by sparsity; seeds are averaged."""
-    stages: dict[tuple[bool, float], dict[int, list[EpochRow]]] = {}  # a baseline may stand in several runs
+    stages: dict[tuple[bool, float], dict[int, list[EpochRow]]] = {}  # a baseline may appear in several runs
     for run in runs:
         recipe = load.from_dict(config_of(run).recipe.settings)
         lines = json_files.read_lines(EpochRow, RunFolder(run).metrics)
         rows = [row for row in lines.checked() if row.memorization] if lines else []
         if not rows:
-            raise ValueError(f"{run}: its metrics.jsonl holds no memorization; set data.corrupt when training")
+            raise ValueError(f"{run}: its metrics.jsonl has no memorization; set data.corrupt when training")
         augmented = bool(recipe.data.crop or recipe.data.flip)
         for stage, part in groupby(rows, lambda row: row.run):
             if stage != "finetune":
@@ -75,7 +75,7 @@ def read_curves(runs: Iterable[Path]) -> list[Curve]:
 
 
 def _mean(augmented: bool, sparsity: float, seeds: Sequence[Sequence[EpochRow]]) -> Curve:
-    """Average the seeds, as far as all of them go."""
+    """Average the seeds over the epochs that all of them have."""
     epochs = list(zip(*seeds, strict=False))
     memorised, true = (
         tuple(statistics.mean((row.memorization or {})[key] for row in rows) for rows in epochs)
@@ -99,7 +99,7 @@ def draw_panels(curves: Sequence[Curve], out: Path) -> None:
 
 
 def title(curves: Sequence[Curve]) -> str:
-    """State how the phases of the sparsest runs end, in numbers; of dense training where nothing is sparse."""
+    """State how the phases of the sparsest runs end, in numbers; those of dense training if nothing is sparse."""
     top = max(curve.sparsity for curve in curves)
     parts = []
     for curve in (curve for curve in curves if curve.sparsity == top):
@@ -115,7 +115,7 @@ def title(curves: Sequence[Curve]) -> str:
 
 
 def _description(curves: Sequence[Curve]) -> str:
-    """Describe all ends of phases for those who do not see the lines."""
+    """Describe all ends of phases for readers who cannot see the lines."""
     parts = []
     for curve in curves:
         ends = [
@@ -147,7 +147,7 @@ def _figure(curves: Sequence[Curve]) -> Figure:
             if line == 0:
                 axes.set_xlabel("")
                 hide_x(axes)
-    note = f"Of the training images with a random label, as they are. {_seeds(curves)}."
+    note = f"Shares of the training images with a random label, unaugmented. {_seeds(curves)}."
     note += " Shaded: compressed phases." if any("sparse" in curve.kinds for curve in curves) else ""
     note += f" {letters}." if letters else ""
     lines = textwrap.fill(note, int(width / (0.58 * SMALL)))
@@ -156,7 +156,7 @@ def _figure(curves: Sequence[Curve]) -> Figure:
 
 
 def _draw_panel(axes: Axes, curves: Sequence[Curve], key: str) -> str:
-    """Draw a panel. Return what the letters over the phases mean."""
+    """Draw a panel, and return what the letters over the phases mean."""
     phases = _phases(next((curve for curve in curves if "sparse" in curve.kinds), curves[0]))
     axes.set_ylim(0, _TOP)
     axes.set_yticks(range(0, 101, 25))

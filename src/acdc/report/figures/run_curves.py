@@ -154,14 +154,14 @@ def loss(run: Run) -> Chart:
 
 
 def inactive(run: Run) -> Chart | None:
-    """Draw the zeros in dense phases: weights pruned before whose gradient has been 0 since. None without any."""
+    """Draw the zeros in dense phases: weights pruned before whose gradient has been 0 since; None if there are none."""
     phases = [phase for phase in facts.phases(run)[1:] if phase.kind == "dense"]
     if not phases:
         return None
     rows = [row for row in run.stage(run.main) if row.kind == "dense" and row.epoch >= phases[0].first]
     ends = [phase for phase in phases if phase.end]
     dead = {p.last + 1: 100 * sum(p.end.dead_filters.values()) / sum(p.end.filters.values()) for p in ends if p.end}
-    if facts.every_weight_returned(run):  # the table of phases says so
+    if facts.every_weight_returned(run):  # the table of phases says this
         return None
     last = phases[-1]
     title = f"{fmt.short_percent(last.sparsity)} of the weights stay zero through the last dense phase"
@@ -197,7 +197,7 @@ def inactive(run: Run) -> Chart | None:
 
 
 def flops(run: Run) -> Chart | None:
-    """Draw inference FLOPs over the epochs, and training FLOPs so far, by the rule of the method's card."""
+    """Draw inference FLOPs over the epochs, and training FLOPs so far, by the rule on the method's card."""
     rows, phases, dense = run.stage(run.main), facts.phases(run), facts.dense_flops(run)
     if not any(phase.kind == "sparse" for phase in phases):
         return None
@@ -207,7 +207,7 @@ def flops(run: Run) -> Chart | None:
     usual = 3 * dense * images
     share, final = spent[-1] / (usual * len(rows)), rows[-1].flops / dense
     sparse = [row for row in rows if row.kind == "sparse"][-1].flops / dense
-    title = f"The sparse model runs on {fmt.times(sparse)} of the dense FLOPs and is trained on {fmt.times(share)}"
+    title = f"The sparse model runs with {fmt.times(sparse)} of the dense FLOPs and was trained with {fmt.times(share)}"
 
     def draw(narrow: bool) -> Figure:
         figure = new_figure(HALF, 330)
@@ -249,7 +249,7 @@ def flops(run: Run) -> Chart | None:
 
 
 def memorization(run: Run) -> Chart | None:
-    """Draw what becomes of training images with a random label, as they are: memorised, or put in their true class."""
+    """Draw the fate of training images with a random label, unaugmented: memorised, or assigned to their true class."""
     rows = [row for row in run.stage(run.main) if row.memorization]
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""How figures look: colours of the light and the dark theme, matplotlib's settings, a style for each group."""
+"""The look of figures: colours of the light and the dark theme, matplotlib's settings, a style for each group."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ DARK = {
     "shade": "#2a211b",
     "on-mid": "#14171b",
 }
-# For several runs: distinguishable also without colour vision (after Okabe and Ito), and by their dashes.
+# For several runs: distinguishable even without colour vision (after Okabe and Ito), and by their dashes.
 SERIES_LIGHT = ("#b8500e", "#2665a7", "#0c796a", "#9c3f80", "#806000", "#515963", "#b03a42", "#4c55b8")
 SERIES_DARK = ("#f29b5c", "#7cb3ed", "#56cab4", "#e292c6", "#dcb84a", "#b4bcc6", "#f08a8f", "#a3a9f5")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))

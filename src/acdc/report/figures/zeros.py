@@ -1,4 +1,4 @@
-"""Figures of where the zeros are: how the mask moves, which layers it thins, and at which magnitude it cuts."""
+"""Figures of where the zeros are: how the mask changes, which layers it thins, and at which magnitude it cuts."""
 
 from itertools import accumulate
 from typing import Any
@@ -33,7 +33,7 @@ _CELL = 16  # pixels that two digits need
 
 
 def mask_change(run: Run) -> Chart | None:
-    """Draw the change from one compressed mask to the next, of all weights (as published) and of those kept."""
+    """Draw the change from one compressed mask to the next, relative to all weights (as published) and those kept."""
     sparse = [phase for phase in facts.phases(run) if phase.kind == "sparse"]
     numbered = [(number, phase, phase.end) for number, phase in enumerate(sparse, 1) if phase.end]
     moved = [
@@ -50,12 +50,12 @@ def mask_change(run: Run) -> Chart | None:
 
     def draw(narrow: bool) -> Figure:
         figure = new_figure(HALF, 330)
-        top = add_panel(figure, "change from the mask before (%)", left=36, right=88, top=24, height=154)
+        top = add_panel(figure, "change from the previous mask (%)", left=36, right=88, top=24, height=154)
         places = [n for n, _, _ in moved]
         regrown, changed = [100 * share for _, share, _ in moved], [percent for _, _, percent in moved]
         for shift, values, colour in ((-0.19, regrown, "sparse"), (0.19, changed, "series-5")):
             drawn = top.bar([place + shift for place in places], values, width=0.36, color=LIGHT[colour])
-            if len(places) < 9:  # of the pale bars the whole numbers: two small ones side by side would touch
+            if len(places) < 9:  # pale bars get whole numbers: two small ones side by side would touch
                 marks = [fmt.bar_label(v) if values is regrown or v >= 0.95 else "" for v in values]
                 top.bar_label(drawn, labels=marks, padding=1, fontsize=9, color=LIGHT[colour])
         top.set_ylim(0, max(1.15 * max(regrown), 1))
@@ -87,7 +87,7 @@ def mask_change(run: Run) -> Chart | None:
 
 
 def layers(run: Run) -> Chart | None:
-    """Draw the zeros of each layer at each phase's end."""
+    """Draw the zeros of each layer at the end of each phase."""
     phases = [(phase, phase.end) for phase in facts.phases(run) if phase.end]
     if not any(phase.kind == "sparse" for phase, _ in phases):
         return None
@@ -106,7 +106,9 @@ def layers(run: Run) -> Chart | None:
         width, step = (NARROW, 15) if narrow else (WIDE, 17)
         letters = 19 if narrow else 30
         left, right = min(letters, max(len(_layer_name(name)) for name in names)) * 5.9 + 12, 6 if narrow else 66
-        beside = narrow and (width - left - right) / len(phases) < _CELL  # no room in the cells: the last ones' beside
+        beside = (
+            narrow and (width - left - right) / len(phases) < _CELL
+        )  # no room in the cells: the last column's numbers go beside them
         right += 24 if beside else 0
         figure = new_figure(width, step * len(names) + 74)
         axes = add_panel(figure, "", left=left, right=right, top=30, height=step * len(names))
@@ -117,7 +119,7 @@ def layers(run: Run) -> Chart | None:
         filled = [(column, row, share) for column, row, share in cells if share]
         boxes = [Rectangle((column + 0.02, row + 0.04), 0.96, 0.92) for column, row, _ in filled]
         alphas = [share for _, _, share in filled]
-        if boxes:  # no weight at all may be zero, where training decides
+        if boxes:  # there may be no zero weights if training decides
             axes.add_collection(PatchCollection(boxes, facecolor=LIGHT["sparse"], alpha=alphas, linewidth=0))
         for column, row, share in filled if not beside else ():
             colour = LIGHT["page" if share > 0.85 else "on-mid" if share > 0.6 else "ink"]
@@ -125,7 +127,9 @@ def layers(run: Run) -> Chart | None:
             axes.text(column + 0.5, row + 0.54, text, ha="center", va="center", fontsize=size, color=colour)
         whole = [(column + 0.5, row + 0.5) for column, row, share in cells if not share]
         places = [x for x, _ in whole], [y for _, y in whole]
-        axes.plot(*places, ".", color=LIGHT["muted"], markersize=2, markeredgewidth=0)  # one artist: text takes time
+        axes.plot(
+            *places, ".", color=LIGHT["muted"], markersize=2, markeredgewidth=0
+        )  # one artist, because text is slow
         for row, name in enumerate(names) if beside else ():
             text = fmt.bar_label(100 * zeros[name])
             axes.text(len(phases) + 0.2, row + 0.54, text, va="center", fontsize=8.5, color=LIGHT["ink"])
@@ -136,7 +140,7 @@ def layers(run: Run) -> Chart | None:
             axes.text(len(phases) + 0.08, -0.9, "weights", va="center", fontsize=SMALL, color=LIGHT["muted"])
         axes.set_yticks([])
         beyond = -6 / (axes.bbox.width / len(phases))
-        for row, name in enumerate(names):  # not as ticks, which take five times as long
+        for row, name in enumerate(names):  # not as ticks, which are five times as slow
             text, style = fmt.shorten(_layer_name(name), letters), {"fontsize": SMALL, "color": LIGHT["muted"]}
             axes.text(beyond, row + 0.54, text, ha="right", va="center", parse_math=False, **style)
         room = axes.bbox.width / len(phases)
@@ -146,7 +150,7 @@ def layers(run: Run) -> Chart | None:
         axes.tick_params(axis="both", length=0, labelsize=SMALL)
         axes.spines["bottom"].set_visible(False)
         numbers = " (right: sparse model)" if beside else ""
-        set_label(axes, f"zeros (%) of each layer at each phase’s end{numbers}", x=0)
+        set_label(axes, f"zeros (%) of each layer at the end of each phase{numbers}", x=0)
         axes.set_xlabel("phase, and the epoch it ends with")
         return figure
 
@@ -180,7 +184,7 @@ def magnitudes(run: Run) -> Chart | None:
     assert before is not None
     assert after is not None
     size = sum(before.size.values())
-    method = run.config.method or MethodSettings()  # as it was built, what the recipe left out included
+    method = run.config.method or MethodSettings()  # as built, including what the recipe left out
     one = str(method.settings.get("pattern")).startswith("Unstructured")
     one = one and method.settings.get("distribution") == "global"
     target, zeros = method.sparsity, size - sum(before.nonzero.values())
@@ -231,7 +235,7 @@ def _span(before: list[int], after: list[int], cut: float | None) -> tuple[int, 
     """Return the bins from the smallest 3 % of the weights, but not far below the cut, to the largest weight."""
     both = [one + other for one, other in zip(before, after, strict=True)]
     high = max((index + 1 for index, count in enumerate(both) if count), default=dynamics.BINS)
-    seen = accumulate(both)
-    first = next((index for index, count in enumerate(seen) if count > 0.03 * sum(both)), 0)
+    running_total = accumulate(both)
+    first = next((index for index, count in enumerate(running_total) if count > 0.03 * sum(both)), 0)
     near = [index for index in range(high) if cut and dynamics.edge(index) > cut / 2**14]
     return min(max(first, near[0] if near else 0), high - 10), high
