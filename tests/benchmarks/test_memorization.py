@@ -142,7 +142,7 @@ def test_precision_and_seeds_make_no_other_experiment(trained: Path) -> None:
 def test_a_commit_is_asked_for(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         memorization.main(["--keep", str(trained), "--results", str(tmp_path)])
-    assert "type --commit HASH" in capsys.readouterr().err
+    assert "add --commit HASH" in capsys.readouterr().err
 
 
 def test_the_panels_are_drawn_again_from_what_is_kept(results: Path, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_what_dense_phases_may_cost_less_is_said_where_there_are_some_after_a_co
 
 def test_a_longer_run_is_set_beside_the_paper_s_dense_one(capsys: pytest.CaptureFixture[str]) -> None:
     out = checked(capsys, "cifar100-wrn28-10", "--set", "method.schedule=cifar100_14")
-    assert "the paper, with these settings: training 0.47x, against 200 dense epochs" in out
+    assert "the paper, with these settings: training 0.47x, relative to 200 dense epochs" in out
 
 
 def test_a_rival_s_figures_are_told_as_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +204,7 @@ def test_what_only_model_and_data_show(capsys: pytest.CaptureFixture[str]) -> No
     error = refused(capsys, "digits", "--set", "method.distribution={ nope = 0.5 }")
     assert "it matches no prunable layer" in error
     error = refused(capsys, "digits", "--device", "cpu", "--set", "train.cuda_graphs=on")
-    assert 'train.cuda_graphs = "on": not here' in error
+    assert 'train.cuda_graphs = "on": impossible here' in error
 
 
 def test_missing_data_is_a_mistake_where_its_place_was_given(

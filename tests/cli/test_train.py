@@ -327,7 +327,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "method.sparsty=0.5"], "method.sparsty: no such setting.*did you mean sparsity[?]"),
         (["--set", "sparsity=0.5"], "did you mean method.sparsity[?]"),
         (["--set", "train.precision=fp16"], 'train.precision = "fp16": it needs a GPU'),
-        (["--set", "train.cuda_graphs=on"], 'train.cuda_graphs = "on": not here, they need a GPU'),
+        (["--set", "train.cuda_graphs=on"], 'train.cuda_graphs = "on": impossible here: they need a GPU'),
         (["--device", "gpu"], "--device gpu: expected one of auto, cpu, cuda; write --device auto"),
         (["--workers", "many"], "--workers many: expected a whole number"),
         (["--jobs", "0"], "--jobs 0: expected the number of runs"),
@@ -337,7 +337,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
             ["--set", 'method.exclude=["fcc"]'],
             r"method.exclude=\['fcc'\]: the rule matches no weight.*did you mean fc[?]",
         ),
-        (["--set", 'method.exclude=["*"]'], r"method.exclude=\['\*'\]: nothing is left to prune.*loosen exclude"),
+        (["--set", 'method.exclude=["*"]'], r"method.exclude=\['\*'\]: nothing is left to prune.*relax exclude"),
         (["--set", "method.pattern=block 64x64"], "method.pattern=Block.*fits none of the model's 7 prunable layers"),
         (["--set", "method.pattern=2:7"], "method.pattern=NM.*fits none of the model's 7 prunable layers"),
         (
@@ -654,7 +654,7 @@ def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_again(stopped: Pat
     shutil.rmtree(stopped / "checkpoints")
     capsys.readouterr()
     assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
-    assert "warning: there is no checkpoint to resume from: 5 epochs are trained again" in capsys.readouterr().out
+    assert "warning: there is no checkpoint to resume from, so 5 epochs are trained again" in capsys.readouterr().out
 
 
 def test_a_checkpoint_cut_short_is_passed_over_and_named(stopped: Path, capsys) -> None:
@@ -899,7 +899,7 @@ def test_what_a_method_cautions_of_is_said_as_the_run_begins_and_once(tmp_path: 
 def test_what_cannot_be_resumed_is_refused(run: Path, tmp_path: Path, capsys) -> None:
     for arguments, message in (
         ([str(tmp_path)], "this folder holds no run (no config.json)"),
-        ([str(run)], "this run is complete"),
+        ([str(run)], "this run is already complete"),
         ([str(run), "--epochs", "5"], "remove the other settings"),
     ):
         assert main(["train", "--resume", *arguments]) == 2
