@@ -456,6 +456,7 @@ def test_a_diverging_run_says_so_and_keeps_its_metrics(tmp_path: Path, capsys) -
 
 
 def start(out: Path, *arguments: str, epochs: int = 2000) -> subprocess.Popen[str]:
+    """Start a run cold, as a user does."""
     command = [sys.executable, "-m", "acdc", "train", "--epochs", str(epochs), "--device", "cpu", "--out", str(out)]
     return subprocess.Popen(
         [*command, *arguments],
@@ -785,7 +786,8 @@ def test_two_processes_cannot_train_in_one_folder(stopped: Path, capsys) -> None
 def test_a_reader_that_leaves_in_the_middle_costs_nothing(tmp_path: Path) -> None:
     """A checkpoint, the reason, and the exit code of a program that a broken pipe ended."""
     out = tmp_path / "run"
-    process = start(out)
+    command = [sys.executable, "-m", "acdc", "train", "--epochs", "2000", "--device", "cpu", "--out", str(out)]
+    process = Process(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
     wait_for(process, out / "metrics.jsonl", 2)
@@ -797,7 +799,7 @@ def test_a_reader_that_leaves_in_the_middle_costs_nothing(tmp_path: Path) -> Non
     assert list((out / "checkpoints").iterdir())
 
 
-@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("live", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_terminal_that_is_lost_costs_nothing(live: bool, tmp_path: Path) -> None:
     """Nothing can be shown any more, the end of what was shown live neither."""
     out, (ours, theirs) = tmp_path / "run", os.openpty()
