@@ -52,7 +52,10 @@ DAMAGES = {
         "expected tables nested at most 20 deep",
     ),
     "every epoch": (replaced("metrics.jsonl", b"{}\n" * 3), "metrics.jsonl line 1: run is missing"),
-    "a folder": (lambda run: ((run / "result.json").unlink(), (run / "result.json").mkdir()), "result.json: it is not a regular file"),
+    "a folder": (
+        lambda run: ((run / "result.json").unlink(), (run / "result.json").mkdir()),
+        "result.json: it is not a regular file",
+    ),
 }
 
 
