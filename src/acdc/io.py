@@ -15,7 +15,8 @@ import json
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,12 +29,12 @@ _COMMENT = b"acdc sha256:"
 _END = struct.Struct("<4s16sH")  # a zip's last record: its signature, its contents, the length of the comment
 _SIGNATURE = b"PK\5\6"
 
-_ENTRY, _KEY = "acdc", "acdc_sha256"  # one entry alone: safetensors does not keep the order of several
+DETAILS, _KEY = "acdc", "acdc_sha256"  # one entry alone: safetensors does not keep the order of several
 _LENGTH = struct.Struct("<Q")  # of a safetensors header
 _LONGEST = 100_000_000  # bytes of a header, safetensors' own limit
 # As they stand in a header, where the quotes of a JSON text inside another are escaped.
-_MARKS = (f'"{_ENTRY}":"'.encode(), f'\\"{_KEY}\\":'.encode())
-_SEAL = re.compile(rb'"%s":"\{\\"%s\\": \\"([0-9a-f]{%d})\\"' % (_ENTRY.encode(), _KEY.encode(), _DIGITS))
+_MARKS = (f'"{DETAILS}":"'.encode(), f'\\"{_KEY}\\":'.encode())
+_SEAL = re.compile(rb'"%s":"\{\\"%s\\": \\"([0-9a-f]{%d})\\"' % (DETAILS.encode(), _KEY.encode(), _DIGITS))
 
 
 class IntegrityError(ValueError):
@@ -78,10 +79,18 @@ def write_safetensors(files: Mapping[Path, Mapping[str, Any]], details: Mapping[
 
     None is renamed before the last one is complete.
     """
-    temporaries = {path: _temporary(path) for path in files}
+    write_files(
+        {path: partial(write_safetensors_at, tensors=tensors, details=details) for path, tensors in files.items()}
+    )
+
+
+def write_files(writers: Mapping[Path, Callable[[Path], None]]) -> None:
+    """Write all of these files or none: each writer gets a temporary name, and makes sure that the disk has it all."""
+    temporaries = {path: _temporary(path) for path in writers}
     try:
-        for path, tensors in files.items():
-            _write_safetensors(temporaries[path], path.name, tensors, details)
+        for path, write in writers.items():
+            write(temporaries[path])
+            temporaries[path].chmod(default_mode())  # safetensors makes files that only their owner can read
         for path, temporary in temporaries.items():
             temporary.replace(path)
     finally:
@@ -89,17 +98,18 @@ def write_safetensors(files: Mapping[Path, Mapping[str, Any]], details: Mapping[
             temporary.unlink(missing_ok=True)
 
 
-def _write_safetensors(path: Path, name: str, tensors: Mapping[str, Any], details: Mapping[str, Any] | None) -> None:
+def write_safetensors_at(path: Path, tensors: Mapping[str, Any], details: Mapping[str, Any] | None = None) -> None:
+    """Write one state dict and its digest under this very name: `write_files` gives a temporary one."""
     from safetensors.torch import save_file  # commands that write text only do not wait for torch
     from torch import Tensor
 
     other = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
     if other:
+        name = path.name.removeprefix(".").removesuffix(".tmp")
         raise TypeError(f"{name} cannot hold {', '.join(other)}: safetensors keeps tensors only; use torch.save")
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     save_file(plain, path, safetensors_metadata(details))
     seal_safetensors(path)
-    path.chmod(default_mode())  # safetensors makes files that only their owner can read
 
 
 def default_mode() -> int:
@@ -151,12 +161,15 @@ def verify_zip(file: BinaryIO) -> None:
 
 def safetensors_metadata(details: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return the metadata to write a safetensors file with: room for the digest, and details beside it."""
-    return {_ENTRY: json.dumps({_KEY: _BLANK, **(details or {})})}
+    return {DETAILS: json.dumps({_KEY: _BLANK, **(details or {})})}
 
 
 def safetensors_details(entries: Mapping[str, str]) -> dict[str, Any]:
     """Return the details beside the digest in the metadata of a file that was verified."""
-    content = json.loads(entries.get(_ENTRY, "null"))
+    try:
+        content = json.loads(entries.get(DETAILS, "null"))
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"the details in its metadata cannot be read ({error})") from None
     if not isinstance(content, dict):
         raise IntegrityError("its metadata holds no details")
     return {key: value for key, value in content.items() if key != _KEY}

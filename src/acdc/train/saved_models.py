@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from acdc import io
@@ -21,6 +19,7 @@ from acdc.runs.checkpoint import CheckpointError, check_contents
 from acdc.runs.folder import RunFolder
 from acdc.runs.json_files import RecordError, read
 from acdc.runs.records import RunConfig, RunResult
+from acdc.sparsity import packed
 from acdc.train.evaluate import Score, evaluate
 from acdc.train.execution import Setting
 from acdc.train.experiment import reproducible
@@ -184,10 +183,11 @@ def _read_model(path: Path) -> Mapping[str, torch.Tensor]:
     except OSError as error:
         raise SavedModelError(f"{path}: could not be read ({error.strerror or error})") from None
     try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise SavedModelError(f"{path}: cut short, or not a safetensors file ({reason})") from None
+        return packed.load_with_details(path, verify=False)[0]
+    except io.IntegrityError as error:
+        raise SavedModelError(str(error)) from None
+    except OSError as error:
+        raise SavedModelError(f"{path}: could not be read ({error.strerror or error})") from None
 
 
 def _read_checkpoint(path: Path) -> Mapping[str, torch.Tensor]:
