@@ -10,20 +10,30 @@ Names are imported when they are asked for.
 import typing
 
 if typing.TYPE_CHECKING:
+    from acdc.export.onnx import OnnxFile, to_onnx
+    from acdc.export.shrinking import shrink
+    from acdc.export.sizes import SizeComparison, compare_sizes
     from acdc.sparsity.packed import save as save_sparse
 
-__all__ = ["save_sparse"]
+__all__ = ["OnnxFile", "SizeComparison", "compare_sizes", "save_sparse", "shrink", "to_onnx"]
 
-_MODULES = {"save_sparse": ("acdc.sparsity.packed", "save")}
+_NAMES = {
+    "OnnxFile": ("acdc.export.onnx", "OnnxFile"),
+    "SizeComparison": ("acdc.export.sizes", "SizeComparison"),
+    "compare_sizes": ("acdc.export.sizes", "compare_sizes"),
+    "save_sparse": ("acdc.sparsity.packed", "save"),
+    "shrink": ("acdc.export.shrinking", "shrink"),
+    "to_onnx": ("acdc.export.onnx", "to_onnx"),
+}
 
 if not typing.TYPE_CHECKING:  # else every misspelt name would be an Any
 
     def __getattr__(name: str) -> typing.Any:
         import importlib
 
-        if name not in _MODULES:
+        if name not in _NAMES:
             raise AttributeError(f"module 'acdc.export' has no attribute {name!r}")
-        module, attribute = _MODULES[name]
+        module, attribute = _NAMES[name]
         value = getattr(importlib.import_module(module), attribute)
         globals()[name] = value
         return value
