@@ -11,16 +11,18 @@ import typing
 
 if typing.TYPE_CHECKING:
     from acdc.export.onnx import OnnxFile, to_onnx
+    from acdc.export.resizing import resize
     from acdc.export.shrinking import shrink
     from acdc.export.sizes import SizeComparison, compare_sizes
     from acdc.sparsity.packed import save as save_sparse
 
-__all__ = ["OnnxFile", "SizeComparison", "compare_sizes", "save_sparse", "shrink", "to_onnx"]
+__all__ = ["OnnxFile", "SizeComparison", "compare_sizes", "resize", "save_sparse", "shrink", "to_onnx"]
 
 _NAMES = {
     "OnnxFile": ("acdc.export.onnx", "OnnxFile"),
     "SizeComparison": ("acdc.export.sizes", "SizeComparison"),
     "compare_sizes": ("acdc.export.sizes", "compare_sizes"),
+    "resize": ("acdc.export.resizing", "resize"),
     "save_sparse": ("acdc.sparsity.packed", "save"),
     "shrink": ("acdc.export.shrinking", "shrink"),
     "to_onnx": ("acdc.export.onnx", "to_onnx"),

@@ -131,7 +131,7 @@ def _tidy(program: Any) -> None:
 
 
 def _forget_source(program: Any) -> None:
-    """Leave out where in the code each node comes from: it is a quarter of a small file, and the user's own business."""
+    """Leave out where in the code each node comes from: a quarter of a small file, and the user's own business."""
     graph = program.model.graph
     for part in (program.model, graph, *graph.initializers.values(), *graph.inputs, *graph.outputs):
         part.metadata_props.clear()

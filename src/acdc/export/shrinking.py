@@ -8,13 +8,13 @@ goes with it. What goes leaves more that does nothing, so this repeats until not
 
 import copy
 from collections.abc import Mapping
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from acdc.core.hooks import plain_model
 from acdc.export.channels import Grouped, Network, Reader
+from acdc.export.resizing import find_holders, replace_tensor, tell_sizes
 from acdc.export.trace import Example, Trace, outputs_of, trace
 
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -191,11 +191,7 @@ def _absorb(
 def _slice(model: nn.Module, network: Network, tensors: Mapping[str, Tensor], gone: set[int]) -> None:
     """Make parameters and buffers smaller, wherever the model holds them, and tell the layers."""
     grouped = {one.weight: one for one in network.grouped}
-    holders = dict[int, list[tuple[nn.Module, str]]]()
-    for module in model.modules():
-        for attribute, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is not None:
-                holders.setdefault(id(tensor), []).append((module, attribute))
+    holders = find_holders(model)
 
     def kept(units: list[int], device: torch.device) -> Tensor:
         places = [place for place, unit in enumerate(units) if network.units.root(unit) not in gone]
@@ -215,12 +211,9 @@ def _slice(model: nn.Module, network: Network, tensors: Mapping[str, Tensor], go
         if new.shape == old.shape:
             continue
         for module, attribute in holders[id(old)]:
-            if isinstance(old, nn.Parameter):
-                module._parameters[attribute] = nn.Parameter(new, requires_grad=old.requires_grad)
-            else:
-                module._buffers[attribute] = new
+            replace_tensor(module, attribute, new)
     for module in model.modules():
-        _tell_sizes(module)
+        tell_sizes(module)
 
 
 def _grouped_columns(weight: Tensor, grouped: Grouped, inputs: Tensor) -> Tensor:
@@ -233,19 +226,6 @@ def _grouped_columns(weight: Tensor, grouped: Grouped, inputs: Tensor) -> Tensor
         columns = columns if len(columns) else torch.arange(width, device=weight.device)
         parts.append(weight[group * filters : (group + 1) * filters].index_select(1, columns))
     return torch.cat(parts)
-
-
-def _tell_sizes(module: nn.Module) -> None:
-    """Set what a layer says of its size to that of its parameters."""
-    if isinstance(module, nn.Linear):
-        module.out_features, module.in_features = module.weight.shape
-    elif isinstance(module, nn.modules.conv._ConvNd) and not module.transposed:
-        module.out_channels, module.in_channels = module.weight.shape[0], module.weight.shape[1] * module.groups
-    elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
-        module.num_features = len(module.running_mean)
-    elif type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # GPT-2's linear layer
-        for attribute, size in zip(("nx", "nf"), cast("Tensor", module.weight).shape, strict=True):
-            setattr(module, attribute, size)
 
 
 def _named_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -165,9 +165,14 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
     A model that another tool wrote is loaded as it is, and a note says that nothing vouches for it.
     """
-    weights = _read_checkpoint(path) if path.suffix == ".pt" else _read_model(path)
-    _check_shapes(model, weights, path)
+    weights = read_weights(path)
+    check_fit(model, weights, path)
     model.load_state_dict(weights)
+
+
+def read_weights(path: Path) -> Mapping[str, torch.Tensor]:
+    """Read the weights in a model's file or a checkpoint, or raise a SavedModelError."""
+    return _read_checkpoint(path) if path.suffix == ".pt" else _read_model(path)
 
 
 def _read_model(path: Path) -> Mapping[str, torch.Tensor]:
@@ -201,7 +206,7 @@ def _read_checkpoint(path: Path) -> Mapping[str, torch.Tensor]:
         raise SavedModelError(str(error)) from None
 
 
-def _check_shapes(model: nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+def check_fit(model: nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
     """Refuse weights that do not fit the model, and name what does not."""
     expected = model.state_dict()
     faults = [
