@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from acdc.export.constants import evaluate, product_constants, uniform, zero_or_unknown
 from acdc.export.trace import Trace, arguments, shape_of
 from acdc.export.units import Channels, Units, moved, positions
 
@@ -236,7 +237,7 @@ class Network:
         counts_zeros = name.startswith("avg_pool") and any(_as_list(given["padding"])) and given["count_include_pad"]
         if not counts_zeros and given.get("divisor_override") is None:
             return channels
-        return Channels(channels.axis, channels.units, _zero_or_unknown(channels.constant))
+        return Channels(channels.axis, channels.units, zero_or_unknown(channels.constant))
 
     def _mean(self, node: Node, given: dict[str, Any]) -> Channels | None:
         channels = self._channels.get(given["self"])
@@ -295,7 +296,7 @@ class Network:
             if source in followed:
                 constants[source] = followed[source].constant
             elif (parameter := self._trace.name(source)) and wide:
-                constants[source] = _uniform(self._values(parameter), own)
+                constants[source] = uniform(self._values(parameter), own)
             elif wide and shape[axis] > 1:
                 return None
             else:
@@ -306,50 +307,11 @@ class Network:
             own = axis - len(shape) + len(shape_of(source))
             if (parameter := self._trace.name(source)) and own >= 0 and shape_of(source)[own] == shape[axis]:
                 self._label(parameter, own, units)
-        constant = _evaluate(target, node, constants)
+        constant = evaluate(target, node, constants)
         if name == "mul":
             zero = torch.stack([one == 0 for one in constants.values()]).any(0)
             constant = torch.where(zero, 0.0, constant)
         return Channels(axis, units, constant)
-
-
-def product_constants(weight: Tensor, out_axis: int, groups: int, inputs: Tensor, padded: bool) -> Tensor:
-    """Return the output of each filter, without a bias, where it is the same for all inputs; NaN elsewhere.
-
-    It is where all the inputs that the filter has weights for are. Under zero padding they must be 0 as well.
-    """
-    rows = weight.movedim(out_axis, 0)
-    rows = rows.reshape(groups, rows.shape[0] // groups, rows.shape[1], -1)
-    columns = (_zero_or_unknown(inputs) if padded else inputs).view(groups, 1, -1)
-    used = (rows != 0).any(-1)
-    known = ~(used & columns.isnan()).any(-1)
-    total = (rows.sum(-1) * columns.nan_to_num()).sum(-1)
-    return torch.where(known, total, torch.nan).flatten()
-
-
-def _evaluate(target: Any, node: Node, constants: Mapping[Node, Tensor]) -> Tensor:
-    """Return a pointwise operation of constants: of all channels where all its operands are known."""
-    known = torch.stack([~one.isnan() for one in constants.values()]).all(0)
-
-    def operand(value: Any) -> Any:
-        return constants[value].clone() if isinstance(value, Node) else value
-
-    try:
-        result = target(*map(operand, node.args), **{key: operand(value) for key, value in node.kwargs.items()})
-    except (RuntimeError, TypeError):  # an operation of some shapes or types only
-        return torch.full_like(known, torch.nan, dtype=torch.float64)
-    finite = torch.isfinite(result) if isinstance(result, Tensor) and result.shape == known.shape else False
-    return torch.where(known & finite, result, torch.nan)
-
-
-def _uniform(parameter: Tensor, axis: int) -> Tensor:
-    """Return a parameter's value at each position of an axis, where it is the same along the others; else NaN."""
-    rows = parameter.movedim(axis, 0).reshape(parameter.shape[axis], -1)
-    return torch.where((rows == rows[:, :1]).all(1), rows[:, 0], torch.nan)
-
-
-def _zero_or_unknown(constant: Tensor) -> Tensor:
-    return torch.where(constant == 0, 0.0, torch.nan).to(constant.dtype)
 
 
 def _as_list(value: Any) -> Sequence[int]:
