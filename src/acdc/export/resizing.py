@@ -37,9 +37,9 @@ def resize(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for name, tensor in tensors.items():
         if name in state and tensor.shape != state[name].shape:
-            for module, attribute in holders[id(tensor)]:
+            for module, _ in holders[id(tensor)]:
                 _set_groups(module, name, state[name])
-                replace_tensor(module, attribute, state[name].detach().to(tensor.device, tensor.dtype, copy=True))
+            replace_tensor(tensor, state[name].detach().to(tensor.device, tensor.dtype, copy=True), holders)
     for module in model.modules():
         tell_sizes(module)
     model.load_state_dict(state)
@@ -66,13 +66,14 @@ def find_holders(model: nn.Module) -> Holders:
     return holders
 
 
-def replace_tensor(module: nn.Module, attribute: str, tensor: Tensor) -> None:
-    """Put another tensor in the place of a parameter or a buffer."""
-    old = module._parameters.get(attribute)
-    if old is not None:
-        module._parameters[attribute] = nn.Parameter(tensor, requires_grad=old.requires_grad)
-    else:
-        module._buffers[attribute] = tensor
+def replace_tensor(old: Tensor, new: Tensor, holders: Holders) -> None:
+    """Put another tensor in the place of a parameter or a buffer, wherever it is held: what is tied stays tied."""
+    parameter = nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else None
+    for module, attribute in holders[id(old)]:
+        if parameter is not None:
+            module._parameters[attribute] = parameter
+        else:
+            module._buffers[attribute] = new
 
 
 def tell_sizes(module: nn.Module) -> None:

@@ -208,10 +208,8 @@ def _slice(model: nn.Module, network: Network, tensors: Mapping[str, Tensor], go
         for axis in range(old.ndim):
             if (name, axis) in network.axes:
                 new = new.index_select(axis, kept(network.axes[name, axis], new.device))
-        if new.shape == old.shape:
-            continue
-        for module, attribute in holders[id(old)]:
-            replace_tensor(module, attribute, new)
+        if new.shape != old.shape:
+            replace_tensor(old, new, holders)
     for module in model.modules():
         tell_sizes(module)
 

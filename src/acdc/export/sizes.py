@@ -36,7 +36,8 @@ class SizeComparison:
         if not self.layers:
             return f"nothing to remove: {self.parameters_before:,} parameters, {si(self.bytes_before, 'B')}"
         share = self.parameters_after / self.parameters_before
-        biases = f"; biases added to {len(self.biases_added)} layers" if self.biases_added else ""
+        count = len(self.biases_added)
+        biases = f"; biases added to {count} {'layer' if count == 1 else 'layers'}" if count else ""
         return (
             f"{self.parameters_before:,} parameters became {self.parameters_after:,} ({share:.1%}), "
             f"{si(self.bytes_before, 'B')} became {si(self.bytes_after, 'B')}{biases}"

@@ -5,6 +5,7 @@ it was a layer or a function, and in-place operations as they were.
 """
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -98,10 +99,18 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what other libraries warn their own callers of from the user, who cannot do anything about it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Keep what other libraries warn their own callers of from the user, who cannot do anything about it.
+
+    torch also logs each step of tracing, for its own tools, as soon as anyone listens to all logs.
+    """
+    log = logging.getLogger("torch.__trace")
+    before, log.disabled = log.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = before
 
 
 def _tensor(model: nn.Module, name: str) -> Tensor:
