@@ -1,7 +1,6 @@
-"""Sizes on disk: packed safetensors against plain ones, at 90 and 95 % zeros, and after shrinking by channels.
+"""Sizes on disk: packed safetensors against plain ones, at 90 and 95 % zeros.
 
 Weights are those of seed 0, pruned by magnitude over the whole model: sizes depend on how many are left, not on which.
-Shrinking is of models whose filters were pruned whole, as `acdc.Channel` does, over the whole model.
 """
 
 import argparse
@@ -16,7 +15,6 @@ import acdc
 from acdc.formatting import si
 from acdc.sparsity.distributions import budgets
 from acdc.sparsity.masks import apply_, new_mask
-from acdc.sparsity.patterns import Pattern
 from benchmarks.console import print_table, run
 from benchmarks.record import RESULTS, Row, append, environment
 
@@ -32,26 +30,29 @@ def main(arguments: list[str] | None = None) -> int:
             for sparsity in SPARSITIES:
                 rows.append({"benchmark": "sizes", **measure(name, sparsity, Path(folder)), **shared})
     append(options.results, rows)
-    header = ["model", "zeros", "plain", "packed", "packed / plain", "parameters after shrinking channels"]
+    header = ["model", "zeros", "plain", "packed", "packed / plain"]
     cells = [
-        [row["model"], f"{row['sparsity']:.0%}", si(row["plain"], "B"), si(row["packed"], "B"),
-         f"{row['packed'] / row['plain']:.4f}", f"{row['shrunk'] / row['parameters']:.1%}"]
+        [
+            row["model"],
+            f"{row['sparsity']:.0%}",
+            si(row["plain"], "B"),
+            si(row["packed"], "B"),
+            f"{row['packed'] / row['plain']:.4f}",
+        ]
         for row in rows
-    ]  # fmt: skip
+    ]
     print_table("Sizes on disk", header, cells, f"torch {shared['torch']}, acdc at {shared['commit']}")
     return 0
 
 
 def measure(name: str, sparsity: float, folder: Path) -> Row:
-    """Return the bytes of both files, and the parameters that shrinking by channels leaves."""
-    model = prune(acdc.models.build(name, classes=MODELS[name], seed=0), acdc.Unstructured(), sparsity)
+    """Return the bytes of both files, whose tensors are the same."""
+    model = prune(acdc.models.build(name, classes=MODELS[name], seed=0), sparsity)
     state = {key: value.contiguous() for key, value in model.state_dict().items()}
     save_file(state, folder / "plain")
     acdc.export.save_sparse(state, folder / "packed")
     again = acdc.load(folder / "packed")
     assert all(torch.equal(again[key], value) for key, value in state.items())
-    channels = prune(acdc.models.build(name, classes=MODELS[name], seed=0), acdc.Channel(), sparsity).eval()
-    small = acdc.export.shrink(channels, torch.zeros(1, 3, 32, 32))
     return {
         "model": name,
         "sparsity": sparsity,
@@ -59,13 +60,12 @@ def measure(name: str, sparsity: float, folder: Path) -> Row:
         "plain": (folder / "plain").stat().st_size,
         "packed": (folder / "packed").stat().st_size,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "shrunk": sum(parameter.numel() for parameter in small.parameters()),
     }
 
 
-def prune(model: nn.Module, pattern: Pattern, sparsity: float) -> nn.Module:
-    """Zero the smallest weights of the whole model in the shape of the pattern."""
-    weights = acdc.find_prunable(model).weights
+def prune(model: nn.Module, sparsity: float) -> nn.Module:
+    """Zero the smallest weights of the whole model."""
+    weights, pattern = acdc.find_prunable(model).weights, acdc.Unstructured()
     masks = {weight.name: new_mask(weight.param) for weight in weights}
     scores: dict[str, Tensor] = {weight.name: weight.param.detach() for weight in weights}
     pattern.write_masks(weights, scores, budgets("global", weights, sparsity), masks)
