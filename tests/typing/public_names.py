@@ -1,7 +1,10 @@
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true
 """What type checkers make of the public names. Nothing here is Any, and each ignored line is an error they find."""
 
+from pathlib import Path
 from typing import assert_type
+
+from torch import Tensor, nn
 
 import acdc
 
@@ -19,6 +22,16 @@ assert_type(acdc.Schedule.for_epochs(100).phase_at(0, 10), acdc.Phase)
 assert_type(acdc.Duration.parse("10ep"), acdc.Duration)
 assert_type(acdc.NM(2, 4).sparsity, float)
 acdc.methods.GMP(sparsity=0.9, epochs=100, pattern=acdc.Block(4, 4))
+
+
+def take_elsewhere(model: nn.Module, example: Tensor, path: Path) -> None:
+    acdc.export.save_sparse(model.state_dict(), path)
+    assert_type(acdc.load(path), dict[str, Tensor])
+    assert_type(acdc.export.shrink(model, example), nn.Module)
+    assert_type(acdc.export.compare_sizes(model, model), acdc.export.SizeComparison)
+    assert_type(acdc.export.to_onnx(model, example, path).largest_difference, float | None)
+    acdc.export.to_onnx(model, example, path, fold=True)  # pyright: ignore[reportCallIssue]
+
 
 acdc.ACDC(sparsity=0.9, epochs=100, criterion=3)  # pyright: ignore[reportArgumentType]
 acdc.methods.RigL(sparsity=0.9, epoch=100)  # pyright: ignore[reportCallIssue]

@@ -7,7 +7,8 @@ predictions.safetensors  every model's logits on the test images, where they are
 checkpoints/             the state of the run, to resume from
 logs.json                what other services that log the run call it
 labels.json              which training images have random labels, where some do
-*.safetensors            the models, and the masks
+*.safetensors            the models, sparse ones packed (acdc.load reads them), and the masks
+exports/                 what `acdc export` made of the models
 agreement.json           how far models agree, where `acdc compare --json` wrote it there
 report.html              one page that shows what happened
 result.json              the final table; there once the run is complete
