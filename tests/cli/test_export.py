@@ -69,7 +69,6 @@ def test_a_shrunk_model_is_smaller_and_computes_the_same(run: Path, capsys: pyte
 
 
 def test_onnx_is_checked_on_test_images(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("onnxruntime", reason="pip install '.[dev]' brings it")
     code, out, error = exported(capsys, str(run / "sparse.safetensors"), "--to", "onnx", "--shrink")
     assert (code, error) == (0, "")
     assert re.search(r"ONNX Runtime differs from torch by \S+ at most, where outputs reach \S+ \(64 samples\)", out)

@@ -7,17 +7,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnxruntime
 import pytest
 import torch
+from onnx import numpy_helper
 from torch import Tensor, nn
 
 import acdc
 from acdc.errors import ArgumentError
 from acdc.export import onnx as exporter
 from tests.export.pruned import prune, with_statistics
-
-onnx = pytest.importorskip("onnx", reason="pip install '.[dev]' brings it")
-onnxruntime = pytest.importorskip("onnxruntime", reason="pip install '.[dev]' brings it")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_zeros_stay_zeros_and_no_path_of_this_machine_is_in_it(model: nn.Module,
     content = path.read_bytes()
     assert str(Path(acdc.__file__).parent).encode() not in content
     assert b"site-packages" not in content
-    weights = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(path).graph.initializer}
+    weights = {one.name: numpy_helper.to_array(one) for one in onnx.load(path).graph.initializer}
     zeros = sum(int((weight == 0).sum()) for weight in weights.values() if weight.ndim > 1)
     assert zeros >= sum(int((p == 0).sum()) for p in model.parameters() if p.ndim > 1)
 
