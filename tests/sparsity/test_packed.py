@@ -196,6 +196,8 @@ def test_nothing_is_left_where_writing_fails(tmp_path: Path) -> None:
             packed.save(bad, tmp_path / "x")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"^w="):
         packed.save({"w": torch.eye(3).to_sparse()}, tmp_path / "x")
+    with pytest.raises(ArgumentError, match=r"write model.state_dict\(\)"):
+        packed.save(torch.nn.Linear(2, 2), tmp_path / "x")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="printable"):
         packed.save({"\ud800": torch.ones(3)}, tmp_path / "x")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]

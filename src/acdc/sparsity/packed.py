@@ -67,6 +67,9 @@ class _Packed:
 
 def save(tensors: Mapping[str, Tensor], path: str | Path, details: Mapping[str, Any] | None = None) -> None:
     """Write a state dict, packed where that is smaller, with a digest; all of the file or nothing of it."""
+    if not isinstance(tensors, Mapping):
+        allowed = "expected a state dict: tensors by their names"
+        raise ArgumentTypeError("tensors", tensors, allowed, "write model.state_dict()")
     path = Path(path)
     write_files({path: lambda temporary: write(temporary, tensors, details)})
 
