@@ -76,7 +76,7 @@ browser-test: $(STAMP)
 
 drills: $(STAMP)
 	$(PY) tests/drills.py --kills 6 --epochs 12
-	$(PY) -m pytest tests/fuzz --long
+	$(PY) -m pytest tests/fuzz tests/export --long
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache

@@ -8,13 +8,14 @@ import typing
 from acdc._version import __version__
 
 if typing.TYPE_CHECKING:
-    from acdc import criteria, data, flops, measure, methods, models, sparsity
+    from acdc import criteria, data, export, flops, measure, methods, models, sparsity
     from acdc.core.context import SparsityWarning
     from acdc.core.method import Method
     from acdc.core.result import Result, finetune_dense
     from acdc.core.sparsifier import Sparsifier, attach
     from acdc.methods.acdc import ACDC
     from acdc.schedule import Duration, Phase, Schedule
+    from acdc.sparsity.packed import load
     from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
     from acdc.sparsity.prunable import find_prunable
     from acdc.train.optim import Lamb
@@ -37,9 +38,11 @@ __all__ = [
     "attach",
     "criteria",
     "data",
+    "export",
     "find_prunable",
     "finetune_dense",
     "flops",
+    "load",
     "measure",
     "methods",
     "models",
@@ -55,6 +58,7 @@ _MODULES = {
     "SparsityWarning": "core.context",
     "attach": "core.sparsifier",
     "find_prunable": "sparsity.prunable",
+    "load": "sparsity.packed",
     "NM": "sparsity.patterns",
     "Block": "sparsity.patterns",
     "Channel": "sparsity.patterns",
@@ -64,7 +68,7 @@ _MODULES = {
     "Lamb": "train.optim",
     "Method": "core.method",
 }
-_PACKAGES = ("criteria", "data", "flops", "measure", "methods", "models", "sparsity")
+_PACKAGES = ("criteria", "data", "export", "flops", "measure", "methods", "models", "sparsity")
 
 if not typing.TYPE_CHECKING:  # otherwise every misspelt name would be an Any
 

@@ -15,7 +15,8 @@ import json
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,12 +29,12 @@ _COMMENT = b"acdc sha256:"
 _END = struct.Struct("<4s16sH")  # a zip's last record: its signature, its contents, the length of the comment
 _SIGNATURE = b"PK\5\6"
 
-_ENTRY, _KEY = "acdc", "acdc_sha256"  # a single entry: safetensors does not keep the order of several
+DETAILS, _KEY = "acdc", "acdc_sha256"  # a single entry: safetensors does not keep the order of several
 _LENGTH = struct.Struct("<Q")  # the length of a safetensors header
 _LONGEST = 100_000_000  # bytes in a header, safetensors' own limit
 # In a header, the quotes of a JSON text nested in another are escaped.
-_MARKS = (f'"{_ENTRY}":"'.encode(), f'\\"{_KEY}\\":'.encode())
-_SEAL = re.compile(rb'"%s":"\{\\"%s\\": \\"([0-9a-f]{%d})\\"' % (_ENTRY.encode(), _KEY.encode(), _DIGITS))
+_MARKS = (f'"{DETAILS}":"'.encode(), f'\\"{_KEY}\\":'.encode())
+_SEAL = re.compile(rb'"%s":"\{\\"%s\\": \\"([0-9a-f]{%d})\\"' % (DETAILS.encode(), _KEY.encode(), _DIGITS))
 
 
 class IntegrityError(ValueError):
@@ -78,10 +79,18 @@ def write_safetensors(files: Mapping[Path, Mapping[str, Any]], details: Mapping[
 
     No file is renamed before all are complete.
     """
-    temporaries = {path: _temporary(path) for path in files}
+    write_files(
+        {path: partial(write_safetensors_at, tensors=tensors, details=details) for path, tensors in files.items()}
+    )
+
+
+def write_files(writers: Mapping[Path, Callable[[Path], None]]) -> None:
+    """Write all of these files or none: each writer gets a temporary name, and makes sure that the disk has it all."""
+    temporaries = {path: _temporary(path) for path in writers}
     try:
-        for path, tensors in files.items():
-            _write_safetensors(temporaries[path], path.name, tensors, details)
+        for path, write in writers.items():
+            write(temporaries[path])
+            temporaries[path].chmod(default_mode())  # safetensors makes files that only their owner can read
         for path, temporary in temporaries.items():
             temporary.replace(path)
     finally:
@@ -89,17 +98,18 @@ def write_safetensors(files: Mapping[Path, Mapping[str, Any]], details: Mapping[
             temporary.unlink(missing_ok=True)
 
 
-def _write_safetensors(path: Path, name: str, tensors: Mapping[str, Any], details: Mapping[str, Any] | None) -> None:
+def write_safetensors_at(path: Path, tensors: Mapping[str, Any], details: Mapping[str, Any] | None = None) -> None:
+    """Write one state dict and its digest at exactly this path; `write_files` passes a temporary one."""
     from safetensors.torch import save_file  # so that commands which write only text need not wait for torch
     from torch import Tensor
 
     other = [key for key, value in tensors.items() if not isinstance(value, Tensor)]
     if other:
+        name = path.name.removeprefix(".").removesuffix(".tmp")
         raise TypeError(f"{name} cannot hold {', '.join(other)}: safetensors stores only tensors; use torch.save")
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     save_file(plain, path, safetensors_metadata(details))
     seal_safetensors(path)
-    path.chmod(default_mode())  # safetensors creates files that only their owner can read
 
 
 def default_mode() -> int:
@@ -151,12 +161,15 @@ def verify_zip(file: BinaryIO) -> None:
 
 def safetensors_metadata(details: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return the metadata for a new safetensors file: room for the digest, and the details beside it."""
-    return {_ENTRY: json.dumps({_KEY: _BLANK, **(details or {})})}
+    return {DETAILS: json.dumps({_KEY: _BLANK, **(details or {})})}
 
 
 def safetensors_details(entries: Mapping[str, str]) -> dict[str, Any]:
     """Return the details beside the digest in the metadata of a verified file."""
-    content = json.loads(entries.get(_ENTRY, "null"))
+    try:
+        content = json.loads(entries.get(DETAILS, "null"))
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"the details in its metadata cannot be read ({error})") from None
     if not isinstance(content, dict):
         raise IntegrityError("its metadata has no details")
     return {key: value for key, value in content.items() if key != _KEY}

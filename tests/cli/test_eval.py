@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+import acdc
 from acdc.cli import main
 from tests.train.problems import JPEGS, jpegs
 
@@ -135,7 +136,7 @@ def test_a_model_that_another_tool_wrote_is_measured_and_a_note_says_so(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = run / "sparse.safetensors"
-    save_file(load_file(model), model)
+    save_file(acdc.load(model), model)
     assert main(["eval", str(model), "--device", "cpu"]) == 0
     note = f"note: {model}: it has no digest: another tool wrote it; its weights are not"
     assert note in capsys.readouterr().out

@@ -149,7 +149,7 @@ def test_the_baseline_starts_as_acdc_does_and_so_does_the_fine_tuning(run: Path)
 
 
 def test_the_sparse_model_has_exactly_the_weights_its_masks_keep(run: Path) -> None:
-    sparse, masks = load_file(run / "sparse.safetensors"), load_file(run / "masks.safetensors")
+    sparse, masks = acdc.load(run / "sparse.safetensors"), load_file(run / "masks.safetensors")
     size = sum(mask.numel() for mask in masks.values())
     assert size == acdc.find_prunable(digits_net()).size
     assert sum(int(mask.sum()) for mask in masks.values()) == size - round(0.9 * size)
@@ -165,7 +165,7 @@ def test_the_table_is_what_the_files_measure(run: Path) -> None:
     assert [row["file"] for row in rows] == [f"{name}.safetensors" for name in MODELS]
     for row in rows:
         model = digits_net()
-        model.load_state_dict(load_file(run / row["file"]))
+        model.load_state_dict(acdc.load(run / row["file"]))
         flops = inference_flops(model, torch.zeros(1, 1, 8, 8))
         batches = InMemory(data.test, data, batch_size=400)
         score = evaluate(model, batches, load.read("digits"), setting)

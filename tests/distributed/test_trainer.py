@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import acdc
 from acdc.data.image_folder import ImageFolder
 from tests import processes
 from tests.distributed.ranks import two_ranks
@@ -79,7 +80,7 @@ def test_a_signal_to_torchrun_stops_both_with_a_checkpoint_and_the_run_goes_on(t
     done = two_ranks([*ACDC, "train", "--no-report", "--resume", str(parts), "--device", "cpu"])
     assert done.returncode == 0, done.stderr
     for name in ("sparse", "dense", "finetuned", "masks"):
-        one, two = load_file(whole / f"{name}.safetensors"), load_file(parts / f"{name}.safetensors")
+        one, two = acdc.load(whole / f"{name}.safetensors"), acdc.load(parts / f"{name}.safetensors")
         assert all(torch.equal(one[key], two[key]) for key in one), name
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from acdc.cli import main
 from acdc.io import IntegrityError, seal_zip, verify_safetensors
 from acdc.runs import checkpoint
 from acdc.runs.checkpoint import CheckpointError
+from acdc.sparsity.packed import load
 
 Mutations = Callable[..., range]
 FILES = ("sparse.safetensors", "masks.safetensors", "predictions.safetensors")
@@ -113,9 +113,9 @@ def test_no_damage_to_a_model_masks_or_predictions_goes_unnoticed(
 ) -> None:
     def read(path: Path) -> dict[str, Tensor]:
         verify_safetensors(path)
-        return load_file(path)
+        return load(path)
 
-    content, before = (run / name).read_bytes(), load_file(run / name)
+    content, before = (run / name).read_bytes(), load(run / name)
     for seed in mutations(short=100, long=3_000):
         found = accepted(tmp_path / name, damage(content, random.Random(seed)), read)
         assert found is None or same(found, before), f"mutation {seed}"

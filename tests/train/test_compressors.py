@@ -7,13 +7,14 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+import acdc
 from acdc.cli import main
 
 
 def sparse_model(name: str, out: Path) -> dict[str, Tensor]:
     words = ["train", name, "--epochs", "4", "--out", str(out)]
     assert main([*words, "--set", "run.baseline=false", "--set", "run.finetune=false"]) == 0
-    return {key: value for key, value in load_file(out / "sparse.safetensors").items() if value.ndim > 1}
+    return {key: value for key, value in acdc.load(out / "sparse.safetensors").items() if value.ndim > 1}
 
 
 def test_two_of_every_four_along_input_channels(tmp_path: Path) -> None:

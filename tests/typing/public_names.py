@@ -4,8 +4,7 @@
 from pathlib import Path
 from typing import Any, assert_type
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import acdc
 
@@ -25,7 +24,7 @@ assert_type(acdc.NM(2, 4).sparsity, float)
 acdc.methods.GMP(sparsity=0.9, epochs=100, pattern=acdc.Block(4, 4))
 
 
-def use(sparsifier: acdc.Sparsifier, average: torch.nn.Module, accuracy: Tensor) -> None:
+def use(sparsifier: acdc.Sparsifier, average: nn.Module, accuracy: Tensor) -> None:
     sparsifier.report_metric(accuracy)
     sparsifier.report_metric(0.9)
     sparsifier.apply_masks(average)
@@ -45,6 +44,15 @@ def read(folder: str | Path) -> None:
     assert_type(result.masks, dict[str, Tensor])
     assert_type(result.sparsity, float)
     result.save(folder)
+
+
+def take_elsewhere(model: nn.Module, example: Tensor, path: Path) -> None:
+    acdc.export.save_sparse(model.state_dict(), path)
+    assert_type(acdc.load(path), dict[str, Tensor])
+    assert_type(acdc.export.shrink(model, example), nn.Module)
+    assert_type(acdc.export.compare_sizes(model, model), acdc.export.SizeComparison)
+    assert_type(acdc.export.to_onnx(model, example, path).largest_difference, float | None)
+    acdc.export.to_onnx(model, example, path, fold=True)  # pyright: ignore[reportCallIssue]
 
 
 acdc.ACDC(sparsity=0.9, epochs=100, criterion=3)  # pyright: ignore[reportArgumentType]

@@ -27,6 +27,7 @@ OPTIONAL = (
     ("imagenet", "folders of images", {"simplejpeg": "simplejpeg", "PIL": "Pillow", "numpy": "numpy"}),
     ("plot", "figures", {"matplotlib": "matplotlib"}),
     ("report", "acdc report", {"jinja2": "Jinja2", "matplotlib": "matplotlib"}),
+    ("onnx", "acdc export --to onnx", {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}),
     ("tensorboard", "acdc train --log tensorboard", {"tensorboard": "tensorboard"}),
     ("wandb", "acdc train --log wandb", {"wandb": "wandb"}),
     ("trackio", "acdc train --log trackio", {"trackio": "trackio"}),

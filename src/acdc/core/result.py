@@ -1,19 +1,20 @@
 """The result of a run: its sparse model, its dense twin, and how to train the twin further."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core.hooks import plain_model, plain_optimizer
 from acdc.errors import ArgumentError
-from acdc.io import safetensors_details, verify_safetensors, write_safetensors
+from acdc.io import verify_safetensors, write_files, write_safetensors_at
+from acdc.sparsity import packed
 
 SPARSE = "sparse.safetensors"
 DENSE = "dense.safetensors"  # the dense twin
@@ -89,6 +90,7 @@ class Result:
     def save(self, folder: str | Path) -> None:
         """Write sparse.safetensors, dense.safetensors (if there is a twin) and masks.safetensors.
 
+        The sparse model is packed: `acdc.load` reads it, and any of the three, as a plain state dict.
         They do not hold the optimizer's state, which finetune_dense needs beside the twin's weights.
         """
         folder = Path(folder)
@@ -98,8 +100,12 @@ class Result:
         if existing:
             raise FileExistsError(f"{folder} already holds {', '.join(existing)}; give Result.save a new folder")
         details = {"total_steps": self.total_steps, "dense_step": self.dense_step}
-        files = {folder / name: part for name, part in parts.items() if part is not None}
-        write_safetensors(files, details)
+        writers = {
+            folder / name: partial(writer_for(name), tensors=part, details=details)
+            for name, part in parts.items()
+            if part is not None
+        }
+        write_files(writers)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Result":
@@ -118,14 +124,17 @@ class Result:
         )
 
 
+def writer_for(name: str) -> Callable[..., None]:
+    """Return what writes a model under this file name: sparse models are packed, others are as safetensors has them."""
+    return packed.write if name.startswith(Path(SPARSE).stem) else write_safetensors_at
+
+
 def _read(path: Path) -> tuple[StateDict, dict[str, Any]]:
     """Return the tensors of a file that Result.save wrote, and the details beside them."""
     verify_safetensors(path)
-    with safe_open(path, framework="pt") as file:
-        details = safetensors_details(file.metadata())
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a mapping
+    tensors, details = packed.load_with_details(path, verify=False)
     if not {"total_steps", "dense_step"} <= details.keys():
-        raise ValueError(f"{path}: not written by Result.save; read it with safetensors.torch.load_file")
+        raise ValueError(f"{path}: not written by Result.save; read it with acdc.load")
     return tensors, details
 
 

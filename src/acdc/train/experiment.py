@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from acdc import methods
-from acdc.core.result import DENSE, SPARSE, Result, StateDict, finetune_dense, to_cpu, write_safetensors
+from acdc.core.result import DENSE, SPARSE, Result, StateDict, finetune_dense, to_cpu, writer_for
 from acdc.data.random_labels import save_indices
 from acdc.flops.uses import forward_uses
-from acdc.io import write_json
+from acdc.io import write_files, write_json, write_safetensors
 from acdc.measure.dynamics import count_model
 from acdc.recipes.schema import Recipe
 from acdc.runs import predictions
@@ -105,7 +105,7 @@ def _stages(
         for title, file, weights in _recalibrated(_models(stage, result), stage, data, setting):
             masks = result.masks if result and file == SPARSE else {}
             outcome, logits = _measured(title, file, weights, stage, data, setting, uses, masks)
-            on_rank_zero(partial(write_safetensors, {out / file: weights}))
+            on_rank_zero(partial(write_files, {out / file: partial(writer_for(file), tensors=weights)}))
             if logits is not None:
                 kept[Path(file).stem] = predictions.Made(logits, tuple(data.loaders.test.unread))
             yield outcome

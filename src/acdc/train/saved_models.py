@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from acdc import io
@@ -21,6 +19,7 @@ from acdc.runs.checkpoint import CheckpointError, check_contents
 from acdc.runs.folder import RunFolder
 from acdc.runs.json_files import RecordError, read
 from acdc.runs.records import RunConfig, RunResult
+from acdc.sparsity import packed
 from acdc.train.evaluate import Score, evaluate
 from acdc.train.execution import Setting
 from acdc.train.experiment import reproducible
@@ -166,9 +165,14 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
     A model that another tool wrote is loaded as it is, with a note that its weights are not verified.
     """
-    weights = _read_checkpoint(path) if path.suffix == ".pt" else _read_model(path)
-    _check_shapes(model, weights, path)
+    weights = read_weights(path)
+    check_fit(model, weights, path)
     model.load_state_dict(weights)
+
+
+def read_weights(path: Path) -> Mapping[str, torch.Tensor]:
+    """Read the weights in a model's file or a checkpoint, or raise a SavedModelError."""
+    return _read_checkpoint(path) if path.suffix == ".pt" else _read_model(path)
 
 
 def _read_model(path: Path) -> Mapping[str, torch.Tensor]:
@@ -184,10 +188,11 @@ def _read_model(path: Path) -> Mapping[str, torch.Tensor]:
     except OSError as error:
         raise SavedModelError(f"{path}: it could not be read ({error.strerror or error})") from None
     try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise SavedModelError(f"{path}: it is truncated, or not a safetensors file ({reason})") from None
+        return packed.load_with_details(path, verify=False)[0]
+    except io.IntegrityError as error:
+        raise SavedModelError(str(error)) from None
+    except OSError as error:
+        raise SavedModelError(f"{path}: it could not be read ({error.strerror or error})") from None
 
 
 def _read_checkpoint(path: Path) -> Mapping[str, torch.Tensor]:
@@ -201,7 +206,7 @@ def _read_checkpoint(path: Path) -> Mapping[str, torch.Tensor]:
         raise SavedModelError(str(error)) from None
 
 
-def _check_shapes(model: nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
+def check_fit(model: nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
     """Raise if weights do not fit the model, naming those that do not."""
     expected = model.state_dict()
     faults = [

@@ -1,0 +1,125 @@
+"""ONNX files: the operators one expects, any batch size, ONNX Runtime's outputs those of torch, clear refusals."""
+
+import importlib.util
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+import acdc
+from acdc.errors import ArgumentError
+from acdc.export import onnx as exporter
+from tests.export.pruned import prune, with_statistics
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    model = with_statistics(acdc.models.build("digits_net", classes=10, in_channels=1, seed=0))
+    return prune(model, acdc.Unstructured(), 0.9)
+
+
+def operators(path: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
+def run(path: Path, **inputs: Tensor) -> list[Any]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, {name: value.numpy() for name, value in inputs.items()})
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_the_file_computes_what_torch_does_for_any_batch(model: nn.Module, fold: bool, tmp_path: Path, capfd) -> None:
+    path = tmp_path / "model.onnx"
+    file = acdc.export.to_onnx(model, torch.randn(1, 1, 8, 8), path, fold_batch_norm=fold)
+    assert operators(path)["BatchNormalization"] == (0 if fold else 6)
+    assert set(operators(path)) <= {"Conv", "Relu", "Add", "ReduceMean", "Gemm", "BatchNormalization"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
+    assert file.size == path.stat().st_size
+    assert file.largest_difference is not None
+    assert file.largest_difference < 1e-4
+    for batch in (1, 3, 17):
+        inputs = torch.randn(batch, 1, 8, 8)
+        with torch.no_grad():
+            expected = model.eval()(inputs)
+        torch.testing.assert_close(torch.as_tensor(run(path, input=inputs)[0]), expected, rtol=1e-4, atol=1e-4)
+    assert "by" in str(file)
+    assert "(1 sample)" in str(file)
+    assert capfd.readouterr() == ("", ""), "nothing of torch's progress and log"
+
+
+def test_zeros_stay_zeros_and_no_path_of_this_machine_is_in_it(model: nn.Module, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    acdc.export.to_onnx(model, torch.randn(2, 1, 8, 8), path)
+    content = path.read_bytes()
+    assert str(Path(acdc.__file__).parent).encode() not in content
+    assert b"site-packages" not in content
+    weights = {one.name: numpy_helper.to_array(one) for one in onnx.load(path).graph.initializer}
+    zeros = sum(int((weight == 0).sum()) for weight in weights.values() if weight.ndim > 1)
+    assert zeros >= sum(int((p == 0).sum()) for p in model.parameters() if p.ndim > 1)
+
+
+class Two(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x + y, x.mean(1)
+
+
+def test_several_inputs_and_outputs(tmp_path: Path) -> None:
+    file = acdc.export.to_onnx(Two(), (torch.randn(2, 3), torch.randn(2, 3)), tmp_path / "x.onnx")
+    assert (file.inputs, file.outputs) == (("input_0", "input_1"), ("output_0", "output_1"))
+    assert run(tmp_path / "x.onnx", input_0=torch.ones(5, 3), input_1=torch.ones(5, 3))[0].shape == (5, 3)
+
+
+def test_a_file_that_differs_is_not_written(model: nn.Module, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(exporter, "outputs_of", lambda *given: [torch.zeros(2, 10)])
+    with pytest.raises(RuntimeError, match=r"x.onnx is not written: ONNX Runtime's outputs differ from torch's by"):
+        acdc.export.to_onnx(model, torch.randn(2, 1, 8, 8), tmp_path / "x.onnx")
+    assert not [*tmp_path.iterdir()]
+
+
+class Branches(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "message"),
+    [
+        (Branches(), torch.zeros(2, 3), "torch.onnx cannot translate Branches"),
+        (nn.Linear(3, 2).half(), torch.zeros(2, 3), "expected float32 weights"),
+        (nn.Linear(3, 2), (), "expected tensors with a batch"),
+        (nn.Linear(3, 2), torch.zeros(0, 3), "expected tensors with a batch"),
+        (nn.Linear(3, 2), [[1.0]], "expected a batch of inputs"),
+    ],
+)
+def test_what_is_refused(model: nn.Module, example: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        acdc.export.to_onnx(model, example, tmp_path / "x.onnx")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_missing_packages_are_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(exporter, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"need onnx and onnxscript, .* pip install 'acdc-torch\[onnx\]'"):
+        acdc.export.to_onnx(nn.Linear(3, 2), torch.zeros(2, 3), tmp_path / "x.onnx")
+
+
+def test_without_onnxruntime_the_file_says_that_it_was_not_checked(monkeypatch, tmp_path: Path) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(exporter, "find_spec", lambda name: None if name == "onnxruntime" else found(name))
+    file = acdc.export.to_onnx(nn.Linear(3, 2), torch.zeros(2, 3), tmp_path / "x.onnx")
+    assert file.largest_difference is None
+    assert "not checked, as onnxruntime is not installed" in str(file)
+
+
+def test_importing_export_loads_neither_onnx_nor_torch() -> None:
+    code = "import sys, acdc.export; print({'onnx', 'onnxscript', 'onnxruntime', 'torch'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
