@@ -71,7 +71,7 @@ def iht(
 ) -> IHTResult:
     """Minimise f under ‖θ‖₀ ≤ k.
 
-    step         ConstantStep() unless given: 1/β, or 1/2β with noise
+    step         ConstantStep() unless given: 1/β, 1/2β with noise, shorter for small batches
     batch        samples in a stochastic gradient; all of them unless given
     noise        σ: Gaussian noise with E‖g − ∇f‖² = σ² is added to each gradient
     tolerance    stop once a step moves θ by less than this, relative to ‖θ‖; with noise all iterations are done
@@ -97,7 +97,8 @@ def iht(
     if k_star is not None:
         assert constants is not None
         best_bound(constants, k, k_star, float(noisy), minimiser=True).warn(k)
-    run = _Run(problem, k, rule, _inverse(constants, noisy), batch, noise, refine, np.random.default_rng(seed))
+    usual = _usual_step(constants, noisy, problem.batch_smoothness(batch) if batch else 0.0)
+    run = _Run(problem, k, rule, usual, batch, noise, refine, np.random.default_rng(seed))
     began = time.perf_counter()
     run.place(_starting_point(start, problem.size, k))
     converged = run.iterate(iterations, 0.0 if noisy else tolerance, keep_points)
@@ -221,11 +222,11 @@ class _Run:
                                 "use a smaller step, or AdaptiveStep()")  # fmt: skip
 
 
-def _inverse(constants: Constants | None, noisy: bool) -> float | None:
-    """Return the theorems' step."""
+def _usual_step(constants: Constants | None, noisy: bool, more: float) -> float | None:
+    """Return the theorems' step, shortened for mini-batches whose samples differ more than the theorems allow for."""
     if constants is None or constants.beta is None or constants.beta.value <= 0:
         return None
-    return 1 / (constants.beta.value * (2 if noisy else 1))
+    return 1 / ((constants.beta.value + more) * (2 if noisy else 1))
 
 
 def _starting_point(start: SparseVector | Vector | None, size: int, k: int) -> SparseVector:

@@ -53,6 +53,10 @@ class Problem(ABC):
         """Return the gradient of `batch` samples drawn with replacement: unbiased."""
         raise ArgumentError("batch", batch, f"{type(self).__name__} has no samples", "set noise instead")
 
+    def batch_smoothness(self, batch: int) -> float:
+        """Return what β grows by where gradients are of `batch` samples."""
+        return 0.0
+
     def refine(self, theta: SparseVector, *, steps: int, tolerance: float = 1e-10) -> SparseVector:
         """Minimise over the support of θ, by at most so many steps; no support is chosen anew."""
         raise ArgumentError("refine", steps, f"{type(self).__name__} cannot optimise a support", "leave refine out")
@@ -150,6 +154,15 @@ class LinearModel(Problem):
         if not self.design.is_sparse:
             return block[:, theta.indices] @ values
         return block @ SparseVector(self.size, theta.indices, values).dense()
+
+    def batch_smoothness(self, batch: int) -> float:
+        """Return max_i m w_i ‖x_i‖²/batch times the loss's curvature, which β grows by for gradients of so few samples.
+
+        The variance of a mini-batch's gradient is not bounded, as the theorems assume: it grows with f − f*. A step of
+        1/2β can diverge for that; with this on top of β it does not.
+        """
+        norms = self.samples * self.weights * self.design.row_square_norms()
+        return self._steepest * float(norms.max()) / batch
 
     def batch_variance(self, theta: SparseVector, batch: int) -> Constant:
         """Return E‖g − ∇f(θ)‖² of `batch_gradient` at this θ."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _NEWTON = 50
 _ENOUGH = 1e-4  # of the decrease that the gradient promises
 _NO_CURVATURE = 1e-300
+_ROUNDING = 1e-15  # of a value: near the minimum no step lowers f by more
 
 
 def minimise_on_support(
@@ -73,6 +74,7 @@ class _OnSupport:
         if self.problem.is_quadratic:
             return values + step
         value, promised = self.problem.value_at(prediction, self.vector(values)), float(gradient @ step)
+        value += _ROUNDING * abs(value)
         for length in 0.5 ** np.arange(40):
             longer = values + length * step
             if self.problem.value_at(self.predict(longer), self.vector(longer)) <= value + _ENOUGH * length * promised:

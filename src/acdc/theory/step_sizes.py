@@ -1,6 +1,6 @@
 """Step sizes of IHT.
 
-ConstantStep is the theorems': 1/β, or 1/2β where gradients are noisy. AdaptiveStep needs no β: it proposes the step
+ConstantStep is the theorems': 1/β, or 1/2β where gradients are noisy, with what mini-batches add to β. AdaptiveStep needs no β: it proposes the step
 that is best along the gradient on the support (normalised IHT) and halves it until
 
     f(θ⁺) ≤ f(θ) + ⟨∇f(θ), θ⁺ − θ⟩ + ‖θ⁺ − θ‖²/2η,
@@ -18,7 +18,7 @@ from acdc.errors import ArgumentError
 
 @dataclass(frozen=True)
 class ConstantStep:
-    """The same step in every iteration; None is 1/β, or 1/2β with noise."""
+    """The same step in every iteration; None is the theorems'."""
 
     size: float | None = None
 
