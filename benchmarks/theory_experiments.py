@@ -22,7 +22,7 @@ from acdc.theory.instances import (
 )
 from acdc.theory.problems import LinearModel, Problem
 from acdc.theory.rounds import acdc_rounds
-from acdc.theory.step_sizes import ConstantStep
+from acdc.theory.step_sizes import AdaptiveStep, ConstantStep
 from acdc.theory.truncation import SparseVector, largest
 from benchmarks.record import Row
 
@@ -193,10 +193,10 @@ def batch_steps(size: Size) -> list[Row]:
 def threshold(size: Size) -> list[Row]:
     """The instance on which IHT is stuck: recovery for k around k*((κ − 1)/2)², from three kinds of start."""
     rows, k_star = [], 4
-    for condition in size.of(1, 0) * (2.0, 3.0, 4.0, 6.0, 8.0) or (3.0,):
+    for condition in size.of(1, 0) * (3.0, 4.0, 6.0, 8.0, 11.0) or (4.0,):
         fails_to, holds_from = k_star * ((condition - 1) / 2) ** 2, k_star * (condition - 1) ** 2
-        for times in (0.25, 0.5, 0.8, 0.95, 1.05, 1.3, 2.0, 4.2, 6.0):
-            k = max(k_star, round(times * fails_to))
+        multiples = (0.25, 0.5, 0.8, 0.95, 1.05, 1.3, 2.0, 4.2, 6.0)
+        for k in sorted({max(k_star, round(times * fails_to)) for times in multiples}):
             planted, spurious = stuck(k, k_star, condition)
             rng, found = np.random.default_rng(0), {}
             for name in ("stuck", "zero", "random"):
@@ -259,8 +259,10 @@ def rounds(size: Size) -> list[Row]:
         curves: dict[str, list[np.ndarray]] = {}
         for seed in range(size.seeds):
             planted = make(np.random.default_rng(seed))
-            runs = dict(_solvers(planted.problem, 2 * len(planted.theta.indices), passes, seed))
-            best = min(min(values) for _, values in runs.values())
+            k = 2 * len(planted.theta.indices)
+            runs = dict(_solvers(planted.problem, k, passes, seed))
+            long = iht(planted.problem, k, step=AdaptiveStep(), refine=20, certificate=False)
+            best = min(long.value, *(min(values) for _, values in runs.values()))
             for name, (at, values) in runs.items():
                 here = np.interp(np.arange(passes + 1), at, np.array(values) - best)
                 curves.setdefault(name, []).append(here / (values[0] - best))
@@ -283,10 +285,12 @@ def _solvers(
     steps = passes * problem.samples // batch
     some = iht(problem, k, batch=batch, iterations=steps, seed=seed, **shared)
     yield "stochastic IHT", (np.arange(steps + 1) * batch / problem.samples, some.history.values)
+    assert constants.beta is not None
+    undamped = constants.beta.value / (constants.beta.value + problem.batch_smoothness(batch)) / 2
     for name, dense, sparse, length in (
         ("AC/DC, 1 dense pass", 1, 0, 1.0),
         ("AC/DC, 1 dense + 1 sparse", 1, 1, 1.0),
-        ("AC/DC, 3 dense + 3 sparse, 3x length", 3, 3, 3.0),
+        ("AC/DC, 1 dense + 1 sparse, undamped", 1, 1, undamped * -(-problem.samples // batch)),
     ):
         count = max(1, passes // (dense + sparse))
         result = acdc_rounds(problem, k, rounds=count, passes=dense, sparse_passes=sparse, batch=batch, length=length,
@@ -301,14 +305,14 @@ def stationary(size: Size) -> list[Row]:
     """Fewer samples than features, supports optimised: ‖∇f‖∞ where IHT ends, beside the bound, for several k."""
     features, samples, rows = size.of(400, 60), size.of(200, 40), []
     for k in (5, 10, 20, 40):
-        ratios, used, allowed, papers = [], [], [], []
+        ratios, used, allowed, papers, ends = [], [], [], [], []
         for seed in range(size.seeds):
             rng = np.random.default_rng(seed)
             planted = planted_regression(correlated_design(samples, features, 0.7, rng), 20, rng, noise=0.5)
             result = iht(planted.problem, min(k, samples // 2), refine=500, iterations=200, keep_points=True)
             assert result.constants is not None and result.constants.beta is not None
             radius = max(float(np.abs(point.values).max(initial=0)) for point in result.history.points)
-            slopes = [float(np.abs(planted.problem.gradient(point)).max()) for point in result.history.points[1:]]
+            slopes = [float(np.abs(planted.problem.gradient(point)).max()) for point in result.history.points]
             on = max(
                 float(np.linalg.norm(planted.problem.gradient(point)[point.indices]))
                 for point in result.history.points[1:]
@@ -318,10 +322,12 @@ def stationary(size: Size) -> list[Row]:
                                     decrease=values[0] - values[-1])  # fmt: skip
             ratios.append(min(slopes) / bound.gradient)
             papers.append(min(slopes) / bound.in_the_paper)
-            used.append(1 + next(i for i, slope in enumerate(slopes) if slope <= bound.gradient))
+            ends.append(slopes[-1] / (result.constants.beta.value * result.theta.smallest))
+            used.append(next(i for i, slope in enumerate(slopes) if slope <= bound.gradient))
             allowed.append(bound.iterations)
         rows.append({"k": k, "features": features, "samples": samples, "of_bound": float(np.mean(ratios)),
                      "worst_of_bound": float(np.max(ratios)), "of_paper": float(np.mean(papers)),
+                     "of_fixed_point": float(np.mean(ends)), "worst_of_fixed_point": float(np.max(ends)),
                      "iterations": float(np.mean(used)), "bound_iterations": float(np.mean(allowed)),
                      "n": size.seeds})  # fmt: skip
     return rows

@@ -18,7 +18,17 @@ from acdc.theory.certificates import Certificate, certify
 from acdc.theory.constants import Constant, Constants
 from acdc.theory.problems import Problem, as_sparse
 from acdc.theory.step_sizes import AdaptiveStep, ConstantStep, StepRule
-from acdc.theory.truncation import SparseVector, Vector, check_k, difference, largest, truncate
+from acdc.theory.truncation import (
+    Places,
+    SparseVector,
+    Vector,
+    check_k,
+    difference,
+    gradient_step,
+    largest,
+    reachable,
+    truncate,
+)
 
 _BACKTRACKS = 60
 _SLACK = 1e-12  # relative rounding allowed in a comparison of values
@@ -170,10 +180,11 @@ class _Run:
 
     def _step(self) -> None:
         gradient = self._gradient()
+        places, self._hint = reachable(gradient, self.theta, self.k, self._hint)
         if isinstance(self.rule, AdaptiveStep):
-            theta = self._search(gradient, self.rule)
+            theta = self._search(gradient, places, self.rule)
         else:
-            theta = self._move(gradient, self.last_step)
+            theta = gradient_step(self.theta, gradient, self.last_step, self.k, places)
         if self.refine:
             theta = self.problem.refine(theta, steps=self.refine)
         self.place(theta)
@@ -189,24 +200,18 @@ class _Run:
             gradient += self.rng.standard_normal(len(gradient)) * (self.noise / np.sqrt(len(gradient)))
         return gradient
 
-    def _move(self, gradient: Vector, step: float) -> SparseVector:
-        """Return T_k(θ − ηg)."""
-        moved = gradient * -step
-        moved[self.theta.indices] += self.theta.values
-        theta = truncate(moved, self.k, self._hint)
-        self._hint = 0.8 * theta.smallest  # the next threshold will be near this one
-        return theta
-
-    def _search(self, gradient: Vector, rule: AdaptiveStep) -> SparseVector:
+    def _search(self, gradient: Vector, places: Places, rule: AdaptiveStep) -> SparseVector:
         """Propose the best step along the gradient on the support, and shorten it until the proofs' inequality holds."""
-        places = self.theta.indices if len(self.theta.indices) else largest(gradient, self.k)
-        along = SparseVector(self.problem.size, places, gradient[places])
+        support = self.theta.indices
+        if not len(support):
+            support = places[largest(gradient[places], self.k)]
+        along = SparseVector(self.problem.size, support, gradient[support])
         curvature = self.problem.curvature_at(self._prediction, along)
         square = float(along.values @ along.values)
         step = square / curvature if curvature > 0 and square > 0 else self.last_step
         rounding = _SLACK * max(abs(self._value), 1e-300)
         for _ in range(_BACKTRACKS):
-            theta = self._move(gradient, step)
+            theta = gradient_step(self.theta, gradient, step, self.k, places)
             change = difference(theta, self.theta)
             linear, length = float(gradient[change.indices] @ change.values), float(change.values @ change.values)
             value = self.problem.value(theta)

@@ -94,6 +94,35 @@ def largest(values: Vector, k: int, hint: float = 0.0) -> Places:
     return candidates[chosen]
 
 
+def reachable(gradient: Vector, theta: SparseVector, k: int, hint: float = 0.0) -> tuple[Places, float]:
+    """Return places that hold the support of T_k(θ − ηg) for every η > 0, ascending, and the next call's hint.
+
+    Outside θ's support the order of |θ − ηg| is that of |g|: only the k largest there can be chosen, and what ties
+    with the last of them. So a line search over η has a few thousand entries to look at, not all.
+    """
+    if not np.isfinite(gradient.sum()) and not np.isfinite(gradient).all():
+        raise ArgumentError("gradient", int((~np.isfinite(gradient)).sum()), "NaN or infinite entries", "lower the step")
+    magnitudes = np.abs(gradient)
+    magnitudes[theta.indices] = -1.0
+    candidates = np.flatnonzero(magnitudes >= hint) if hint > 0 else np.zeros(0, np.intp)
+    if len(candidates) < k:
+        candidates = np.flatnonzero(magnitudes >= 0)
+    threshold = 0.0
+    if len(candidates) > k:
+        inside = magnitudes[candidates]
+        threshold = float(np.partition(inside, len(inside) - k)[len(inside) - k])
+        candidates = candidates[inside >= threshold]
+    return np.union1d(candidates, theta.indices), 0.8 * threshold
+
+
+def gradient_step(theta: SparseVector, gradient: Vector, step: float, k: int, places: Places) -> SparseVector:
+    """Return T_k(θ − ηg), given `reachable` places."""
+    moved = gradient[places] * -step
+    moved[np.searchsorted(places, theta.indices)] += theta.values
+    kept = largest(moved, min(k, len(moved)))
+    return SparseVector(theta.size, places[kept], moved[kept])
+
+
 def truncate(values: Vector, k: int, hint: float = 0.0) -> SparseVector:
     """Return T_k of a dense vector."""
     places = largest(values, k, hint)
