@@ -152,14 +152,15 @@ def _speed(rows: list[Row]) -> str:
           f"{row['median']:.2f} ({min(row['ratios']):.2f} – {max(row['ratios']):.2f})"] for row in scale],
         scale,
     ) if scale else ""  # fmt: skip
+    names = ("IHT, cycles", "IHT", "OMP")
     second = _table(
-        [f"k = {omp[0]['k']:,}, {omp[0]['features']:,} features", "recall, IHT", "recall, OMP", "IHT", "OMP",
-         "OMP / IHT"],
+        [f"k = {omp[0]['k']:,}, {omp[0]['features']:,} features", "recall: IHT with cycles, IHT, OMP",
+         "seconds", "OMP / IHT with cycles", "OMP / IHT"],
         [[f"{row['samples']:,} samples, correlation {row['correlation']:g}, "
           f"{'±1' if row['entries'] == 'signs' else 'normal'}",
-          *(f"{statistics.mean(row['recall'][name]):.1%}" for name in ("IHT", "OMP")),
-          *(f"{statistics.mean(row['seconds'][name]):.2f} s" for name in ("IHT", "OMP")),
-          f"{statistics.median(row['ratios']):.1f}x"] for row in omp],
+          ", ".join(f"{statistics.mean(row['recall'][name]):.1%}" for name in names),
+          ", ".join(f"{statistics.mean(row['seconds'][name]):.1f}" for name in names),
+          *(f"{statistics.median(row['ratios'][name]):.1f}x" for name in names[:2])] for row in omp],
         omp,
     ) if omp else ""  # fmt: skip
     return first + ("\n" if first and second else "") + second

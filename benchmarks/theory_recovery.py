@@ -25,6 +25,10 @@ def by_iht(design: np.ndarray, targets: np.ndarray, k: int) -> np.ndarray:
     return SparseIHTRegressor(k=k, fit_intercept=False, normalize=False).fit(design, targets).coef_
 
 
+def by_plain_iht(design: np.ndarray, targets: np.ndarray, k: int) -> np.ndarray:
+    return SparseIHTRegressor(k=k, fit_intercept=False, normalize=False, cycles=0).fit(design, targets).coef_
+
+
 def by_omp(design: np.ndarray, targets: np.ndarray, k: int) -> np.ndarray:
     return OrthogonalMatchingPursuit(n_nonzero_coefs=k, fit_intercept=False).fit(design, targets).coef_
 
@@ -95,7 +99,13 @@ def _swap(design: np.ndarray, targets: np.ndarray, chosen: list[int]) -> np.ndar
     return theta
 
 
-SOLVERS: dict[str, Solver] = {"IHT": by_iht, "OMP": by_omp, "Lasso": by_lasso, "L0 local search": by_local_search}
+SOLVERS: dict[str, Solver] = {
+    "IHT, cycles": by_iht,
+    "IHT": by_plain_iht,
+    "OMP": by_omp,
+    "Lasso": by_lasso,
+    "L0 local search": by_local_search,
+}
 
 
 def recovery(size: Size) -> list[Row]:
@@ -129,19 +139,23 @@ def against_omp(size: Size) -> list[Row]:
         (size.of(5000, 100), 0.0, "signs"), (size.of(5000, 100), 0.0, "normal"), (size.of(5000, 100), 0.5, "normal"),
     ]  # fmt: skip
     for samples, correlation, entries in cases:
-        recalls, seconds = {"IHT": [], "OMP": []}, {"IHT": [], "OMP": []}
+        names = ("IHT, cycles", "IHT", "OMP")
+        recalls: dict[str, list[float]] = {name: [] for name in names}
+        seconds: dict[str, list[float]] = {name: [] for name in names}
         for seed in range(min(size.seeds, 2)):
             rng = np.random.default_rng(seed)
             design = np.asfortranarray(correlated_design(samples, features, correlation, rng))
             planted = planted_regression(design, k, rng, noise=0.1, entries=entries)
-            for name in ("IHT", "OMP"):
+            for name in names:
                 began = time.perf_counter()
                 theta = _quietly(SOLVERS[name], design, planted.problem.targets, k)
                 seconds[name].append(time.perf_counter() - began)
                 recalls[name].append(planted.recall(SparseVector.from_dense(theta)))
-        ratios = [omp / ours for omp, ours in zip(seconds["OMP"], seconds["IHT"], strict=True)]
+        ratios = {
+            name: [omp / ours for omp, ours in zip(seconds["OMP"], seconds[name], strict=True)] for name in names[:2]
+        }
         rows.append({"k": k, "features": features, "samples": samples, "correlation": correlation, "entries": entries,
-                     "recall": recalls, "seconds": seconds, "ratios": ratios, "n": len(ratios)})  # fmt: skip
+                     "recall": recalls, "seconds": seconds, "ratios": ratios, "n": len(seconds["OMP"])})  # fmt: skip
     return rows
 
 

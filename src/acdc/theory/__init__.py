@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from acdc.theory.rounds import acdc_rounds
     from acdc.theory.step_sizes import AdaptiveStep, ConstantStep
     from acdc.theory.truncation import SparseVector, truncate
+    from acdc.theory.widening import widened_iht
 
 __all__ = [
     "AdaptiveStep",
@@ -47,6 +48,7 @@ __all__ = [
     "strongly_convex",
     "theorem_1",
     "truncate",
+    "widened_iht",
 ]
 
 _HOMES = {
@@ -60,6 +62,7 @@ _HOMES = {
     "rounds": ("acdc_rounds",),
     "step_sizes": ("AdaptiveStep", "ConstantStep"),
     "truncation": ("SparseVector", "truncate"),
+    "widening": ("widened_iht",),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -71,11 +74,11 @@ if not TYPE_CHECKING:  # else every misspelt name would be an Any
         try:
             value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
         except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] in ("numpy", "scipy", "sklearn"):
-                raise ModuleNotFoundError(
-                    f'acdc.theory.{name} needs {error.name}; type: pip install "acdc-torch[theory]"', name=error.name
-                ) from None
-            raise
+            package = (error.name or "").split(".")[0]
+            if package not in ("numpy", "scipy", "sklearn"):
+                raise
+            text = f'acdc.theory.{name} needs {package}; type: pip install "acdc-torch[theory]"'
+            raise ModuleNotFoundError(text, name=package) from None
         globals()[name] = value
         return value
 

@@ -3,8 +3,9 @@
     model = SparseIHTRegressor(k=20).fit(X, y)
     model.coef_, model.intercept_, model.support_
 
-The solver is IHT with an adaptive step whose supports are optimised as they come (hard thresholding pursuit). X may be
-a scipy sparse matrix and stays one: columns are scaled and centred without touching its entries.
+The solver is IHT with an adaptive step whose supports are optimised as they come (hard thresholding pursuit), in
+cycles that widen and narrow the support (widening.py). X may be a scipy sparse matrix and stays one: columns are scaled
+and centred without touching its entries.
 """
 
 import warnings
@@ -22,13 +23,14 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from acdc.errors import ArgumentError
 from acdc.theory.design_matrix import DesignMatrix
-from acdc.theory.hard_thresholding import iht
 from acdc.theory.problems import LeastSquares, LinearModel, LogisticRegression
 from acdc.theory.step_sizes import AdaptiveStep, ConstantStep
 from acdc.theory.truncation import SparseVector, Vector
+from acdc.theory.widening import widened_iht
 
 _USUAL_K = 10
 _DEBIAS = 10_000  # products with the Hessian, at most: conjugate gradients need about as many as k
+_POLISH = 300  # the same, to compare the supports of two cycles
 _SETTLED = 1e-12  # of the gradient on the support
 
 
@@ -54,6 +56,7 @@ class _SparseIHT(BaseEstimator):
         normalize: bool = True,
         debias: bool = True,
         refine: int = 3,
+        cycles: int = 5,
         batch_size: int | None = None,
         max_iter: int = 500,
         tol: float = 1e-6,
@@ -66,6 +69,7 @@ class _SparseIHT(BaseEstimator):
         self.normalize = normalize
         self.debias = debias
         self.refine = refine
+        self.cycles = cycles
         self.batch_size = batch_size
         self.max_iter = max_iter
         self.tol = tol
@@ -98,9 +102,11 @@ class _SparseIHT(BaseEstimator):
 
     def _solve(self, problem: LinearModel, k: int, start: SparseVector | None) -> tuple[SparseVector, int]:
         stochastic = self.batch_size is not None
-        result = iht(
+        result, iterations = widened_iht(
             problem,
             k,
+            cycles=0 if stochastic else self.cycles,
+            polish=_POLISH if self.debias else 0,
             step=ConstantStep() if stochastic else AdaptiveStep(),
             batch=self.batch_size,
             refine=0 if stochastic else self.refine,
@@ -116,7 +122,7 @@ class _SparseIHT(BaseEstimator):
         theta = result.theta
         if self.debias:
             theta = problem.refine(theta, steps=_DEBIAS, tolerance=_SETTLED)
-        return theta, result.iterations
+        return theta, iterations
 
     def _unscaled(self, problem: LinearModel, theta: SparseVector) -> tuple[Vector, float]:
         """Return coefficients for X as it was given, and the intercept."""
@@ -160,6 +166,7 @@ class SparseIHTRegressor(RegressorMixin, _SparseIHT):
     normalize      judge features by coefficients of columns with unit variance; coef_ is for X as given
     debias         least squares on the support at the end, to convergence
     refine         products with the Hessian spent on each new support; 0 is plain IHT
+    cycles         at most so many times, widen to 2k features and truncate again, to escape a bad support
     batch_size     samples in a stochastic gradient; None for all of them
     max_iter, tol  stop after so many iterations, or once a step moves θ by less than tol·‖θ‖
     warm_start     begin where the last fit ended
@@ -204,6 +211,7 @@ class SparseIHTClassifier(ClassifierMixin, _SparseIHT):
         normalize: bool = True,
         debias: bool = True,
         refine: int = 3,
+        cycles: int = 5,
         batch_size: int | None = None,
         max_iter: int = 500,
         tol: float = 1e-6,
@@ -212,7 +220,7 @@ class SparseIHTClassifier(ClassifierMixin, _SparseIHT):
     ) -> None:
         super().__init__(
             k, ridge=ridge, fit_intercept=fit_intercept, normalize=normalize, debias=debias, refine=refine,
-            batch_size=batch_size, max_iter=max_iter, tol=tol, warm_start=warm_start, random_state=random_state,
+            cycles=cycles, batch_size=batch_size, max_iter=max_iter, tol=tol, warm_start=warm_start, random_state=random_state,
         )  # fmt: skip
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
