@@ -14,7 +14,7 @@ from acdc.formatting import si
 from acdc.io import write_json
 from acdc.runs.folder import RunFolder
 from acdc.theory.bounds import theorem_1
-from acdc.train import saved_models, trajectory
+from acdc.train import hardware, saved_models, trajectory
 from acdc.train.prepare import PreparedRun, RunOptions
 from acdc.train.trajectory import Summary, TrajectoryPoint
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         summaries = [trajectory.summarise(followed, r, _needed) for r in counts]
         _show(folder, points, counts, summaries)
         if args.json:
-            _write(Path(args.json), folder, points, summaries)
+            _write(Path(args.json), prepared, points, summaries)
     for text in problems:
         print(f"acdc: {text}", file=sys.stderr)
     return 2 if problems else 0
@@ -108,7 +108,7 @@ def _show(folder: Path, points: list[TrajectoryPoint], counts: list[int], summar
         print(text)
 
 
-def _write(path: Path, folder: Path, points: list[TrajectoryPoint], summaries: list[Summary]) -> None:
+def _write(path: Path, prepared: PreparedRun, points: list[TrajectoryPoint], summaries: list[Summary]) -> None:
     rows = [
         {
             **asdict(point),
@@ -117,7 +117,12 @@ def _write(path: Path, folder: Path, points: list[TrajectoryPoint], summaries: l
         }
         for point in points
     ]
-    content = {"run": folder.absolute().name, "points": rows, "summary": [asdict(one) for one in summaries]}
+    content = {
+        "recipe": prepared.recipe.to_dict(),
+        **hardware.describe(prepared.device),
+        "points": rows,
+        "summary": [asdict(one) for one in summaries],
+    }
     try:
         write_json(path, content)
     except OSError as error:
