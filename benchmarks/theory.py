@@ -1,8 +1,8 @@
 """Measure the theorems on stochastic IHT: results/theory.jsonl, the figures in docs/theory/ and the page's tables.
 
-    python -m benchmarks.theory                    everything; half an hour on two busy cores
-    python -m benchmarks.theory --only threshold   one experiment, and all figures and tables anew
-    python -m benchmarks.theory --only none        figures and tables from what was measured
+python -m benchmarks.theory                    everything; half an hour on two busy cores
+python -m benchmarks.theory --only threshold   one experiment, and all figures and tables anew
+python -m benchmarks.theory --only none        figures and tables from what was measured
 """
 
 import argparse

@@ -72,7 +72,8 @@ def logistic_convergence(size: Size) -> list[Row]:
         rng = np.random.default_rng(seed)
         planted = planted_classification(gaussian_design(samples, features, rng), k_star, rng, ridge=ridge)
         constants = planted.problem.constants(features)
-        assert constants.alpha is not None and constants.beta is not None
+        assert constants.alpha is not None
+        assert constants.beta is not None
         rival = planted.problem.refine(planted.theta, steps=1000)
         bound = strongly_convex(
             alpha=constants.alpha.value, beta=constants.beta.value, k=k, k_star=k_star, minimiser=False
@@ -90,7 +91,7 @@ def logistic_convergence(size: Size) -> list[Row]:
 
 
 def concentrated(size: Size) -> list[Row]:
-    """Where Theorem 1 stands: the CPL constant at every k-sparse point, along IHT's path, and the k it then asks for."""
+    """Where Theorem 1 stands: the CPL constant at all k-sparse points, along IHT's path, and the k it asks for."""
     rows: list[Row] = []
     features, k_star = size.of(400, 60), 4
     for k in (16, 40):
@@ -110,7 +111,8 @@ def concentrated(size: Size) -> list[Row]:
             start = planted.dense() + 0.2 * rng.standard_normal(features) / np.sqrt(features)
             result = iht(problem, k, start=start, **_FOLLOW)
             constants = problem.cpl(k_star, k)
-            assert constants.alpha is not None and constants.beta is not None
+            assert constants.alpha is not None
+            assert constants.beta is not None
             everywhere, beta = constants.alpha.value, constants.beta.value
             paths.append(_path_alpha(problem, result, k_star, 0.0))
             rates.append(_slope(np.array(result.history.values)))
@@ -227,7 +229,8 @@ def typical(size: Size) -> list[Row]:
                 rng = np.random.default_rng(seed)
                 planted = planted_regression(correlated_design(samples, features, correlation, rng), k_star, rng)
                 constants = planted.problem.constants(features)
-                assert constants.alpha is not None and constants.beta is not None
+                assert constants.alpha is not None
+                assert constants.beta is not None
                 conditions.append(constants.beta.value / constants.alpha.value)
                 k = min(times * k_star, features // 2)
                 result = iht(planted.problem, k, constants=constants, iterations=size.of(1500, 100), tolerance=1e-7,
@@ -310,7 +313,8 @@ def stationary(size: Size) -> list[Row]:
             rng = np.random.default_rng(seed)
             planted = planted_regression(correlated_design(samples, features, 0.7, rng), 20, rng, noise=0.5)
             result = iht(planted.problem, min(k, samples // 2), refine=500, iterations=200, keep_points=True)
-            assert result.constants is not None and result.constants.beta is not None
+            assert result.constants is not None
+            assert result.constants.beta is not None
             radius = max(float(np.abs(point.values).max(initial=0)) for point in result.history.points)
             slopes = [float(np.abs(planted.problem.gradient(point)).max()) for point in result.history.points]
             on = max(

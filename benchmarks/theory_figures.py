@@ -1,6 +1,5 @@
 """Draws docs/theory/*.svg from results/theory.jsonl: each bound beside what was measured."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks.record import Row, read
+from benchmarks.theory_page import newest
 
 _COLOURS = ("#4269d0", "#e1812c", "#3a923a", "#c03d3e", "#9372b2", "#857aaa")
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "svg.hashsalt": "acdc",  # the same file for the same numbers
     "svg.fonttype": "none",
     "font.size": 9,
@@ -23,13 +23,6 @@ _STYLE: dict[str, Any] = {
     "grid.color": "#dddddd",
     "legend.frameon": False,
 }
-
-
-def newest(rows: Sequence[Row], experiment: str) -> list[Row]:
-    """Return the rows of an experiment's newest run that was no trial."""
-    mine = [row for row in rows if row["experiment"] == experiment and not row["quick"]]
-    last = max((row["run"] for row in mine), default="")
-    return [row for row in mine if row["run"] == last]
 
 
 def draw(results: Path, folder: Path) -> list[Path]:

@@ -1,11 +1,11 @@
-"""The tables of docs/theory.md, from results/theory.jsonl."""
+"""The tables of docs/theory.md, from results/theory.jsonl, and results/cpl.json beside it, of acdc analyze cpl."""
 
+import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.record import Row, read
-from benchmarks.theory_figures import newest
 
 
 def fill(page: Path, results: Path) -> None:
@@ -18,11 +18,14 @@ def fill(page: Path, results: Path) -> None:
 def blocks(results: Path) -> dict[str, str]:
     """Return each `<!-- results:NAME -->` block of the page."""
     rows = read(results)
-    writers = {
-        "convergence": _convergence, "concentrated": _concentrated, "noise": _noise, "batches": _batches,
-        "typical": _typical, "rounds": _rounds, "stationary": _stationary, "recovery": _recovery, "speed": _speed,
-    }  # fmt: skip
-    return {name: write(rows) for name, write in writers.items()}
+    return {name: write(rows) for name, write in TABLES.items()} | {"cpl": _cpl(results.with_name("cpl.json"))}
+
+
+def newest(rows: Sequence[Row], experiment: str) -> list[Row]:
+    """Return the rows of an experiment's newest run that was no trial."""
+    mine = [row for row in rows if row["experiment"] == experiment and not row["quick"]]
+    last = max((row["run"] for row in mine), default="")
+    return [row for row in mine if row["run"] == last]
 
 
 def _table(header: Sequence[str], body: Sequence[Sequence[str]], rows: Sequence[Row]) -> str:
@@ -36,8 +39,8 @@ def _note(rows: Sequence[Row]) -> str:
     first = rows[0]
     seeds = sorted({row["n"] for row in rows})
     return (
-        f"{first['cpu']}, {first['threads']} thread, load {first['load']} before the run; numpy {first['numpy']}, scipy "
-        f"{first['scipy']}, scikit-learn {first['scikit-learn']}; n = {', '.join(map(str, seeds))}; acdc at "
+        f"{first['cpu']}, {first['threads']} thread, load {first['load']} before the run; numpy {first['numpy']}, "
+        f"scipy {first['scipy']}, scikit-learn {first['scikit-learn']}; n = {', '.join(map(str, seeds))}; acdc at "
         f"{first['commit']}, {first['run'][:10]}."
     )
 
@@ -84,9 +87,7 @@ def _batches(rows: list[Row]) -> str:
     mine = newest(rows, "batches")
     sizes = sorted({row["batch"] for row in mine})
     at = {(row["step"], row["batch"]): row["f_over_start"] for row in mine}
-    body = [
-        [step, *(f"{at[step, size]:.2g}" for size in sizes)] for step in dict.fromkeys(row["step"] for row in mine)
-    ]
+    body = [[step, *(f"{at[step, size]:.2g}" for size in sizes)] for step in dict.fromkeys(row["step"] for row in mine)]
     return _table(["f after 150 iterations / f at 0", *(f"batch {size}" for size in sizes)], body, mine)
 
 
@@ -164,3 +165,47 @@ def _speed(rows: list[Row]) -> str:
         omp,
     ) if omp else ""  # fmt: skip
     return first + ("\n" if first and second else "") + second
+
+
+def _cpl(file: Path) -> str:
+    if not file.exists():
+        return ""
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    counts = [one["r"] for one in kept["summary"]]
+    size = kept["points"][0]["concentration"]["size"]
+    header = ["epoch", "phase", "f", "σ²/‖∇f‖²", *(f"share of r = {r / size:.1%}" for r in counts),
+              *(f"α, r = {r / size:.1%}" for r in counts)]  # fmt: skip
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for point in kept["points"]:
+        if point["step"] is None:
+            continue
+        found = point["concentration"]
+        cells = [f"{point['epoch']:g}", point["phase"], f"{found['value']:.3f}",
+                 f"{found['variance'] / found['gradient']:.1f}"]  # fmt: skip
+        cells += [f"{point['share'][str(r)]:.0%}" for r in counts]
+        cells += [f"{point['alpha'][str(r)]:.3f}" for r in counts]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "| over the run | share at least | CPL holds with α | and with none above | β at least "
+              "| Theorem 1 needs k above, of " + f"{size:,} |", "|---" * 6 + "|"]  # fmt: skip
+    for one in kept["summary"]:
+        lines.append(f"| r = {one['r']:,} | {one['least_share']:.1%} | {one['alpha_proved']:.3g} "
+                     f"| {one['alpha_at_most']:.3g} | {one['beta']:.3g} | {one['k_needed']:,.0f} |")  # fmt: skip
+    where, recipe = kept["hardware"], kept["recipe"]
+    gpu = where.get("gpu", where["cpu"])
+    lines += ["", f"<sub>{recipe['name']}, {recipe['train']['epochs']} epochs, seed {recipe['run']['seeds'][0]}, "
+              f"n = 1; f over {kept['points'][0]['concentration']['samples']:,} images; {gpu}, torch "
+              f"{kept['versions']['torch']}.</sub>"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {
+    "convergence": _convergence,
+    "concentrated": _concentrated,
+    "noise": _noise,
+    "batches": _batches,
+    "typical": _typical,
+    "rounds": _rounds,
+    "stationary": _stationary,
+    "recovery": _recovery,
+    "speed": _speed,
+}

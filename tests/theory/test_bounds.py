@@ -1,5 +1,6 @@
 """Every bound on its problem class, over many seeds; and the k below which it says nothing."""
 
+import itertools
 import math
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_the_strongly_convex_rate_holds_at_every_step(seed: int, condition: floa
     start = truncate(3 * rng.standard_normal(40), k)
     result = iht(planted.problem, k, step=ConstantStep(bound.step), start=start, iterations=12, **FOLLOW)
     distances = [point.distance(planted.theta) ** 2 for point in result.history.points]
-    for before, after in zip(distances, distances[1:], strict=False):
+    for before, after in itertools.pairwise(distances):
         assert after <= bound.rate * before * (1 + 1e-9) + 1e-20
     for distance, value in zip(distances, result.history.values[1:], strict=False):
         assert value <= (condition - 1.0) / 2 * distance + 1e-12  # the theorem's step from distances to values

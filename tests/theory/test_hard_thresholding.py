@@ -1,5 +1,6 @@
 """IHT: descent, fixed points, stopping, certificates that hold, warm paths, and what it refuses."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,9 @@ def test_f_never_rises_for_steps_up_to_one_over_beta(seed: int, k: int, share: f
     for planted in (planted_regression(design, 3, rng, noise=0.5), planted_classification(design, 3, rng)):
         beta = planted.problem.constants(20).beta
         assert beta is not None
-        values = iht(planted.problem, k, step=ConstantStep(share / beta.value), iterations=15, start=rng.normal(size=20),
-                     certificate=False).history.values  # fmt: skip
-        assert all(after <= before + 1e-12 for before, after in zip(values, values[1:], strict=False))
+        step, start = ConstantStep(share / beta.value), rng.standard_normal(20)
+        values = iht(planted.problem, k, step=step, iterations=15, start=start, certificate=False).history.values
+        assert all(after <= before + 1e-12 for before, after in itertools.pairwise(values))
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12))
@@ -48,7 +49,7 @@ def test_f_never_rises_with_an_adaptive_step(seed: int, k: int) -> None:
         for refine in (0, 3):
             result = iht(planted.problem, k, step=AdaptiveStep(), refine=refine, iterations=15, certificate=False)
             values = result.history.values
-            assert all(after <= before + 1e-11 for before, after in zip(values, values[1:], strict=False))
+            assert all(after <= before + 1e-11 for before, after in itertools.pairwise(values))
             assert len(result.theta.indices) <= k
 
 

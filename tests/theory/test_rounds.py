@@ -1,5 +1,7 @@
 """AC/DC's rounds: one dense pass is one step of IHT, and phases keep their supports."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,8 @@ def regression() -> Planted:
 
 def test_rounds_find_the_support() -> None:
     planted = regression()
-    for settings in ({}, {"sparse_passes": 1}, {"refine": 10}, {"passes": 2, "length": 2.0}):
+    variants: list[dict[str, Any]] = [{}, {"sparse_passes": 1}, {"refine": 10}, {"passes": 2, "length": 2.0}]
+    for settings in variants:
         result = acdc_rounds(planted.problem, 8, rounds=40, batch=40, **settings)
         assert planted.recall(result.theta) == 1
         assert len(result.theta.indices) == 8

@@ -99,7 +99,7 @@ def _show(folder: Path, points: list[TrajectoryPoint], counts: list[int], summar
     show_table(f"{folder}: the gradient of {si(size)} prunable weights, over {samples:,} images", header, rows)
     print("share of r: ‖T_r(∇f)‖²/‖∇f‖²; α of r: at least this in ‖T_r(∇f)‖² ≥ (α/2)(f − f*), taking f* as 0")
     for one in summaries:
-        text = f"r = {one.r:,}: the share is {one.least_share:.1%} or more, and CPL holds with α = {one.alpha_proved:.3g}"
+        text = f"r = {one.r:,}: the share is {one.least_share:.1%} or more, CPL holds with α = {one.alpha_proved:.3g}"
         if one.alpha_at_most is not None:
             text += f" and with no α above {one.alpha_at_most:.3g}"
         if one.k_needed is not None and one.beta is not None:
@@ -148,6 +148,6 @@ def _read_shares(text: str | None, prepared: PreparedRun) -> list[float]:
         if not shares or not all(0 < share <= 1 for share in shares):
             raise UsageError([f"--shares {text}: expected fractions of the weights, above 0; type --shares .1,.01"])
         return shares
-    method = prepared.method
-    kept = 1 - getattr(method, "sparsity", None) if getattr(method, "sparsity", None) else None
-    return [*([kept] if kept else []), *(share for share in _SHARES if kept is None or share < kept)]
+    sparsity = getattr(prepared.method, "sparsity", None)
+    kept = 1.0 - sparsity if sparsity else 1.0
+    return [*([kept] if sparsity else []), *(share for share in _SHARES if share < kept)]

@@ -22,7 +22,7 @@ _ROUNDING = 1e-6  # relative: how near 0 the gradient on the support of a fixed 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What is proved at a point. `gap` is an upper bound on f(θ) − f(v) for every k*-sparse v, None if none is known."""
+    """What is proved at a point. `gap` bounds f(θ) − f(v) from above for every k*-sparse v; None if nothing does."""
 
     value: float
     gradient_on_support: float  # ‖∇_S f‖

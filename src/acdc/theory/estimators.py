@@ -220,7 +220,8 @@ class SparseIHTClassifier(ClassifierMixin, _SparseIHT):
     ) -> None:
         super().__init__(
             k, ridge=ridge, fit_intercept=fit_intercept, normalize=normalize, debias=debias, refine=refine,
-            cycles=cycles, batch_size=batch_size, max_iter=max_iter, tol=tol, warm_start=warm_start, random_state=random_state,
+            cycles=cycles, batch_size=batch_size, max_iter=max_iter, tol=tol, warm_start=warm_start,
+            random_state=random_state,
         )  # fmt: skip
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803

@@ -201,7 +201,7 @@ class _Run:
         return gradient
 
     def _search(self, gradient: Vector, places: Places, rule: AdaptiveStep) -> SparseVector:
-        """Propose the best step along the gradient on the support, and shorten it until the proofs' inequality holds."""
+        """Propose the best step along the gradient on the support; shorten it until the proofs' inequality holds."""
         support = self.theta.indices
         if not len(support):
             support = places[largest(gradient[places], self.k)]
@@ -223,8 +223,8 @@ class _Run:
 
     def _refuse_divergence(self) -> None:
         if not np.isfinite(self._value):
-            raise ArgumentError("step", self.last_step, f"f is {self._value} after {len(self.history.steps)} iterations",
-                                "use a smaller step, or AdaptiveStep()")  # fmt: skip
+            allowed = f"f is {self._value} after {len(self.history.steps)} iterations"
+            raise ArgumentError("step", self.last_step, allowed, "use a smaller step, or AdaptiveStep()")
 
 
 def _usual_step(constants: Constants | None, noisy: bool, more: float) -> float | None:

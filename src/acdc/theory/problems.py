@@ -21,7 +21,7 @@ from acdc.errors import ArgumentError, Shown
 from acdc.theory.constants import EXACT_UP_TO, Constant, Constants, eigenvalue_bounds, largest_eigenvalue
 from acdc.theory.design_matrix import DesignMatrix, check_finite
 from acdc.theory.refinement import minimise_on_support
-from acdc.theory.truncation import Places, SparseVector, Vector
+from acdc.theory.truncation import SparseVector, Vector
 
 
 class Problem(ABC):
@@ -177,8 +177,8 @@ class LinearModel(Problem):
     def constants(self, sparsity: int) -> Constants:
         """Return α and β along directions of so many entries: bounds by spectrum or coherence where N is moderate."""
         if self.size > EXACT_UP_TO:
-            operator: Any = LinearOperator((self.size, self.size), matvec=self._gram_product, dtype=np.float64)
-            beta = largest_eigenvalue(operator)
+            make: Any = LinearOperator  # its stubs do not know that it chooses a subclass
+            beta = largest_eigenvalue(make((self.size, self.size), matvec=self._gram_product, dtype=np.float64))
             alpha = Constant(0.0, "lower bound", f"not computed for more than {EXACT_UP_TO:,} features")
         else:
             alpha, beta = eigenvalue_bounds(self.gram(), sparsity)

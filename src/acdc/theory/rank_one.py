@@ -47,8 +47,8 @@ class RankOne(Problem):
         return gradient
 
     def curvature_at(self, prediction: Vector, direction: SparseVector) -> float:
-        raise ArgumentError("step", allowed="the rank-one problem has no step along the curvature, which may be negative",
-                            instead="use ConstantStep")  # fmt: skip
+        allowed = "an adaptive step follows the curvature, which may be negative in the rank-one problem"
+        raise ArgumentError("step", allowed=allowed, instead="use ConstantStep")
 
     def constants(self, sparsity: int) -> Constants:
         """∇²f = ‖u‖²I + 2uuᵀ − M is at most 3R² less the smallest eigenvalue of M."""

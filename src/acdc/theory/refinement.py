@@ -93,7 +93,9 @@ def _conjugate_gradients(
     solution, residual = np.zeros_like(gradient), -gradient
     direction, square = residual.copy(), float(residual @ residual)
     target = enough if support.problem.is_quadratic else max(enough, 0.01 * np.sqrt(square) * min(1.0, np.sqrt(square)))
-    for used in range(1, min(most, 3 * len(gradient) + 10) + 1):
+    used, allowed = 0, min(most, 3 * len(gradient) + 10)
+    while used < allowed:
+        used += 1
         product = support.hessian(curvatures, direction)
         curvature = float(direction @ product)
         if curvature <= _NO_CURVATURE:

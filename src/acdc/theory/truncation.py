@@ -101,7 +101,8 @@ def reachable(gradient: Vector, theta: SparseVector, k: int, hint: float = 0.0) 
     with the last of them. So a line search over η has a few thousand entries to look at, not all.
     """
     if not np.isfinite(gradient.sum()) and not np.isfinite(gradient).all():
-        raise ArgumentError("gradient", int((~np.isfinite(gradient)).sum()), "NaN or infinite entries", "lower the step")
+        bad = int((~np.isfinite(gradient)).sum())
+        raise ArgumentError("gradient", bad, "NaN or infinite entries: no step can be taken", "lower the step")
     magnitudes = np.abs(gradient)
     magnitudes[theta.indices] = -1.0
     candidates = np.flatnonzero(magnitudes >= hint) if hint > 0 else np.zeros(0, np.intp)

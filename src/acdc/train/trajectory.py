@@ -100,7 +100,7 @@ def of_the_method(points: Sequence[TrajectoryPoint], method: str) -> list[Trajec
 
 
 def summarise(points: Sequence[TrajectoryPoint], r: int, needed: Callable[[float, float, int], float]) -> Summary:
-    """Return the worst over these points: the least share and α, the largest β, and what `needed(α, β, k*)` asks for."""
+    """Return the worst over these points: the least share and α, the largest β, and what `needed(α, β, k*)` asks."""
     lowest = min(point.concentration.value for point in points)
     above = [point.concentration for point in points if point.concentration.value > lowest]
     at_most = min((2 * one.largest[r] / (one.value - lowest) for one in above), default=None)
