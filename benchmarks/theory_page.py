@@ -122,7 +122,7 @@ def _stationary(rows: list[Row]) -> str:
         for row in mine
     ]  # fmt: skip
     header = ["k", "least ‖∇f‖∞ of √2(βR + ε), mean", "worst", "of the paper's βR√k + ε",
-              "iterations to the bound, of those allowed", "last ‖∇f‖∞ of β·min|θ_S|, mean (worst)"]  # fmt: skip
+              "iterations to the bound, of those allowed", "last ‖∇f‖∞ of β times the least kept magnitude, mean (worst)"]  # fmt: skip
     return _table(header, body, mine)
 
 

@@ -24,25 +24,26 @@ def test_the_condition_along_a_run(trained: Path, tmp_path: Path, capsys: pytest
     said, written = capsys.readouterr().out, json.loads(file.read_text())
     points = written["points"]
     checkpoints = sorted(path.name for path in (trained / "checkpoints").glob("*.pt"))
-    assert [point["file"] for point in points] == [*checkpoints, "dense.safetensors", "sparse.safetensors"]
+    models = ["dense.safetensors", "sparse-best.safetensors", "sparse.safetensors"]
+    assert [point["file"] for point in points] == [*checkpoints, *models]
     assert all(point["file"] in said for point in points)
+    along, final = points[: len(checkpoints)], points[-1]
     kinds = [json.loads(line)["kind"] for line in (trained / "phases.jsonl").read_text().splitlines()]
-    assert [point["phase"] for point in points[:-2]] == kinds == ["dense", "sparse", "dense", "sparse"]
-    assert [point["epoch"] for point in points[:-2]] == [1, 2, 3, 4]
-    assert points[0]["smoothness"] is None
-    assert all(point["smoothness"] > 0 for point in points[1:-2])
+    assert [point["phase"] for point in along] == kinds == ["dense", "sparse", "dense", "sparse"]
+    assert [point["epoch"] for point in along] == [1, 2, 3, 4]
+    assert along[0]["smoothness"] is None
+    assert all(point["smoothness"] > 0 for point in along[1:])
     size, counts = points[0]["concentration"]["size"], [one["r"] for one in written["summary"]]
     assert counts == [round(0.1 * size), round(0.01 * size), round(0.001 * size)]
     for point in points:
         shares = [point["share"][str(r)] for r in counts]
         assert 1 >= shares[0] >= shares[1] >= shares[2] > 0
-    last, sparse = points[-3], points[-1]
-    assert last["concentration"] == sparse["concentration"]  # the last checkpoint is the sparse model
+    assert along[-1]["concentration"] == final["concentration"]  # the last checkpoint is the sparse model
     for one in written["summary"]:
         r = str(one["r"])
-        assert one["alpha_proved"] == min(point["alpha"][r] for point in points[:-2])
+        assert one["alpha_proved"] == min(point["alpha"][r] for point in along)
         assert one["alpha_proved"] <= one["alpha_at_most"]
-        assert one["beta"] == max(point["smoothness"] for point in points[1:-2])
+        assert one["beta"] == max(point["smoothness"] for point in along[1:])
         assert f"r = {one['r']:,}: the share is {one['least_share']:.1%} or more" in said
     assert "cpu" in written["hardware"]["device"]
 
