@@ -122,7 +122,7 @@ def _stationary(rows: list[Row]) -> str:
         for row in mine
     ]  # fmt: skip
     header = ["k", "least ‖∇f‖∞ of √2(βR + ε), mean", "worst", "of the paper's βR√k + ε",
-              "iterations to the bound, of those allowed", "last ‖∇f‖∞ of β times the least kept magnitude, mean (worst)"]  # fmt: skip
+              "iterations to the bound, of those allowed", "last ‖∇f‖∞ of β·(least kept), mean (worst)"]  # fmt: skip
     return _table(header, body, mine)
 
 
@@ -156,7 +156,7 @@ def _speed(rows: list[Row]) -> str:
     names = ("IHT, cycles", "IHT", "OMP")
     second = _table(
         [f"k = {omp[0]['k']:,}, {omp[0]['features']:,} features", "recall: IHT with cycles, IHT, OMP",
-         "seconds", "OMP / IHT with cycles", "OMP / IHT"],
+         "CPU seconds", "OMP / IHT with cycles", "OMP / IHT"],
         [[f"{row['samples']:,} samples, correlation {row['correlation']:g}, "
           f"{'±1' if row['entries'] == 'signs' else 'normal'}",
           ", ".join(f"{statistics.mean(row['recall'][name]):.1%}" for name in names),
