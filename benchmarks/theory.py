@@ -17,7 +17,7 @@ import scipy
 import sklearn
 import torch
 
-from benchmarks import theory_experiments, theory_figures, theory_page, theory_recovery
+from benchmarks import theory_experiments, theory_figures, theory_page, theory_recovery, theory_supports
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, append, environment
 from benchmarks.theory_experiments import Size
@@ -28,10 +28,10 @@ EXPERIMENTS: dict[str, Callable[[Size], list[Row]]] = {
     "concentrated": theory_experiments.concentrated,
     "noise": theory_experiments.noise_floor,
     "batches": theory_experiments.batch_steps,
-    "threshold": theory_experiments.threshold,
-    "typical": theory_experiments.typical,
-    "rounds": theory_experiments.rounds,
-    "stationary": theory_experiments.stationary,
+    "threshold": theory_supports.threshold,
+    "typical": theory_supports.typical,
+    "rounds": theory_supports.rounds,
+    "stationary": theory_supports.stationary,
     "recovery": theory_recovery.recovery,
     "scale": theory_recovery.at_scale,
     "omp": theory_recovery.against_omp,

@@ -82,7 +82,7 @@ def _threshold(rows: list[Row]) -> Any:
         mine = [row for row in rows if (row["stuck"] > 0.5) == recovered]
         axes.semilogy([row["condition"] for row in mine], [row["k"] / row["k_star"] for row in mine], marker,
                       color=colour, label=f"measured: {label}", linestyle="none", markersize=5)  # fmt: skip
-    axes.set(xlabel="condition number κ = β/α", ylabel="k / k*")
+    axes.set(xlabel="condition number κ = β/α", ylabel="k / k*", ylim=(0.8, None))
     axes.legend(fontsize=8)
     return figure
 

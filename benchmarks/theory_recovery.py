@@ -12,7 +12,7 @@ from sklearn.linear_model import OrthogonalMatchingPursuit, lars_path
 from acdc.theory.estimators import SparseIHTRegressor
 from acdc.theory.hard_thresholding import iht
 from acdc.theory.instances import Entries, correlated_design, planted_regression
-from acdc.theory.problems import LeastSquares
+from acdc.theory.linear_models import LeastSquares
 from acdc.theory.step_sizes import AdaptiveStep, ConstantStep
 from acdc.theory.truncation import SparseVector, largest
 from benchmarks.record import Row

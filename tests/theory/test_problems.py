@@ -12,7 +12,8 @@ from acdc.errors import ArgumentError
 from acdc.theory.constants import eigenvalue_bounds, largest_eigenvalue
 from acdc.theory.design_matrix import DesignMatrix
 from acdc.theory.instances import conditioned_design, planted_rank_one
-from acdc.theory.problems import LeastSquares, LinearModel, LogisticRegression, Problem
+from acdc.theory.linear_models import LeastSquares, LinearModel, LogisticRegression
+from acdc.theory.problems import Problem
 from acdc.theory.rank_one import RankOne
 from acdc.theory.truncation import SparseVector
 
@@ -170,7 +171,7 @@ def test_constants_say_how_they_were_found() -> None:
 
 
 def test_many_features_get_an_estimate_that_covers_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acdc.theory.problems.EXACT_UP_TO", 5)
+    monkeypatch.setattr("acdc.theory.linear_models.EXACT_UP_TO", 5)
     for intercept in (False, True):
         problem = made(LeastSquares, intercept=intercept, ridge=0.1)
         beta, true = problem.constants(8).beta, np.linalg.eigvalsh(problem.gram())[-1] + 0.1

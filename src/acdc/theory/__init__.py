@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from acdc.theory.constants import Constant, Constants
     from acdc.theory.estimators import SparseIHTClassifier, SparseIHTRegressor
     from acdc.theory.hard_thresholding import IHTResult, iht, iht_path
-    from acdc.theory.problems import LeastSquares, LogisticRegression, Problem
+    from acdc.theory.linear_models import LeastSquares, LogisticRegression
+    from acdc.theory.problems import Problem
     from acdc.theory.rank_one import RankOne
     from acdc.theory.rounds import acdc_rounds
     from acdc.theory.step_sizes import AdaptiveStep, ConstantStep
@@ -57,7 +58,8 @@ _HOMES = {
     "constants": ("Constant", "Constants"),
     "estimators": ("SparseIHTClassifier", "SparseIHTRegressor"),
     "hard_thresholding": ("IHTResult", "iht", "iht_path"),
-    "problems": ("LeastSquares", "LogisticRegression", "Problem"),
+    "linear_models": ("LeastSquares", "LogisticRegression"),
+    "problems": ("Problem",),
     "rank_one": ("RankOne",),
     "rounds": ("acdc_rounds",),
     "step_sizes": ("AdaptiveStep", "ConstantStep"),

@@ -23,7 +23,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from acdc.errors import ArgumentError
 from acdc.theory.design_matrix import DesignMatrix
-from acdc.theory.problems import LeastSquares, LinearModel, LogisticRegression
+from acdc.theory.linear_models import LeastSquares, LinearModel, LogisticRegression
 from acdc.theory.step_sizes import AdaptiveStep, ConstantStep
 from acdc.theory.truncation import SparseVector, Vector
 from acdc.theory.widening import widened_iht

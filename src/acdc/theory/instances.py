@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from acdc.errors import ArgumentError
-from acdc.theory.problems import LeastSquares, LinearModel, LogisticRegression
+from acdc.theory.linear_models import LeastSquares, LinearModel, LogisticRegression
 from acdc.theory.rank_one import RankOne
 from acdc.theory.truncation import SparseVector, Vector, check_k
 

@@ -12,7 +12,7 @@ from acdc.theory.design_matrix import DesignMatrix
 from acdc.theory.truncation import SparseVector, Vector
 
 if TYPE_CHECKING:
-    from acdc.theory.problems import LinearModel
+    from acdc.theory.linear_models import LinearModel
 
 _NEWTON = 50
 _ENOUGH = 1e-4  # of the decrease that the gradient promises

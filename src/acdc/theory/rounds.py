@@ -16,7 +16,7 @@ from acdc.errors import ArgumentError, check_whole
 from acdc.theory.certificates import certify
 from acdc.theory.constants import Constants
 from acdc.theory.hard_thresholding import History, IHTResult
-from acdc.theory.problems import LinearModel
+from acdc.theory.linear_models import LinearModel
 from acdc.theory.truncation import SparseVector, Vector, check_k, truncate
 
 

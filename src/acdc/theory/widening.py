@@ -10,7 +10,7 @@ from typing import Any
 
 from acdc.errors import ArgumentError, check_whole
 from acdc.theory.hard_thresholding import IHTResult, iht
-from acdc.theory.problems import LinearModel
+from acdc.theory.linear_models import LinearModel
 
 _BETTER = 1e-9  # relative: a cycle that lowers f by less ends the search
 
