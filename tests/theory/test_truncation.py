@@ -16,6 +16,7 @@ any_floats = st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=40)
 
 
 @given(few | any_floats, st.data())
+@settings(max_examples=60, deadline=None)
 def test_keeps_what_top_k_keeps(values: list[float], data: st.DataObject) -> None:
     """Ties included: vectors of few different values are full of them."""
     k = data.draw(st.integers(0, len(values)))
@@ -25,6 +26,7 @@ def test_keeps_what_top_k_keeps(values: list[float], data: st.DataObject) -> Non
 
 
 @given(few, st.floats(0, 4), st.data())
+@settings(max_examples=60, deadline=None)
 def test_a_hint_changes_nothing(values: list[float], hint: float, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, len(values)))
     vector = np.array(values)
@@ -32,6 +34,7 @@ def test_a_hint_changes_nothing(values: list[float], hint: float, data: st.DataO
 
 
 @given(any_floats, st.data())
+@settings(max_examples=60, deadline=None)
 def test_no_k_sparse_vector_is_nearer(values: list[float], data: st.DataObject) -> None:
     vector = np.array(values)
     k = data.draw(st.integers(1, len(values)))
@@ -43,7 +46,7 @@ def test_no_k_sparse_vector_is_nearer(values: list[float], data: st.DataObject) 
 
 
 @given(any_floats, st.data())
-@settings(max_examples=200)
+@settings(max_examples=80, deadline=None)
 def test_the_lemma(values: list[float], data: st.DataObject) -> None:
     """‖T_k(θ) − θ‖²/(n − k) ≤ ‖θ* − θ‖²/(n − k*) for θ of n entries and θ* of k* ≤ k."""
     vector = np.array(values)
