@@ -134,8 +134,8 @@ def recovery(size: Size) -> list[Row]:
 
 def against_omp(size: Size) -> list[Row]:
     """k = 1,000: CPU seconds and recall of IHT and OMP on the same data, one after the other for each seed."""
-    k, features, samples, rows = size.of(1000, 20), size.of(5000, 200), size.of(4000, 100), []
-    cases: list[tuple[float, Entries]] = [(0.0, "signs"), (0.5, "normal")]
+    k, features, samples, rows = size.of(1000, 20), size.of(10_000, 200), size.of(5000, 100), []
+    cases: list[tuple[float, Entries]] = [(0.0, "signs"), (0.0, "normal"), (0.5, "normal")]
     for correlation, entries in cases:
         names = ("IHT, cycles", "IHT", "OMP")
         recalls: dict[str, list[float]] = {name: [] for name in names}

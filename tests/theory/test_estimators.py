@@ -14,8 +14,16 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
 from acdc.errors import ArgumentError
-from acdc.theory import SparseIHTClassifier, SparseIHTRegressor
+from acdc.theory import (
+    AdaptiveStep,
+    LeastSquares,
+    SparseIHTClassifier,
+    SparseIHTRegressor,
+    SparseVector,
+    widened_iht,
+)
 from acdc.theory.instances import correlated_design, planted_classification, planted_regression
+from acdc.theory.widening import is_clear
 
 
 @pytest.mark.parametrize("estimator", [SparseIHTRegressor(), SparseIHTClassifier()])
@@ -153,6 +161,21 @@ def test_recovers_at_least_what_omp_does() -> None:
             omp.append(np.isin(support, np.flatnonzero(rival.coef_)).mean())
         assert np.mean(ours) >= np.mean(omp)
         assert np.mean(ours) > 0.95
+
+
+def test_a_clear_support_is_left_alone() -> None:
+    design, targets, support = made()
+    problem = LeastSquares(design, targets)
+    right, iterations = widened_iht(problem, 5, step=AdaptiveStep(), refine=3)
+    assert right.theta.indices.tolist() == support.tolist()
+    assert is_clear(problem, right.theta)
+    assert iterations == right.iterations
+    others = np.setdiff1d(np.arange(60), support)[:5]
+    wrong = problem.refine(SparseVector(60, others, np.zeros(5)), steps=100)
+    assert not is_clear(problem, wrong)
+    for settings in ({"cycles": -1}, {"factor": 1.0}):
+        with pytest.raises(ArgumentError):
+            widened_iht(problem, 5, **settings)
 
 
 @pytest.mark.parametrize("k", [0, 61, -1, 2.5, True])
