@@ -173,7 +173,8 @@ def test_a_clear_support_is_left_alone() -> None:
     others = np.setdiff1d(np.arange(60), support)[:5]
     wrong = problem.refine(SparseVector(60, others, np.zeros(5)), steps=100)
     assert not is_clear(problem, wrong)
-    for settings in ({"cycles": -1}, {"factor": 1.0}):
+    refused: list[dict[str, Any]] = [{"cycles": -1}, {"factor": 1.0}]
+    for settings in refused:
         with pytest.raises(ArgumentError):
             widened_iht(problem, 5, **settings)
 
