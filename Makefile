@@ -57,6 +57,7 @@ bench: $(STAMP)
 	$(PY) -m benchmarks.select
 	$(PY) -m benchmarks.overhead
 	$(PY) -m benchmarks.jpeg
+	$(PY) -m benchmarks.theory
 	$(PY) -m benchmarks.tables
 
 matrix: $(STAMP)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import comparisons, runs
+from benchmarks import comparisons, runs, theory_page
 from benchmarks.record import Row, read
 
 Newest = dict[tuple[str, str], list[Row]]
@@ -20,6 +20,7 @@ def filled(root: Path, results: Path) -> dict[Path, str]:
         docs / "wrn.md": {"runs": _all_runs(results)},
         docs / "methods-compared.md": {"frontier": _frontier(results, docs), "digits": _digits(results)},
         docs / "costs.md": {"overhead": _overhead(results), "select": _select(results)},
+        docs / "theory.md": theory_page.blocks(results / "theory.jsonl"),
     }
     return {page: insert(page.read_text(encoding="utf-8"), of_page, page.name) for page, of_page in blocks.items()}
 

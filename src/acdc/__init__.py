@@ -8,7 +8,7 @@ import typing
 from acdc._version import __version__
 
 if typing.TYPE_CHECKING:
-    from acdc import criteria, data, export, flops, measure, methods, models, sparsity
+    from acdc import criteria, data, export, flops, measure, methods, models, sparsity, theory
     from acdc.core.context import SparsityWarning
     from acdc.core.method import Method
     from acdc.core.result import Result, finetune_dense
@@ -47,6 +47,7 @@ __all__ = [
     "methods",
     "models",
     "sparsity",
+    "theory",
 ]
 
 _MODULES = {
@@ -68,7 +69,7 @@ _MODULES = {
     "Lamb": "train.optim",
     "Method": "core.method",
 }
-_PACKAGES = ("criteria", "data", "export", "flops", "measure", "methods", "models", "sparsity")
+_PACKAGES = ("criteria", "data", "export", "flops", "measure", "methods", "models", "sparsity", "theory")
 
 if not typing.TYPE_CHECKING:  # otherwise every misspelt name would be an Any
 

@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import digits, jpeg, jpeg_training, memory, overhead, pages, rivals, select, tables
+from benchmarks import (
+    digits,
+    jpeg,
+    jpeg_training,
+    memory,
+    overhead,
+    pages,
+    rivals,
+    select,
+    tables,
+    theory_page,
+)
 from tests import processes
 from tests.warned import SMALL_NETS
 
@@ -108,6 +119,7 @@ def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
         "docs/wrn.md": ["runs"],
         "docs/methods-compared.md": ["frontier", "digits"],
         "docs/costs.md": ["overhead", "select"],
+        "docs/theory.md": [*theory_page.TABLES, "cpl"],
     }
     (tmp_path / "docs").mkdir()
     for page, names in blocks.items():

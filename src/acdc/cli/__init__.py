@@ -23,6 +23,7 @@ _VERBS = {
     "check": "check a recipe and predict its cost, without training",
     "eval": "measure the models of a run on the test images",
     "compare": "see how far two models agree",
+    "analyze": "ask of a run's models what the theory assumes of them",
     "compare-methods": "train several methods on one recipe and compare them",
     "report": "show runs on one page: figures, tables, settings",
     "export": "write a run's model as ONNX, packed safetensors or for torch",

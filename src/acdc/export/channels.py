@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from acdc.export.constants import evaluate, product_constants, uniform, zero_or_unknown
+from acdc.export.constant_channels import evaluate, product_constants, uniform, zero_or_unknown
 from acdc.export.trace import Trace, arguments, shape_of
 from acdc.export.units import Channels, Units, moved, positions
 

@@ -245,6 +245,12 @@ def any_in(folder: Path) -> bool:
     return folder.is_dir() and bool(_newest_first(folder))
 
 
+def listed(folder: Path) -> list[tuple[Path, str, int]]:
+    """Return every checkpoint with its stage's name and the steps it was taken after, in the order of the run."""
+    paths = reversed(_newest_first(folder)) if folder.is_dir() else []
+    return [(path, match[2], int(match[3])) for path in paths if (match := _NAME.fullmatch(path.name))]
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read an intact checkpoint. It holds only tensors and plain data: nothing in it is executed."""
     try:
