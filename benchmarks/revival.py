@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="change the digits recipe")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    said = [f"method.sparsity={options.sparsity}", f"run.seeds=[{options.seed}]", *options.set]
+    said = ["method.schedule=paper", f"method.sparsity={options.sparsity}", f"run.seeds=[{options.seed}]", *options.set]
     print_table(*measure(said))
     return 0
 

@@ -88,17 +88,23 @@ def check_optimizer_keeps_pruned(optimizer: Optimizer, layers: Layers) -> None:
             )
 
 
-def check_finished(step: int, total: int) -> str | None:
+def check_finished(step: int, total: int, counted: str = "") -> str | None:
     """Refuse a run that is short of steps. Forgive 1 %, since a gradient scaler skips a step at every overflow, and
-    return a warning then."""
+    return a warning then, or where it took more steps than were planned. `counted` says what a loop that is over
+    should have given as steps_per_epoch."""
     missing = total - step
+    if missing < -max(1, total // 100):
+        return (
+            f"finish() at step {step} of {total}: {counted}phases came earlier than they should have, and the last "
+            f"{-missing} steps were more of the final one"
+        )
     if missing <= 0:
         return None
     shortfall = f"finish() at step {step} of {total}: {missing} steps are missing from the final phase"
     if missing > total // 100:
         raise RuntimeError(
-            f"{shortfall}. Train on; if the run is really over, call finish(early=True), or set_step({total}) if some "
-            "steps were taken without this optimizer"
+            f"{shortfall}. Train on; if the run is really over, {counted}call finish(early=True), or set_step({total}) "
+            "if some steps were taken without this optimizer"
         )
     return f"{shortfall}; a GradScaler that skipped as many explains it"
 

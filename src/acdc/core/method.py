@@ -15,7 +15,7 @@ to remember, is the MethodContext that each call brings.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -160,6 +160,14 @@ class Method(ABC):
     def default_schedule(self, epochs: int) -> Schedule:
         """Return the phases over a number of epochs, in the method's own proportions."""
 
+    def for_steps(self, steps_per_epoch: int | None) -> Self:
+        """Return the method with everything chosen that depends on the number of steps; most have nothing to choose."""
+        return self
+
+    def choices_made(self) -> tuple[str, ...]:
+        """Return lines that say what was chosen for the user and why; none where all was given."""
+        return ()
+
     def layers(self, model: nn.Module) -> Layers:
         """Find the weights that this method prunes in this model."""
         layers = find_prunable(
@@ -274,6 +282,13 @@ class Method(ABC):
     def after_step(self, context: "MethodContext", bundle: "Bundle", before: Tensor, after: Tensor) -> None:
         """Change in place the step that took latent weights from `before` to `after`; by default all of it holds."""
         return
+
+    def returning_step(self, context: "MethodContext", step: int) -> float:
+        """Return the factor, from 0 to 1, on step `step` of the weights that the last decompression brought back.
+
+        It is a function of the step; a factor below 1 needs context.decompress(reset, shorten=True). See returning.py.
+        """
+        return 1.0
 
     def rate_step(self, context: "MethodContext", step: int) -> int:
         """Return the step whose learning rate step `step` takes: another one where a method starts training over.

@@ -18,6 +18,7 @@ from acdc import methods
 from acdc.errors import did_you_mean, suggest
 from acdc.recipes.findings import Finding, RecipeError, SettingError
 from acdc.recipes.schema import (
+    PROPORTIONS,
     PaperRow,
     Recipe,
     read_pattern,
@@ -170,7 +171,8 @@ def _set(values: dict[str, Any], setting: str, findings: list[Finding]) -> str |
 def _give_way(values: dict[str, Any], typed: set[str]) -> None:
     """Drop what a file says where a setting that was typed settles the same thing.
 
-    A number of epochs takes the place of a schedule of fixed length, a schedule that of the number of epochs, a pattern
+    A number of epochs makes a schedule of fixed length one of the paper's proportions over so many, a schedule takes
+    the place of the number of epochs, a pattern
     such as 2:4, which fixes the sparsity, that of the sparsity and its distribution, and a method that does not
     alternate that of phases, whose number of epochs it keeps.
     """
@@ -182,9 +184,10 @@ def _give_way(values: dict[str, Any], typed: set[str]) -> None:
         if isinstance(schedule, str) and schedule in Schedule.named() and "epochs" not in train:
             values.setdefault("train", train)["epochs"] = Schedule.named()[schedule]().total_steps(1)
         schedule = None
-    fixed_length = isinstance(schedule, str) or (isinstance(schedule, Mapping) and "total" in schedule)
+    named = isinstance(schedule, str) and schedule != PROPORTIONS
+    fixed_length = named or (isinstance(schedule, Mapping) and "total" in schedule)
     if fixed_length and "train.epochs" in typed and "method.schedule" not in typed:
-        del method["schedule"]
+        method["schedule"] = PROPORTIONS
     elif fixed_length and "method.schedule" in typed and "train.epochs" not in typed:
         train.pop("epochs", None)
     if "method.pattern" in typed:
