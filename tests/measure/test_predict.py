@@ -38,7 +38,7 @@ def test_the_paper_s_inference_costs_lie_between_the_two_estimates(name: str, ro
     model = models.build(recipe.model.name, classes=classes, seed=0, **recipe.model.options)
     uses = forward_uses(model, torch.zeros(1, 3, size, size))
     for sparsity, paper in rows.items():
-        method = ACDC(sparsity=sparsity, epochs=100)
+        method = ACDC.paper(sparsity=sparsity, epochs=100)
         found = predict.compressed(method, method.layers(model))
         cost = predict.inference(model, uses, found)
         low, high = (each / cost.dense for each in cost.compressed)
@@ -84,7 +84,7 @@ def test_what_was_measured_lies_within_what_check_says(comparison: str, name: st
     for row in kept["methods"]:
         if row["method"] not in ("acdc", "gmp", "one_shot"):
             continue
-        method = ACDC(sparsity=round(row["sparsity"], 2), epochs=100)
+        method = ACDC.paper(sparsity=round(row["sparsity"], 2), epochs=100)
         cost = predict.inference(model, uses, predict.compressed(method, method.layers(model))).spread()
         low, high = (each / cost.dense for each in cost.compressed)
         assert low <= row["inference"] <= high
@@ -101,7 +101,7 @@ def test_what_is_exact_is_not_spread() -> None:
 def test_budgets_by_layer_are_exact(resnet20, distribution) -> None:
     """The same counts as pruning the weights themselves."""
     model, uses = resnet20
-    method = ACDC(sparsity=0.9, epochs=100, distribution=distribution)
+    method = ACDC.paper(sparsity=0.9, epochs=100, distribution=distribution)
     layers = method.layers(model)
     found = predict.compressed(method, layers)
     assert found.exact

@@ -284,9 +284,9 @@ class Method(ABC):
         return
 
     def returning_step(self, context: "MethodContext", step: int) -> float:
-        """Return the factor, from 0 to 1, on step `step` of the weights that the last decompression brought back.
+        """Return the factor on step `step` of the weights that the last decompression brought back.
 
-        It is a function of the step; a factor below 1 needs context.decompress(reset, shorten=True). See returning.py.
+        It is a function of the step; another factor than 1 needs context.decompress(reset, shorten=True). See returning.py.
         """
         return 1.0
 

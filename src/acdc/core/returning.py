@@ -1,8 +1,8 @@
 """Shortens the steps of weights that came back at the last decompression, and leaves those of the survivors.
 
 A weight that comes back starts at 0 beside weights that were trained all along. Its step, whatever optimizer computes
-it, is the difference between the weight after the optimizer's step and before it; here a factor from 0 to 1 multiplies
-that difference:
+it, is the difference between the weight after the optimizer's step and before it; here a factor, usually below 1,
+multiplies that difference:
 
     θ ← θ_before + f · (θ_after − θ_before)        where the last masks pruned; survivors keep every bit
 

@@ -1,9 +1,9 @@
 """The phases that AC/DC chooses for a run by itself, from its length in epochs and in steps.
 
-    dense 20 % | compressed, decompressed, twice, up to the middle | compressed to the end
+    dense 10 % | compressed, decompressed, twice, up to 40 % | compressed to the end
 
 The sparsity rises all the while, so that the first decompressions bring few weights back, and none comes after the
-middle of the run, when the learning rate has usually fallen. docs/decompression.md has the measurements.
+that, when the learning rate has usually fallen. docs/decompression.md has the measurements.
 """
 
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from acdc.errors import check_whole
 from acdc.schedule import Schedule, number, round_half_up
 
 RECOVERY = 50  # steps after a decompression until the loss is back where it was; see docs/decompression.md
-RISE = 0.75  # of the run, by which the sparsity has reached its target
+RISE = 0.6  # of the run, by which the sparsity has reached its target
 _CYCLES = 2
-_BEGIN, _MIDDLE = Fraction(1, 5), Fraction(1, 2)  # of the run: the first compression, and the last
+_BEGIN, _MIDDLE = Fraction(1, 10), Fraction(2, 5)  # of the run: the first compression, and the last
 _LATE = (Fraction(3, 4), Fraction(17, 20))  # the late dense phase, for the sake of the twin
 
 

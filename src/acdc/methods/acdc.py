@@ -61,9 +61,9 @@ class ACDC(Scored):
 
     Chosen with epochs, and not in the paper, each may be given:
 
-    cycles        how many decompressions there are, all in the first half of the run: 2, or fewer in short runs.
+    cycles        how many decompressions there are, all in the first 40 % of the run: 2, or fewer in short runs.
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
-                  compression on, t = 1 at `rise`: 0.75. With 0 every compression is to the target.
+                  compression on, t = 1 at `rise`: 0.6. With 0 every compression is to the target.
     ramp          the share of each dense phase over which the steps of weights that come back grow from 0 to their
                   full length: 1.0. With 0 they are as long as the others.
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all" of
@@ -134,7 +134,7 @@ class ACDC(Scored):
         """Refuse values out of range, and remedies that contradict each other or the schedule."""
         for knob, what in (("rise", "the run"), ("ramp", "a dense phase")):
             if getattr(self, knob) is not None:
-                check_fraction(knob, getattr(self, knob), "0.75", of=what)
+                check_fraction(knob, getattr(self, knob), "0.6", of=what)
         if self.cycles is not None:
             check_whole("cycles", self.cycles, 0, "write cycles=2, or 0 for none")
         if self.gradual and self.rise:
@@ -283,7 +283,7 @@ class ACDC(Scored):
             factor = min(1.0, taken / (self.ramp * (end - start)))
         if self.own_timesteps and self.reset != "all":
             factor *= _bias_correction(context.optimizer.param_groups[0], taken, step + 1)
-        return min(1.0, factor)
+        return factor
 
     def keeps_best_twin(self) -> bool:
         return self.twin == "best"
