@@ -92,7 +92,9 @@ def build(variant: str, sparsity: float, epochs: int) -> tuple[Method | None, fl
     if variant in OTHERS:
         if variant == "dense":
             return None, 0.0
-        return methods.build(variant, sparsity=sparsity, epochs=epochs, **({"every": "10st"} if variant == "rigl" else {})), 0.0
+        return methods.build(
+            variant, sparsity=sparsity, epochs=epochs, **({"every": "10st"} if variant == "rigl" else {})
+        ), 0.0
     knobs = {**ALONE.get(variant, {}), **TOGETHER.get(variant, {})}
     rewarm, restore, early = knobs.pop("rewarm", 0.0), knobs.pop("restore", False), knobs.pop("early", False)
     kind = RestoresNorms if restore else acdc.ACDC
@@ -178,7 +180,9 @@ def _cell(rows: list[Row]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.remedies", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.remedies", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--problems", nargs="+", choices=small_problems.NAMES, default=["digits", "mlp"])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
     parser.add_argument("--sparsities", nargs="+", type=float, default=[0.9, 0.95, 0.98])

@@ -116,7 +116,11 @@ def _around(
     norms, angles = list[float](), list[float]()
     for name, param in params.items():
         moments = [m for key in FIRST_MOMENTS if isinstance(m := optimizer.state[param].get(key), Tensor)]
-        found = {"gradient": param.grad, "step": param.detach() - before[name], "momentum": moments[0] if moments else None}
+        found = {
+            "gradient": param.grad,
+            "step": param.detach() - before[name],
+            "momentum": moments[0] if moments else None,
+        }
         for what, tensor in found.items():
             if tensor is not None:
                 sums[f"{what}_survivors"] += float(tensor[masks[name]].square().sum())
@@ -195,7 +199,11 @@ def draw(rows: list[Row], folder: Path) -> list[Path]:
     from matplotlib import pyplot
 
     written = []
-    curves = {"probe": "loss of 250 images", "step_returning": "step of returning weights", "angle": "degrees a filter turns"}
+    curves = {
+        "probe": "loss of 250 images",
+        "step_returning": "step of returning weights",
+        "angle": "degrees a filter turns",
+    }
     for problem in dict.fromkeys(r["problem"] for r in rows):
         figure, axes = pyplot.subplots(len(RATES), len(curves), figsize=(11, 5.5), sharex=True, squeeze=False)
         for line, rate in zip(axes, RATES, strict=True):
@@ -207,7 +215,10 @@ def draw(rows: list[Row], folder: Path) -> list[Path]:
                     axis.plot(steps, means, label=remedy, linewidth=1)
                 axis.axvline(0, color="grey", linewidth=0.5)
                 axis.set_title(f"{title}, {rate} rate", fontsize=9)
-                axis.set_yscale("log" if key != "step_returning" else "symlog", **({"linthresh": 1e-3} if key == "step_returning" else {}))
+                axis.set_yscale(
+                    "log" if key != "step_returning" else "symlog",
+                    **({"linthresh": 1e-3} if key == "step_returning" else {}),
+                )
         axes[0][0].legend(fontsize=7)
         for axis in axes[-1]:
             axis.set_xlabel("steps after the decompression")
@@ -243,15 +254,36 @@ def main(arguments: list[str] | None = None) -> int:
                 begin(f"{problem}, {rate} rate, seed {seed}")
                 missing = [one for one in options.remedies if (problem, rate, one, seed) not in done]
                 rows = measure(problems[problem], rate, missing, options.sparsity, seed) if missing else []
-                append(options.results, [{**shared, **_rounded(row)} for row in rows])
-    rows = read(options.results)
+                append(options.results, [{**shared, **line} for line in _lines(rows)])
+    rows = [row for line in read(options.results) for row in _steps(line)]
     print_table(*table(rows))
     say(f"written: {options.results}, {', '.join(map(str, draw(rows, options.figures)))}")
     return 0
 
 
-def _rounded(row: Row) -> Row:
-    return {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items()}
+_RUN = ("problem", "rate", "remedy", "sparsity", "seed")
+
+
+def _lines(rows: list[Row]) -> list[Row]:
+    """Return one line for each run: a list of each quantity over the steps."""
+    lines = []
+    for run_key in dict.fromkeys(tuple(row[key] for key in _RUN) for row in rows):
+        same = [row for row in rows if tuple(row[key] for key in _RUN) == run_key]
+        series = {key: [_rounded(row[key]) for row in same] for key in same[0] if key not in _RUN}
+        lines.append({**dict(zip(_RUN, run_key, strict=True)), "series": series})
+    return lines
+
+
+def _steps(line: Row) -> Iterator[Row]:
+    """Yield a row for each step of a line."""
+    series = line["series"]
+    shared = {key: value for key, value in line.items() if key != "series"}
+    for values in zip(*series.values(), strict=True):
+        yield {**shared, **dict(zip(series, values, strict=True))}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

@@ -69,7 +69,9 @@ def load(name: str, data: str | None = None) -> Problem:
         )
         return Problem(name, train, test, 100, _cifar_net, _sgd, augmented=True)
     whole = load_digits()
-    parts = [_floats(images, len(images.labels), whole.mean, whole.std, whole.scale) for images in (whole.train, whole.test)]
+    parts = [
+        _floats(images, len(images.labels), whole.mean, whole.std, whole.scale) for images in (whole.train, whole.test)
+    ]
     build, optimizer = (_digits_net, _sgd) if name == "digits" else (_mlp, _adamw)
     return Problem(name, parts[0], parts[1], 64, build, optimizer)
 

@@ -117,7 +117,10 @@ def test_own_timesteps_are_those_of_an_adam_that_begins_at_the_decompression() -
             v.mul_(second).addcmul_(grad, grad, value=1 - second)
             expected[name] -= lr * (m / (1 - first**own)) / ((v / (1 - second**own)).sqrt() + 1e-16)
             gone = ~masks[name] & (grad != 0)
-            assert torch.allclose(param.detach().double()[gone], expected[name][gone], rtol=1e-4, atol=1e-6), (own, name)
+            assert torch.allclose(param.detach().double()[gone], expected[name][gone], rtol=1e-4, atol=1e-6), (
+                own,
+                name,
+            )
 
 
 @pytest.mark.parametrize("corrected", [True, False])

@@ -124,9 +124,15 @@ def test_the_paper_is_one_word_away() -> None:
         ({"epochs": 9, "schedule": "imagenet"}, "epochs=9: it needs either epochs or a schedule, and received both"),
         ({"epochs": 3}, "so write epochs=4 or more"),
         ({"schedule": "imagent"}, "schedule='imagent': .*did you mean imagenet"),
-        ({"schedule": "imagenet", "cycles": 2}, "cycles=2: a schedule has its own phases, .*leave cycles or schedule out"),
+        (
+            {"schedule": "imagenet", "cycles": 2},
+            "cycles=2: a schedule has its own phases, .*leave cycles or schedule out",
+        ),
         ({"schedule": "imagenet", "twin": "late"}, "twin='late': a schedule has its own phases"),
-        ({"schedule": "imagenet", "rise": 0.05}, "rise=0.05: schedule compresses for the first time after 10% of the run"),
+        (
+            {"schedule": "imagenet", "rise": 0.05},
+            "rise=0.05: schedule compresses for the first time after 10% of the run",
+        ),
         ({"schedule": "imagenet", "rise": 0.5, "gradual": True}, "rise=0.5: gradual=True raises the sparsity"),
         ({"schedule": "imagenet", "rise": 2}, "rise=2: expected a fraction of the run"),
         ({"schedule": "imagenet", "ramp": -1}, "ramp=-1: expected a fraction of a dense phase"),

@@ -43,7 +43,9 @@ def hard_threshold(weights: list[Tensor], k: int) -> list[Tensor]:
     return masks
 
 
-def algorithm_1(model: nn.Module, optimizer: Optimizer, batches: list[tuple[Tensor, Tensor]]) -> list[dict[str, Tensor]]:
+def algorithm_1(
+    model: nn.Module, optimizer: Optimizer, batches: list[tuple[Tensor, Tensor]]
+) -> list[dict[str, Tensor]]:
     """Train, and return the model's state after every step. Biases and normalisation are not pruned."""
     weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     k = round((1 - SPARSITY) * sum(weight.numel() for weight in weights))

@@ -156,7 +156,7 @@ FOUR = 'method.schedule={ warmup = "1ep", sparse = "1ep", dense = "1ep", final_s
         (["train.epochs=3", FOUR + ', total = "4ep" }'], "method.schedule lasts 4 epochs; leave train.epochs out"),
         (
             ["train.epochs=5", FOUR + ', total = "4ep" }'],
-            "leave train.epochs out, or write method.schedule = \"paper\" for the paper's proportions over 5 epochs",
+            'leave train.epochs out, or write method.schedule = "paper" for the paper\'s proportions over 5 epochs',
         ),
         (["train.epochs=3", "method.schedule=paper"], "so write epochs=4 or more"),
         (["train.epochs=", "method.schedule=paper"], 'method.schedule = "paper" takes any number; set it'),

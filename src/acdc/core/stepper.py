@@ -240,7 +240,9 @@ class Stepper:
                 self._method.observe(self.context)
         self.masking.before_step()
         if not self.state.sparse:
-            self._returning.before_step(self._method.returning_step(self.context, self.context.step), self.context.memory)
+            self._returning.before_step(
+                self._method.returning_step(self.context, self.context.step), self.context.memory
+            )
 
     def after_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         if step_was_skipped(optimizer):

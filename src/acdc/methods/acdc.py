@@ -103,7 +103,11 @@ class ACDC(Scored):
 
     @classmethod
     def paper(
-        cls, sparsity: float | None = None, epochs: int | None = None, schedule: Schedule | str | None = None, **knobs: Any
+        cls,
+        sparsity: float | None = None,
+        epochs: int | None = None,
+        schedule: Schedule | str | None = None,
+        **knobs: Any,
     ) -> Self:
         """Build the paper's Algorithm 1 with nothing added, over `epochs` in ImageNet's proportions or a `schedule`."""
         if (epochs is None) == (schedule is None):
@@ -193,7 +197,11 @@ class ACDC(Scored):
             parts += ["momentum kept"]
         why = "decompressions late or at the full sparsity cost accuracy"
         if choice.shortest:
-            kept = f"{choice.cycles} decompression{'s' * (choice.cycles != 1)}" if choice.cycles else "gradual pruning alone"
+            kept = (
+                f"{choice.cycles} decompression{'s' * (choice.cycles != 1)}"
+                if choice.cycles
+                else "gradual pruning alone"
+            )
             why = f"{kept}, as {choice.shortest}; {why}"
         return (
             f"AC/DC over {epochs} epochs: {'; '.join(parts)}.",

@@ -219,12 +219,14 @@ class Recipe:
         if isinstance(given, str):
             named = Schedule.named()
             if given == PROPORTIONS:
-                raise SettingError("train.epochs", allowed=f'method.schedule = "{given}" takes any number', instead="set it")
+                raise SettingError(
+                    "train.epochs", allowed=f'method.schedule = "{given}" takes any number', instead="set it"
+                )
             if given not in named:
                 raise SettingError(
                     "method.schedule",
                     received=given,
-                    allowed=f"expected one of {', '.join(named)}, \"{PROPORTIONS}\" with train.epochs, or a table such as "
+                    allowed=f'expected one of {", ".join(named)}, "{PROPORTIONS}" with train.epochs, or a table such as '
                     '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }'
                     f"{did_you_mean(given, named)}",
                 )
@@ -253,7 +255,9 @@ class Recipe:
             Schedule.for_epochs(self.train.epochs or 0)
         except ValueError:
             return ""
-        return f', or write method.schedule = "{PROPORTIONS}" for the paper\'s proportions over {self.train.epochs} epochs'
+        return (
+            f', or write method.schedule = "{PROPORTIONS}" for the paper\'s proportions over {self.train.epochs} epochs'
+        )
 
     def _build(self, schedule: Schedule | None) -> "BuiltMethod":
         given = self.method

@@ -111,9 +111,12 @@ def fitted_method(recipe: Recipe, facts: DataFacts) -> Method | None:
     return method.for_steps(facts.steps(recipe.train.batch_size)) if method else None
 
 
-def plan_stages(recipe: Recipe, method: Method | None) -> Plan:
-    """Plan a run's stages. Fine-tuning the twin replaces the final compressed phase, so it takes as many epochs."""
-    epochs = recipe.epochs
+def plan_stages(recipe: Recipe, method: Method | None = None) -> Plan:
+    """Plan a run's stages, by the recipe's method or that one made for the number of steps.
+
+    Fine-tuning the twin replaces the final compressed phase, so it takes as many epochs.
+    """
+    epochs, method = recipe.epochs, method or recipe.build_method()
     dense = Planned(STAGE_TITLES["dense"] if method else "dense", 0, ("dense",) * epochs)
     if method is None:
         return {"dense": dense}
