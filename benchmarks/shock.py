@@ -176,14 +176,12 @@ def table(rows: list[Row]) -> tuple[str, list[str], list[list[str]], str]:
         each = [recovery([r for r in chosen if r["seed"] == seed]) for seed in seeds]
         first = [next(r for r in chosen if r["seed"] == seed and r["step"] == 0) for seed in seeds]
         back = [str(steps) if steps is not None else f"over {STEPS}" for _, _, steps in each]
+        losses = [statistics.fmean(values) for values in list(zip(*each, strict=True))[:2]]
+        moved = [statistics.fmean(r[key] for r in first) for key in ("step_survivors", "step_returning", "angle")]
+        numbers = [f"{value:.3f}" for value in losses]
         cells.append(
-            [
-                f"{problem}, {rate} rate", remedy,
-                f"{statistics.fmean(b for b, _, _ in each):.3f}", f"{statistics.fmean(h for _, h, _ in each):.3f}",
-                ", ".join(back),
-                *(f"{statistics.fmean(r[key] for r in first):.3g}" for key in ("step_survivors", "step_returning", "angle")),
-            ]
-        )  # fmt: skip
+            [f"{problem}, {rate} rate", remedy, *numbers, ", ".join(back), *(f"{value:.3g}" for value in moved)]
+        )
     header = ["problem", "decompression", "loss before", "highest after", "steps until back"]
     header += ["first step, survivors", "returning", "degrees a filter turns"]
     note = f"{rows[-1]['device_name']}, torch {rows[-1]['torch']}, acdc at {rows[-1]['commit']}; seeds side by side"

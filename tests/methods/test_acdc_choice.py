@@ -1,6 +1,7 @@
 """What AC/DC chooses by itself: phases by epochs and steps, the rise of the sparsity, and what it says of them."""
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 import torch
@@ -188,7 +189,7 @@ def test_masks_are_taken_forty_times_at_most_where_an_epoch_is_long() -> None:
     steps = [step for step in range(4000) if method.next_compression(4000, step) == step]
     assert steps[0] == 400
     assert steps[-1] == 2400
-    assert {later - one for one, later in zip(steps, steps[1:], strict=False)} <= {100, 200, 300}
+    assert {later - one for one, later in pairwise(steps)} <= {100, 200, 300}
     assert all(method.schedule.phase_at(step, 4000).kind == "sparse" for step in steps)
 
 

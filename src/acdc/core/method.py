@@ -286,7 +286,8 @@ class Method(ABC):
     def returning_step(self, context: "MethodContext", step: int) -> float:
         """Return the factor on step `step` of the weights that the last decompression brought back.
 
-        It is a function of the step; another factor than 1 needs context.decompress(reset, shorten=True). See returning.py.
+        It is a function of the step; another factor than 1 needs context.decompress(reset, shorten=True); see
+        returning.py.
         """
         return 1.0
 

@@ -255,7 +255,7 @@ class ACDC(Scored):
         return first < step <= last and ((step - first) % every == 0 or step == last)
 
     def _times(self, steps_per_epoch: int | None) -> tuple[int, int, int]:
-        """Return the first compression, the step from which the sparsity is at its target, and the steps between two."""
+        """Return the first compression, the step from which the sparsity is at its target, and the steps between."""
         starts, total = self.schedule.starts(steps_per_epoch), self.schedule.total_steps(steps_per_epoch)
         first = next(start for start, phase in starts if phase.kind == "sparse")
         every = max(1, min(steps_per_epoch or total, total // _UPDATES))

@@ -235,8 +235,8 @@ def _short_phases(recipe: Recipe, method: Method, steps: int) -> list[ArgumentEr
         SettingError(
             "method.schedule",
             received=recipe.method.schedule,
-            allowed=f"{len(short)} of {len(method.schedule.phases)} phases have {lengths} steps, too few to recover from "
-            f"a decompression (about {RECOVERY})",
+            allowed=f"{len(short)} of {len(method.schedule.phases)} phases have {lengths} steps, too few to recover "
+            f"from a decompression (about {RECOVERY})",
             instead="leave it out (method.schedule=) for phases that suit the number of steps, or train longer",
         )
     ]

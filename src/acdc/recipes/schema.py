@@ -226,7 +226,7 @@ class Recipe:
                 raise SettingError(
                     "method.schedule",
                     received=given,
-                    allowed=f'expected one of {", ".join(named)}, "{PROPORTIONS}" with train.epochs, or a table such as '
+                    allowed=f'expected one of {", ".join(named)}, "{PROPORTIONS}" with train.epochs, or a table like '
                     '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }'
                     f"{did_you_mean(given, named)}",
                 )
