@@ -253,10 +253,15 @@ def main(arguments: list[str] | None = None) -> int:
                 missing = [one for one in options.remedies if (problem, rate, one, seed) not in done]
                 rows = measure(problems[problem], rate, missing, options.sparsity, seed) if missing else []
                 append(options.results, [{**shared, **line} for line in _lines(rows)])
-    rows = [row for line in read(options.results) for row in _steps(line)]
+    rows = rows_of(options.results)
     print_table(*table(rows))
     say(f"written: {options.results}, {', '.join(map(str, draw(rows, options.figures)))}")
     return 0
+
+
+def rows_of(path: Path) -> list[Row]:
+    """Read the measurements, a row for each step."""
+    return [row for line in read(path) for row in _steps(line)]
 
 
 _RUN = ("problem", "rate", "remedy", "sparsity", "seed")

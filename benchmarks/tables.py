@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import comparisons, memorized, pages, runs
+from benchmarks import comparisons, memorized, pages, remedies, runs, shock
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
@@ -120,6 +120,8 @@ def main(arguments: list[str] | None = None) -> int:
         labels = ROOT / "docs" / "memorization.md"
         block = {"memorization": memorized.block(options.results, markdown)}
         wanted[labels] = pages.insert(labels.read_text(encoding="utf-8"), block, labels.name)
+        shocks = ROOT / "docs" / "decompression.md"
+        wanted[shocks] = pages.insert(shocks.read_text(encoding="utf-8"), _shocks(options.results), shocks.name)
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if options.check:
@@ -129,6 +131,13 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.check:
         say(f"written: {', '.join(map(str, stale)) or 'nothing, all was up to date'}")
     return 1 if options.check and stale else 0
+
+
+def _shocks(results: Path) -> dict[str, str]:
+    """Return the tables of decompressions and of the remedies against their shock."""
+    measured = {"shock": shock.rows_of(results / "shock.jsonl"), "remedies": read(results / "remedies.jsonl")}
+    make = {"shock": shock.table, "remedies": remedies.table}
+    return {name: markdown(make[name](rows)).partition("\n\n")[2] if rows else "" for name, rows in measured.items()}
 
 
 def page(results: Path) -> str:

@@ -68,7 +68,24 @@ def environment() -> dict[str, str]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four epochs through main(), at seed 1."""
     out = tmp_path_factory.mktemp("runs") / "made"
-    assert main(["train", "--epochs", str(EPOCHS), "--seed", "1", "--device", "cpu", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "--epochs",
+                str(EPOCHS),
+                "--seed",
+                "1",
+                "--set",
+                "method.schedule=paper",
+                "--device",
+                "cpu",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     return out
 
 
@@ -76,7 +93,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def piped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """The same run by `python -m acdc` in a process of its own, into the default folder."""
     folder = tmp_path_factory.mktemp("cwd")
-    command = [sys.executable, "-m", "acdc", "train", "--epochs", str(EPOCHS), "--seed", "1", "--device", "cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "acdc",
+        "train",
+        "--epochs",
+        str(EPOCHS),
+        "--seed",
+        "1",
+        "--set",
+        "method.schedule=paper",
+        "--device",
+        "cpu",
+    ]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder, done
@@ -577,7 +607,18 @@ def test_a_worker_that_dies_ends_the_run_in_words_and_it_goes_on(tmp_path: Path,
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_stopped_twice_ends_with_the_same_bytes(run: Path, number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    first = ["--epochs", str(EPOCHS), "--seed", "1", "--set", "run.checkpoint_every=7st", "--out", str(out)]
+    first = [
+        "--epochs",
+        str(EPOCHS),
+        "--seed",
+        "1",
+        "--set",
+        "method.schedule=paper",
+        "--set",
+        "run.checkpoint_every=7st",
+        "--out",
+        str(out),
+    ]
     resume = ["--resume", str(out)]
     for after, arguments in ((1, first), (5, resume)):
         stop = [sys.executable, "-m", "tests.stops", number.name, str(after), "self", "train", "--device", "cpu"]
