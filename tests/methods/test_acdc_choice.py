@@ -24,7 +24,7 @@ def lengths(method: acdc.ACDC) -> list[str]:
 @pytest.mark.parametrize(
     ("epochs", "phases"),
     [
-        (2, ["dense 1ep", "sparse 1ep"]),
+        (4, ["dense 1ep", "sparse 3ep"]),
         (5, ["dense 1ep", "sparse 4ep"]),
         (10, ["dense 1ep", "sparse 2ep", "dense 1ep", "sparse 6ep"]),
         (20, ["dense 2ep", "sparse 2ep", "dense 1ep", "sparse 2ep", "dense 1ep", "sparse 12ep"]),
@@ -37,7 +37,7 @@ def test_phases_of_runs_with_steps_enough(epochs: int, phases: list[str]) -> Non
     assert lengths(method.for_steps(1000)) == phases
 
 
-def test_one_epoch_is_cut_into_twentieths() -> None:
+def test_few_epochs_are_cut_into_twentieths() -> None:
     phases = ["dense 0.1ep", "sparse 0.1ep", "dense 0.05ep", "sparse 0.1ep", "dense 0.05ep", "sparse 0.6ep"]
     assert lengths(acdc.ACDC(sparsity=0.9, epochs=1).for_steps(10_000)) == phases
 
@@ -56,7 +56,7 @@ def test_any_length_has_phases_that_fit(epochs: int, steps: int, cycles: int | N
     assert schedule.phases[-1].kind == "sparse"
     decompressed = [phase for phase in schedule.phases if phase.name == "decompressed"]
     assert len(decompressed) in (choice.cycles, choice.cycles + late)
-    if epochs > 1:
+    if epochs > 3:
         assert all(phase.length.value.denominator == 1 for phase in schedule.phases), "recipes plan whole epochs"
     if cycles is None and choice.cycles:
         assert all(phase.length.value * steps >= RECOVERY - 1 for phase in decompressed)
@@ -83,8 +83,8 @@ def test_two_lines_say_what_was_chosen_and_why() -> None:
     assert "ACDC.paper" in why
     _, why = acdc.ACDC(sparsity=0.9, epochs=100).for_steps(5).choices_made()
     assert why.startswith("Why: 1 decompression, as a dense phase of 25 steps ends before the loss has recovered")
-    _, why = acdc.ACDC(sparsity=0.9, epochs=3).for_steps(400).choices_made()
-    assert why.startswith("Why: gradual pruning alone, as 3 epochs leave no room for more")
+    _, why = acdc.ACDC(sparsity=0.9, epochs=4).for_steps(400).choices_made()
+    assert why.startswith("Why: gradual pruning alone, as 4 epochs leave no room for more")
 
 
 def test_a_given_schedule_says_nothing() -> None:

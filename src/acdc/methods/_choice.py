@@ -2,8 +2,8 @@
 
     dense 10 % | compressed, decompressed, twice, up to 40 % | compressed to the end
 
-The sparsity rises all the while, so that the first decompressions bring few weights back, and none comes after the
-that, when the learning rate has usually fallen. docs/decompression.md has the measurements.
+The sparsity rises all the while, so that the first decompressions bring few weights back, and none comes later,
+when the learning rate has usually fallen. docs/decompression.md has the measurements.
 """
 
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ class Choice:
 
 
 def choose(epochs: int, steps_per_epoch: int | None, *, cycles: int | None, late: bool) -> Choice:
-    """Return phases of whole epochs (of twentieths where there is one epoch), with as many cycles as are worth it.
+    """Return phases of whole epochs (of twentieths where there are three or less), with as many cycles as are worth it.
 
     A cycle is worth it if its dense phase lasts RECOVERY steps. `cycles` asks for a number of them; `late` for one more
     dense phase near the end.
     """
     check_whole("epochs", epochs, 1, "write epochs=1 or more")
-    unit = Fraction(1) if epochs > 1 else Fraction(1, 20)  # of an epoch
+    unit = Fraction(1) if epochs > 3 else Fraction(1, 20)  # of an epoch
     total = int(epochs / unit)
     begin = max(1, round_half_up(_BEGIN * total))
     middle = max(begin, round_half_up(_MIDDLE * total))
@@ -75,3 +75,24 @@ def _shortest_dense(begin: int, middle: int, cycles: int, unit: Fraction, steps_
         return float("inf")
     edges = _edges(begin, middle, cycles)
     return min(int((b - a) * unit * steps_per_epoch) for a, b in zip(edges[1::2], edges[2::2], strict=True))
+
+
+def describe(
+    choice: Choice, epochs: int, target: str, *, rise: float | None, ramp: float | None, keeps: bool
+) -> tuple[str, str]:
+    """Return in two lines what was chosen, and why."""
+    compress, decompress = choice.schedule.transitions
+    parts = [f"dense up to epoch {float(compress[0]):g}"]
+    parts += [f"decompressed at epoch {', '.join(f'{float(at):g}' for at in decompress)}" if decompress else ""]
+    parts += [f"compressed from epoch {float(compress[-1]):g} on"]
+    parts += [f"sparsity rising to {target} by epoch {rise * epochs:.3g}" if rise else f"sparsity {target} at once"]
+    parts += [f"weights that come back ramp up over {ramp:.0%} of a dense phase" if decompress and ramp else ""]
+    parts += ["momentum kept" if decompress and keeps else ""]
+    why = "decompressions late or at the full sparsity cost accuracy"
+    if choice.shortest:
+        several = f"{choice.cycles} decompression{'s' * (choice.cycles > 1)}"
+        why = f"{several if choice.cycles else 'gradual pruning alone'}, as {choice.shortest}; {why}"
+    return (
+        f"AC/DC over {epochs} epoch{'s' * (epochs > 1)}: {'; '.join(filter(None, parts))}.",
+        f"Why: {why}. The paper's phases: ACDC.paper(...).",
+    )

@@ -23,19 +23,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from acdc.core.context import MethodContext
 from acdc.errors import ArgumentError, check_whole, did_you_mean
-from acdc.methods._choice import RISE, Choice, choose
+from acdc.methods._choice import RISE, Choice, choose, describe
 from acdc.methods._knobs import check_fraction
+from acdc.methods._revival import bias_correction, revive
 from acdc.methods._scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, check_axes
 
-_INITIAL_NORM = 3**-0.5  # of a filter as torch draws it first, where a layer has none left to go by
 _UPDATES = 40  # of the masks in a run whose sparsity rises, where an epoch is longer than that
 _CHOSEN: dict[str, Any] = {"rise": RISE, "ramp": 1.0, "reset": "nothing"}  # with epochs and no schedule
 _LATER = ("cycles", "rise", "ramp", "own_timesteps")
@@ -175,38 +174,13 @@ class ACDC(Scored):
         choice = self._choose(self.epochs, steps_per_epoch)
         twin = "last" if self.twin == "late" else self.twin
         fitted = replace(self, epochs=None, schedule=choice.schedule, cycles=None, twin=twin)
-        object.__setattr__(fitted, "_lines", self._describe(self.epochs, choice))
+        target = f"{self.sparsity:.4g}" if self.sparsity is not None else "its target"
+        lines = describe(choice, self.epochs, target, rise=self.rise, ramp=self.ramp, keeps=self.reset == "nothing")
+        object.__setattr__(fitted, "_lines", lines)
         return fitted
 
     def choices_made(self) -> tuple[str, ...]:
         return self._lines
-
-    def _describe(self, epochs: int, choice: Choice) -> tuple[str, ...]:
-        """Return in two lines what was chosen, and why."""
-        compress, decompress = choice.schedule.transitions
-        off = ", ".join(f"{float(at):g}" for at in decompress)
-        parts = [f"dense up to epoch {float(compress[0]):g}"]
-        parts += [f"decompressed at epoch {off}" if decompress else "no decompression"]
-        parts += [f"compressed from epoch {float(compress[-1]):g} on"]
-        target = f"{self.sparsity:.4g}" if self.sparsity is not None else "its target"
-        if self.rise:
-            parts += [f"sparsity rising to {target} by epoch {self.rise * epochs:.3g}"]
-        if decompress and self.ramp:
-            parts += [f"weights that come back ramp up over {self.ramp:.0%} of a dense phase"]
-        if decompress and self.reset == "nothing":
-            parts += ["momentum kept"]
-        why = "decompressions late or at the full sparsity cost accuracy"
-        if choice.shortest:
-            kept = (
-                f"{choice.cycles} decompression{'s' * (choice.cycles != 1)}"
-                if choice.cycles
-                else "gradual pruning alone"
-            )
-            why = f"{kept}, as {choice.shortest}; {why}"
-        return (
-            f"AC/DC over {epochs} epochs: {'; '.join(parts)}.",
-            f"Why: {why}. The paper's phases: ACDC.paper(...).",
-        )
 
     # What it does
 
@@ -221,7 +195,7 @@ class ACDC(Scored):
             masks = context.masks if self.revive else {}
             context.decompress(reset=self.reset or "momentum", shorten=bool(self.ramp or self.own_timesteps))
             if masks:
-                _revive(context, masks)
+                revive(context, masks)
             return
         budgets, keep_twin = self._budgets_of(context, phase), self.makes_twin(context, phase)
         self.compress(context, budgets=budgets, keep_twin=keep_twin)
@@ -290,7 +264,7 @@ class ACDC(Scored):
         if self.ramp:
             factor = min(1.0, taken / (self.ramp * (end - start)))
         if self.own_timesteps and self.reset != "all":
-            factor *= _bias_correction(context.optimizer.param_groups[0], taken, step + 1)
+            factor *= bias_correction(context.optimizer.param_groups[0], taken, step + 1)
         return factor
 
     def keeps_best_twin(self) -> bool:
@@ -308,32 +282,3 @@ def _named(name: str) -> Schedule:
         allowed = f"expected an acdc.Schedule, or one of {', '.join(named)}{did_you_mean(name, named)}"
         raise ArgumentError("schedule", received=name, allowed=allowed)
     return named[name]()
-
-
-def _bias_correction(group: Mapping[str, Any], own: int, all_steps: int) -> float:
-    """Return what turns Adam's step after so many steps into that of a weight with only its own behind it.
-
-    m̂ / √v̂ with the corrections 1 − β₁ᵗ and √(1 − β₂ᵗ) of t = `own` in place of `all_steps`; LAMB may have none.
-    """
-    if "betas" not in group:
-        return 1.0
-    first, second = group["betas"]
-    ours = (1 - second**own) ** 0.5 / (1 - first**own)
-    theirs = (1 - second**all_steps) ** 0.5 / (1 - first**all_steps) if group.get("bias_correction", True) else 1.0
-    return ours / theirs
-
-
-@torch.no_grad()
-def _revive(context: MethodContext, masks: Mapping[str, Tensor]) -> None:
-    """Give filters that `masks` left nothing of random weights: a function of the step, so the same on all ranks."""
-    generator = torch.Generator().manual_seed(context.step)
-    for weight in context.layers.weights:
-        filters = weight.param.movedim(weight.out_dim, 0)
-        kept = masks[weight.name].movedim(weight.out_dim, 0).flatten(1).any(1)
-        if kept.all():
-            continue
-        norms = filters[kept].flatten(1).float().norm(dim=1)
-        norm = norms.median() if len(norms) else torch.tensor(_INITIAL_NORM)
-        drawn = torch.randn(int((~kept).sum()), filters[0].numel(), generator=generator)
-        drawn = (drawn / drawn.norm(dim=1, keepdim=True)).to(filters.device) * norm.to(filters.device)
-        filters[~kept] = drawn.to(filters.dtype).view(-1, *filters.shape[1:])
