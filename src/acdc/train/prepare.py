@@ -75,7 +75,7 @@ class PreparedRun:
     def steps_per_epoch(self) -> int:
         return self.facts.steps(self.recipe.train.batch_size)
 
-    @property
+    @cached_property
     def method(self) -> Method | None:
         """Return the method with what it chooses for the number of steps, or None for dense training."""
         return fitted_method(self.recipe, self.facts)
