@@ -36,7 +36,7 @@ from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, check_axes
 
 _UPDATES = 40  # of the masks in a run whose sparsity rises, where an epoch is longer than that
-_CHOSEN: dict[str, Any] = {"rise": RISE, "ramp": 1.0, "reset": "nothing"}  # with epochs and no schedule
+_CHOSEN: dict[str, Any] = {"rise": RISE, "ramp": 0.2, "reset": "nothing"}  # with epochs and no schedule
 _LATER = ("cycles", "rise", "ramp", "own_timesteps")
 _PAPER: dict[str, Any] = {"rise": 0.0, "ramp": 0.0, "reset": "momentum"}
 
@@ -64,7 +64,7 @@ class ACDC(Scored):
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
                   compression on, t = 1 at `rise`: 0.6. With 0 every compression is to the target.
     ramp          the share of each dense phase over which the steps of weights that come back grow from 0 to their
-                  full length: 1.0. With 0 they are as long as the others.
+                  full length: 0.2. With 0 they are as long as the others.
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all" of
                   its state, or "nothing", which is chosen: weights that come back have none.
 
