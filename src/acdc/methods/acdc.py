@@ -232,8 +232,9 @@ class ACDC(Scored):
         """Return the first compression, the step from which the sparsity is at its target, and the steps between."""
         starts, total = self.schedule.starts(steps_per_epoch), self.schedule.total_steps(steps_per_epoch)
         first = next(start for start, phase in starts if phase.kind == "sparse")
-        every = max(1, min(steps_per_epoch or total, total // _UPDATES))
-        return first, min(max(first, round((self.rise or 0.0) * total)), total - 1), every
+        last = min(max(first, round((self.rise or 0.0) * total)), total - 1)
+        gradients = min(self.criterion.window, (last - first) // 4)  # which a criterion sees before each of four or more
+        return first, last, max(1, gradients, min(steps_per_epoch or total, total // _UPDATES))
 
     def _budgets_of(self, context: MethodContext, phase: Phase) -> list[Budget]:
         """Return what survives the compression that the coming step begins with."""
