@@ -213,11 +213,12 @@ def draw(rows: list[Row], folder: Path) -> list[Path]:
                     axis.plot(steps, means, label=remedy, linewidth=1)
                 axis.axvline(0, color="grey", linewidth=0.5)
                 axis.set_title(f"{title}, {rate} rate", fontsize=9)
-                axis.set_yscale(
-                    "log" if key != "step_returning" else "symlog",
-                    **({"linthresh": 1e-3} if key == "step_returning" else {}),
-                )
-        axes[0][0].legend(fontsize=7)
+                if key == "step_returning":  # 0 before
+                    axis.set_yscale("symlog", linthresh=1e-3)
+                    axis.set_ylim(bottom=0)
+                else:
+                    axis.set_yscale("log")
+        axes[1][0].legend(fontsize=7)
         for axis in axes[-1]:
             axis.set_xlabel("steps after the decompression")
         figure.tight_layout()

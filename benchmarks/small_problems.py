@@ -108,7 +108,7 @@ def recalibrate(model: nn.Module, problem: Problem) -> bool:
 
 
 def _floats(
-    images: Images, count: int, mean: Sequence[float], std: Sequence[float], scale: int = 255, *, halve: bool = False
+    images: Images, count: int, mean: Sequence[float], std: Sequence[float], scale: float = 255, *, halve: bool = False
 ) -> tuple[Tensor, Tensor]:
     centre, width = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, std))
     pixels = (images.pixels[:count].float() / scale - centre) / width
