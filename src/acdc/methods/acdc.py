@@ -242,7 +242,8 @@ class ACDC(Scored):
         return context.budgets if share == 1 else self.budgets_along(context.layers, lambda s: share * s)
 
     def sparsity_fraction(self, epoch: int) -> float:
-        return self._share_of(self.schedule.phase_at(epoch, 1), epoch, 1)
+        last = (epoch + 1) * _UPDATES - 1  # of this many steps an epoch: FLOPs are counted as an epoch ends
+        return self._share_of(self.schedule.phase_at(last, _UPDATES), last, _UPDATES)
 
     def _share_of(self, phase: Phase, step: int, steps_per_epoch: int | None) -> float:
         """Return the share of the target sparsity that a step of a compressed phase has."""
