@@ -108,7 +108,8 @@ def test_variants_run_beside_methods_with_settings_of_their_own(tmp_path: Path, 
 def test_equal_flops_buys_sparse_training_more_epochs(tmp_path: Path, monkeypatch) -> None:
     in_process.patch(monkeypatch)
     out = tmp_path / "c"
-    assert compare(out, "--methods", "acdc,rigl", "--equal", "flops", "--set", "rigl.every=3st") == 0
+    sets = ("--set", "rigl.every=3st", "--set", "acdc.schedule=paper")
+    assert compare(out, "--methods", "acdc,rigl", "--equal", "flops", *sets) == 0
     found = facts(out)
     assert found["rigl"]["epochs"] > 2 * found["acdc"]["epochs"]
     assert found["rigl"]["training"] == pytest.approx(found["acdc"]["training"], rel=0.25)
