@@ -233,7 +233,7 @@ class ACDC(Scored):
         starts, total = self.schedule.starts(steps_per_epoch), self.schedule.total_steps(steps_per_epoch)
         first = next(start for start, phase in starts if phase.kind == "sparse")
         last = min(max(first, round((self.rise or 0.0) * total)), total - 1)
-        gradients = min(self.criterion.window, (last - first) // 4)  # which a criterion sees before each of four or more
+        gradients = min(self.criterion.window, (last - first) // 4)  # that a criterion sees before each of four
         return first, last, max(1, gradients, min(steps_per_epoch or total, total // _UPDATES))
 
     def _budgets_of(self, context: MethodContext, phase: Phase) -> list[Budget]:
