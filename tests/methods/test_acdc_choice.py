@@ -108,6 +108,8 @@ def test_attach_prints_them_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 # The paper's
 
+PRUNED = acdc.Schedule.from_phases([("dense", "2ep"), ("sparse", "2ep")])
+
 
 def test_the_paper_is_one_word_away() -> None:
     paper = acdc.ACDC.paper(0.9, epochs=100)
@@ -135,6 +137,8 @@ def test_the_paper_is_one_word_away() -> None:
             "rise=0.05: schedule compresses for the first time after 10% of the run",
         ),
         ({"schedule": "imagenet", "rise": 0.5, "gradual": True}, "rise=0.5: gradual=True raises the sparsity"),
+        ({"schedule": PRUNED, "ramp": 0.5}, "ramp=0.5: .*weights that come back, and schedule has no decompression"),
+        ({"schedule": PRUNED, "own_timesteps": True}, "own_timesteps=True: .*schedule has no decompression"),
         ({"schedule": "imagenet", "rise": 2}, "rise=2: expected a fraction of the run"),
         ({"schedule": "imagenet", "ramp": -1}, "ramp=-1: expected a fraction of a dense phase"),
     ],

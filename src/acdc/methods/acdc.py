@@ -132,6 +132,7 @@ class ACDC(Scored):
                 allowed = f"{self.pattern} has one sparsity only"
                 raise ArgumentError(knob, received=getattr(self, knob), allowed=allowed, instead=f"leave {knob} out")
         self._check_rise()
+        self._check_returning(given)
 
     def _check_remedies(self, given: bool) -> None:
         """Refuse values out of range, and remedies that contradict each other or the schedule."""
@@ -159,6 +160,15 @@ class ACDC(Scored):
             share = f"schedule compresses for the first time after {float(compress[0] / total.value):.0%} of the run"
             raise ArgumentError("rise", received=self.rise, allowed=share, instead="raise rise, or compress earlier")
 
+    def _check_returning(self, given: bool) -> None:
+        """Refuse help for weights that come back where none does."""
+        if not given or any(phase.name == "decompressed" for phase in self.schedule.phases):
+            return
+        for knob in ("ramp", "own_timesteps"):
+            if value := getattr(self, knob):
+                allowed = "it is for weights that come back, and schedule has no decompression"
+                raise ArgumentError(knob, received=value, allowed=allowed, instead=f"leave {knob} out")
+
     # What it chooses
 
     def default_schedule(self, epochs: int) -> Schedule:
@@ -173,7 +183,10 @@ class ACDC(Scored):
             return self
         choice = self._choose(self.epochs, steps_per_epoch)
         twin = "last" if self.twin == "late" else self.twin
-        fitted = replace(self, epochs=None, schedule=choice.schedule, cycles=None, twin=twin)
+        given: dict[str, Any] = {"schedule": choice.schedule, "epochs": None, "cycles": None, "twin": twin}
+        if not choice.schedule.transitions[1]:  # nothing comes back
+            given |= {"ramp": 0.0, "own_timesteps": False}
+        fitted = replace(self, **given)
         target = f"{self.sparsity:.4g}" if self.sparsity is not None else "its target"
         lines = describe(choice, self.epochs, target, rise=self.rise, ramp=self.ramp, keeps=self.reset == "nothing")
         object.__setattr__(fitted, "_lines", lines)
