@@ -93,20 +93,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def piped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """The same run by `python -m acdc` in a process of its own, into the default folder."""
     folder = tmp_path_factory.mktemp("cwd")
-    command = [
-        sys.executable,
-        "-m",
-        "acdc",
-        "train",
-        "--epochs",
-        str(EPOCHS),
-        "--seed",
-        "1",
-        "--set",
-        "method.schedule=paper",
-        "--device",
-        "cpu",
-    ]
+    command = [sys.executable, "-m", "acdc", "train", "--epochs", str(EPOCHS), "--seed", "1", "--device", "cpu"]
+    command += ["--set", "method.schedule=paper"]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder, done
@@ -892,6 +880,7 @@ def test_a_recipe_is_planned_once(tmp_path: Path, capsys, monkeypatch: pytest.Mo
 
 def test_what_a_method_cautions_of_is_said_as_the_run_begins_and_once(tmp_path: Path, capsys, caplog) -> None:
     short = ["--epochs", "4", "--set", "run.baseline=false", "--set", "run.finetune=false"]
+    short += ["--set", "method.schedule=paper"]
     fisher = 'method.criterion={name="woodfisher", steps=23, block=2}'
     assert (
         main(["train", "--no-report", *short, "--set", fisher, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
