@@ -68,24 +68,8 @@ def environment() -> dict[str, str]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four epochs through main(), at seed 1."""
     out = tmp_path_factory.mktemp("runs") / "made"
-    assert (
-        main(
-            [
-                "train",
-                "--epochs",
-                str(EPOCHS),
-                "--seed",
-                "1",
-                "--set",
-                "method.schedule=paper",
-                "--device",
-                "cpu",
-                "--out",
-                str(out),
-            ]
-        )
-        == 0
-    )
+    typed = ["--epochs", str(EPOCHS), "--seed", "1", "--set", "method.schedule=paper", "--device", "cpu"]
+    assert main(["train", *typed, "--out", str(out)]) == 0
     return out
 
 
@@ -595,18 +579,8 @@ def test_a_worker_that_dies_ends_the_run_in_words_and_it_goes_on(tmp_path: Path,
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_stopped_twice_ends_with_the_same_bytes(run: Path, number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    first = [
-        "--epochs",
-        str(EPOCHS),
-        "--seed",
-        "1",
-        "--set",
-        "method.schedule=paper",
-        "--set",
-        "run.checkpoint_every=7st",
-        "--out",
-        str(out),
-    ]
+    first = ["--epochs", str(EPOCHS), "--seed", "1", "--set", "method.schedule=paper", "--out", str(out)]
+    first += ["--set", "run.checkpoint_every=7st"]
     resume = ["--resume", str(out)]
     for after, arguments in ((1, first), (5, resume)):
         stop = [sys.executable, "-m", "tests.stops", number.name, str(after), "self", "train", "--device", "cpu"]
