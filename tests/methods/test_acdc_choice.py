@@ -231,6 +231,6 @@ def test_steps_per_epoch_that_is_wrong_by_a_factor_is_named() -> None:
         loop(1).finish()
     with pytest.raises(RuntimeError, match=r"it took 1/2 of .* write steps_per_epoch=1, not 2"):
         loop(10).finish()
-    with pytest.warns(acdc.SparsityWarning, match=r"it took 3x of the steps planned.* steps_per_epoch=6, not 2"):
+    with pytest.warns(acdc.SparsityWarning, match=r"it took 3 times the steps planned.* steps_per_epoch=6, not 2"):
         loop(60).finish()
     loop(20).finish()

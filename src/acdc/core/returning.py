@@ -7,7 +7,8 @@ multiplies that difference:
     θ ← θ_before + f · (θ_after − θ_before)        where the last masks pruned; survivors keep every bit
 
 Which weights these are is kept among what a method remembers, so that a run resumes inside a ramp. A step whose factor
-is 1 costs nothing; others cost a copy of the prunable weights and one pass over them.
+is 1 costs nothing; others cost a copy of the prunable weights, one pass over them, and 1 byte a weight. In a loop whose
+optimizer steps are captured in a CUDA graph nothing is shortened.
 """
 
 from collections.abc import Mapping
@@ -41,8 +42,8 @@ class ReturningWeights:
     def before_step(self, factor: float, memory: Mapping[str, Any]) -> None:
         """Keep the weights as they are if the coming step is to be shortened."""
         self._factor, packed = factor, memory.get(SURVIVORS)
-        if factor == 1.0 or packed is None:
-            self._before = {}
+        if factor == 1.0 or packed is None or self._is_captured():
+            self._before, self._masks, self._packed = {}, {}, None
             return
         if packed is not self._packed:
             self._packed = packed
@@ -50,6 +51,11 @@ class ReturningWeights:
                 name: working.as_bool(working.unpack(bits, self._weights[name].param)) for name, bits in packed.items()
             }
         self._before = {name: self._weights[name].param.detach().clone() for name in self._masks}
+
+    def _is_captured(self) -> bool:
+        """Return whether a CUDA graph is being captured: it would take this step's factor in all its replays."""
+        on_gpu = any(weight.param.is_cuda for weight in self._weights.values())
+        return on_gpu and torch.cuda.is_current_stream_capturing()
 
     @torch.no_grad()
     def after_step(self) -> None:

@@ -279,9 +279,9 @@ class Sparsifier:
         given, step, total = self.context.steps_per_epoch, self.step, self.total_steps
         if given is None or not step:
             return ""
-        factor = f"{step / total:.3g}x" if step > total else f"1/{total / step:.3g}"
+        factor = f"{step / total:.3g} times" if step > total else f"1/{total / step:.3g} of"
         return (
-            f"it took {factor} of the steps planned, so if it ran all its epochs, write steps_per_epoch="
+            f"it took {factor} the steps planned, so if it ran all its epochs, write steps_per_epoch="
             f"{round(given * step / total):,}, not {given:,} (optimizer steps: len(loader) // accumulation); "
         )
 
