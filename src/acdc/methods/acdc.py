@@ -13,8 +13,9 @@ Knobs      sparsity and epochs: cycles, rise, ramp and reset are then chosen by 
            revive (random weights for filters that a compression took whole).
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte a weight for the mask; one in-place pass over the gradients in compressed phases; one selection a
-           compression, with rise one an epoch or 40 a run; with ramp or own_timesteps, one copy of the weights and one pass over them
-           in each step that is shortened; on the host, one copy of the model and of its optimizer's state, the twin.
+           compression, with rise one an epoch or 40 a run; with ramp or own_timesteps, one copy of the weights and
+           one pass over them in each step that is shortened; on the host, one copy of the model and of its
+           optimizer's state, the dense twin.
 Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC: Alternating Compressed/DeCompressed Training of Deep Neural
            Networks. NeurIPS 2021.
 """
