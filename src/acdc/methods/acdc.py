@@ -256,8 +256,11 @@ class ACDC(Scored):
         return context.budgets if share == 1 else self.budgets_along(context.layers, lambda s: share * s)
 
     def sparsity_fraction(self, epoch: int) -> float:
-        last = (epoch + 1) * _UPDATES - 1  # of this many steps an epoch: FLOPs are counted as an epoch ends
-        return self._share_of(self.schedule.phase_at(last, _UPDATES), last, _UPDATES)
+        each = 10 * _UPDATES  # steps an epoch, of as many as there may be
+        first, last, every = self._times(each)
+        end = (epoch + 1) * each - 1  # FLOPs are counted as an epoch ends, by the masks taken last
+        taken = first + (end - first) // every * every if end < last else end
+        return self._share_of(self.schedule.phase_at(end, each), taken, each)
 
     def _share_of(self, phase: Phase, step: int, steps_per_epoch: int | None) -> float:
         """Return the share of the target sparsity that a step of a compressed phase has."""
