@@ -167,12 +167,13 @@ def table(rows: Iterable[Row]) -> tuple[str, list[str], list[list[str]], str]:
             line.append(_cell(found))
         cells.append(line)
     header = ["test accuracy, % (training FLOPs)"]
-    header += [f"{problem}, {epochs} epochs, {sparsity:.0%}" for problem, epochs, sparsity in columns]
+    several = len({problem for problem, _, _ in columns}) > 1
+    header += [f"{f'{problem}, ' * several}{epochs} epochs, {sparsity:.0%}" for problem, epochs, sparsity in columns]
     first, commits = rows[-1], " and ".join(dict.fromkeys(str(row["commit"]) for row in rows))
     note = (
         f"{first['device_name']}, torch {first['torch']}, acdc at {commits}; mean ± std over seeds, without ± one seed"
     )
-    return "Remedies", header, cells, note
+    return ", ".join(dict.fromkeys(row["problem"] for row in rows)), header, cells, note
 
 
 def _cell(rows: list[Row]) -> str:

@@ -134,10 +134,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _shocks(results: Path) -> dict[str, str]:
-    """Return the tables of decompressions and of the remedies against their shock."""
-    measured = {"shock": shock.rows_of(results / "shock.jsonl"), "remedies": read(results / "remedies.jsonl")}
-    make = {"shock": shock.table, "remedies": remedies.table}
-    return {name: markdown(make[name](rows)).partition("\n\n")[2] if rows else "" for name, rows in measured.items()}
+    """Return the table of decompressions, and one of the remedies against their shock for each problem."""
+    steps, measured = shock.rows_of(results / "shock.jsonl"), read(results / "remedies.jsonl")
+    problems = sorted({row["problem"] for row in measured})
+    tables = [remedies.table([row for row in measured if row["problem"] == problem]) for problem in problems]
+    return {
+        "shock": markdown(shock.table(steps)).partition("\n\n")[2] if steps else "",
+        "remedies": "".join(map(markdown, tables)).lstrip("\n"),
+    }
 
 
 def page(results: Path) -> str:
