@@ -78,7 +78,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="change the digits recipe")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    settings = [f"method.sparsity={options.sparsity}", f"run.seeds=[{options.seed}]", *options.set]
+    settings = [
+        "method.schedule=paper",
+        f"method.sparsity={options.sparsity}",
+        f"run.seeds=[{options.seed}]",
+        *options.set,
+    ]
     print_table(*measure(settings))
     return 0
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import comparisons, memorized, pages, runs
+from benchmarks import comparisons, memorized, pages, remedies, runs, shock
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
@@ -120,6 +120,8 @@ def main(arguments: list[str] | None = None) -> int:
         labels = ROOT / "docs" / "memorization.md"
         block = {"memorization": memorized.block(options.results, markdown)}
         pages_by_path[labels] = pages.insert(labels.read_text(encoding="utf-8"), block, labels.name)
+        shocks = ROOT / "docs" / "decompression.md"
+        pages_by_path[shocks] = pages.insert(shocks.read_text(encoding="utf-8"), _shocks(options.results), shocks.name)
     stale = [
         path for path, text in pages_by_path.items() if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
@@ -131,6 +133,17 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.check:
         say(f"written: {', '.join(map(str, stale)) or 'nothing, everything was up to date'}")
     return 1 if options.check and stale else 0
+
+
+def _shocks(results: Path) -> dict[str, str]:
+    """Return the table of decompressions, and one of the remedies against their shock for each problem."""
+    steps, measured = shock.rows_of(results / "shock.jsonl"), read(results / "remedies.jsonl")
+    problems = sorted({row["problem"] for row in measured})
+    tables = [remedies.table([row for row in measured if row["problem"] == problem]) for problem in problems]
+    return {
+        "shock": markdown(shock.table(steps)).partition("\n\n")[2] if steps else "",
+        "remedies": "".join(map(markdown, tables)).lstrip("\n"),
+    }
 
 
 def page(results: Path) -> str:

@@ -38,7 +38,11 @@ def test_every_recipe(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert ('warning: train.precision = "fp16"' in out) == (
         recipe.train.precision == "fp16"
     ) or torch.cuda.is_available()
-    assert str(recipe.schedule() or "dense training") in out
+    method = recipe.build_method()
+    method = method.for_steps(22) if method and recipe.data.name == "digits" else method
+    assert str(method.schedule if method else "dense training") in out
+    assert all(line in out for line in (method.choices_made() if method else ()))
+    assert ("Why: " in out) == (name == "digits"), "all others name their phases"
     assert "\x1b" not in out
 
 
@@ -150,8 +154,11 @@ def test_a_run_too_short_for_its_method_to_do_anything(capsys: pytest.CaptureFix
 
 def test_woodfisher_with_too_few_steps_before_a_compression(capsys: pytest.CaptureFixture[str]) -> None:
     said = "warning: method.criterion.steps=100: WoodFisher sees fewer gradients than that before 7 of 8 compressions"
-    assert said in checked(capsys, "digits", "--set", "method.criterion=woodfisher")
-    assert "WoodFisher" not in checked(capsys, "digits", "--set", 'method.criterion={name="woodfisher", steps=88}')
+    paper = ("--set", "method.schedule=paper")
+    assert said in checked(capsys, "digits", *paper, "--set", "method.criterion=woodfisher")
+    fewer = 'method.criterion={name="woodfisher", steps=88}'
+    assert "WoodFisher" not in checked(capsys, "digits", *paper, "--set", fewer)
+    assert "WoodFisher" not in checked(capsys, "digits", "--set", fewer), "masks are taken so far apart"
 
 
 def test_a_knob_of_a_criterion_is_named_as_it_is_set(capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,8 @@ def test_variants_run_beside_methods_with_settings_of_their_own(tmp_path: Path, 
 def test_equal_flops_buys_sparse_training_more_epochs(tmp_path: Path, monkeypatch) -> None:
     in_process.patch(monkeypatch)
     out = tmp_path / "c"
-    assert compare(out, "--methods", "acdc,rigl", "--equal", "flops", "--set", "rigl.every=3st") == 0
+    sets = ("--set", "rigl.every=3st", "--set", "acdc.schedule=paper")
+    assert compare(out, "--methods", "acdc,rigl", "--equal", "flops", *sets) == 0
     found = facts(out)
     assert found["rigl"]["epochs"] > 2 * found["acdc"]["epochs"]
     assert found["rigl"]["training"] == pytest.approx(found["acdc"]["training"], rel=0.25)
@@ -153,7 +154,8 @@ def test_the_one_whose_cost_all_get_is_trained_as_it_was_reckoned() -> None:
 
 def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
     """0.25 dense, 0.5 on the way at 0.1 + 0.9 / 4, 0.25 at 0.1: 0.44 of dense training, where AC/DC has 0.55."""
-    found = planned("digits", "acdc", "gmp", settings=["method.distribution=uniform", "train.epochs=100"])
+    settings = ["method.distribution=uniform", "train.epochs=100", "acdc.schedule=paper"]
+    found = planned("digits", "acdc", "gmp", settings=settings)
     assert found["acdc"].epochs == 100
     assert found["gmp"].epochs == pytest.approx(100 * 0.55 / 0.44, abs=3)
 

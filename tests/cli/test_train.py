@@ -73,7 +73,8 @@ def environment() -> dict[str, str]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four epochs through main(), at seed 1."""
     out = tmp_path_factory.mktemp("runs") / "made"
-    assert main(["train", "--epochs", str(EPOCHS), "--seed", "1", "--device", "cpu", "--out", str(out)]) == 0
+    typed = ["--epochs", str(EPOCHS), "--seed", "1", "--set", "method.schedule=paper", "--device", "cpu"]
+    assert main(["train", *typed, "--out", str(out)]) == 0
     return out
 
 
@@ -82,6 +83,7 @@ def piped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
     """The same run by `python -m acdc` in a process of its own, into the default folder."""
     folder = tmp_path_factory.mktemp("cwd")
     command = [sys.executable, "-m", "acdc", "train", "--epochs", str(EPOCHS), "--seed", "1", "--device", "cpu"]
+    command += ["--set", "method.schedule=paper"]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder, done
@@ -591,7 +593,8 @@ def test_a_worker_that_dies_ends_the_run_in_words_and_it_goes_on(tmp_path: Path,
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_stopped_twice_ends_with_the_same_bytes(run: Path, number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    first = ["--epochs", str(EPOCHS), "--seed", "1", "--set", "run.checkpoint_every=7st", "--out", str(out)]
+    first = ["--epochs", str(EPOCHS), "--seed", "1", "--set", "method.schedule=paper", "--out", str(out)]
+    first += ["--set", "run.checkpoint_every=7st"]
     resume = ["--resume", str(out)]
     for after, arguments in ((1, first), (5, resume)):
         stop = [sys.executable, "-m", "tests.stops", number.name, str(after), "self", "train", "--device", "cpu"]
@@ -888,6 +891,7 @@ def test_a_recipe_is_planned_once(tmp_path: Path, capsys, monkeypatch: pytest.Mo
 
 def test_what_a_method_cautions_of_is_said_as_the_run_begins_and_once(tmp_path: Path, capsys, caplog) -> None:
     short = ["--epochs", "4", "--set", "run.baseline=false", "--set", "run.finetune=false"]
+    short += ["--set", "method.schedule=paper"]
     fisher = 'method.criterion={name="woodfisher", steps=23, block=2}'
     assert (
         main(["train", "--no-report", *short, "--set", fisher, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0

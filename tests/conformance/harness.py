@@ -109,7 +109,7 @@ class Run:
         torch.manual_seed(0)
         model = Net().to(DEVICE)
         optimizer = make_optimizer(model.parameters())
-        method = acdc.ACDC(**{"sparsity": SPARSITY, "epochs": EPOCHS, **knobs})
+        method = acdc.ACDC.paper(**{"sparsity": SPARSITY, "epochs": EPOCHS, **knobs})
         call = wrap(model) if wrap_first else model
         sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=STEPS_PER_EPOCH)
         return cls(model, optimizer, sparsifier, call if wrap_first else wrap(model))

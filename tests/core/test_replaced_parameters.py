@@ -102,7 +102,7 @@ def test_a_phase_does_not_begin_on_weights_that_were_lost() -> None:
 def test_a_block_of_layers_that_was_replaced_is_noticed() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.5, epochs=4), steps_per_epoch=1)
+    sparsifier = acdc.attach(model, optimizer, acdc.ACDC.paper(sparsity=0.5, epochs=4), steps_per_epoch=1)
     model[0] = copy.deepcopy(model[0])  # the layers inside it, and what they hold, are still whole
     with pytest.raises(RuntimeError, match=r"model no longer holds 0\.0\.weight, 0\.1\.weight"):
         sparsifier.state_dict()
@@ -128,7 +128,7 @@ def test_tied_weights_are_looked_for_under_the_name_they_are_pruned_by() -> None
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = model[0].weight
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.5, epochs=4), steps_per_epoch=1)
+    sparsifier = acdc.attach(model, optimizer, acdc.ACDC.paper(sparsity=0.5, epochs=4), steps_per_epoch=1)
     for step in range(4):
         optimizer.zero_grad()
         model(batch(step)[0].flatten(1)[:, :4]).square().sum().backward()
@@ -152,7 +152,7 @@ class Tied(nn.Module):
 def test_a_tied_weight_is_looked_for_under_all_its_names() -> None:
     model = Tied()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.8, epochs=4), steps_per_epoch=1)
+    sparsifier = acdc.attach(model, optimizer, acdc.ACDC.paper(sparsity=0.8, epochs=4), steps_per_epoch=1)
     model.b.weight = nn.Parameter(model.b.weight.detach().clone())
     optimizer.add_param_group({"params": [model.b.weight]})
     with pytest.raises(RuntimeError, match=r"state_dict\(\): the model no longer holds b.weight, to which"):

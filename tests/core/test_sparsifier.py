@@ -30,7 +30,7 @@ def small(**knobs) -> tuple[Net, torch.optim.Optimizer, acdc.Sparsifier]:
     torch.manual_seed(0)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    method = acdc.ACDC(**{"sparsity": 0.9, "epochs": 4, **knobs})
+    method = acdc.ACDC.paper(**{"sparsity": 0.9, "epochs": 4, **knobs})
     return model, optimizer, acdc.attach(model, optimizer, method, steps_per_epoch=2)
 
 
@@ -91,7 +91,7 @@ def test_summary_names_what_flops_leave_out():
 
     model = Fourier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.5, epochs=4), steps_per_epoch=2)
+    sparsifier = acdc.attach(model, optimizer, acdc.ACDC.paper(sparsity=0.5, epochs=4), steps_per_epoch=2)
     said = str(sparsifier.summary(torch.zeros(1, 4)))
     assert "FLOPs per sample: at least 32 of 32 dense (1.00x)" in said
     assert "lower bound; of unknown layer type, counted as 0: mix (Fourier), fft_fft in Fourier" in said
@@ -166,7 +166,7 @@ def test_layers_called_without_the_model_begin_a_phase():
 
     outer = Outer()
     optimizer = SGD(outer.parameters())
-    s = acdc.attach(outer, optimizer, acdc.ACDC(sparsity=0.8, epochs=4), steps_per_epoch=2)
+    s = acdc.attach(outer, optimizer, acdc.ACDC.paper(sparsity=0.8, epochs=4), steps_per_epoch=2)
     for step in range(8):
         optimizer.zero_grad()
         loss = outer.training_step(batch(step))
@@ -245,7 +245,7 @@ def test_attach_to_the_compiled_model_and_names_stay_plain():
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     assert isinstance(compiled, nn.Module)
     optimizer = SGD(compiled.parameters())
-    s = acdc.attach(compiled, optimizer, acdc.ACDC(sparsity=0.8, epochs=4), steps_per_epoch=2)
+    s = acdc.attach(compiled, optimizer, acdc.ACDC.paper(sparsity=0.8, epochs=4), steps_per_epoch=2)
     for step in range(8):
         optimizer.zero_grad()
         F.cross_entropy(compiled(batch(step)[0]), batch(step)[1]).backward()
@@ -635,7 +635,7 @@ def test_wrong_types(arguments, message):
         ({"sparsity": 1.0}, "at least 0 and below 1"),
         ({"sparsity": -0.1}, "at least 0 and below 1"),
         ({"sparsity": None}, r"sparsity=None: expected the fraction of zeros; write ACDC\(sparsity=0\.9, epochs=100\)"),
-        ({"epochs": 3}, "4"),
+        ({"epochs": 0}, "epochs=0: expected a whole number, 1 or more"),
         ({"epochs": None}, "epochs=None: ACDC needs either epochs or a schedule, but received neither"),
         ({"schedule": acdc.Schedule.for_epochs(5)}, "but received both; write"),
         ({"pattern": acdc.NM(2, 4)}, r"NM\(n=2, m=4\) fixes it at 0\.5; omit sparsity"),
@@ -643,7 +643,7 @@ def test_wrong_types(arguments, message):
         ({"distribution": "layerwise"}, "expected one of 'global', 'uniform', 'erk'"),
         ({"reset": "yes"}, "reset='yes': expected one of"),
         ({"twin": "first"}, "twin='first': expected one of"),
-        ({"epochs": 2}, "so write epochs=4 or more"),
+        ({"cycles": -1}, "cycles=-1: expected a whole number, 0 or more"),
     ],
 )
 def test_bad_methods(knobs, message):

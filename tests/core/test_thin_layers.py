@@ -38,7 +38,7 @@ def train(method: Method) -> list[str]:
 
 def test_a_nearly_empty_layer_is_named_once() -> None:
     """AC/DC compresses twice here, to 80 % and to 90 % zeros; 100 of 40,000 weights of the first layer survive."""
-    (message,) = train(acdc.ACDC(sparsity=0.9, epochs=4, gradual=True))
+    (message,) = train(acdc.ACDC.paper(sparsity=0.9, epochs=4, gradual=True))
     assert message.startswith("1 of 2 layers are nearly empty: 0.weight (99.75% zeros).")
     assert 'distribution="erk"' in message
     assert "exclude=['0.weight']" in message
@@ -51,7 +51,7 @@ def test_a_sparsity_that_rises_within_a_phase_is_looked_at_in_the_end() -> None:
 
 @pytest.mark.parametrize("knobs", [{"distribution": "uniform"}, {"distribution": {"0": 0.999, "2": 0.9}}])
 def test_what_a_distribution_asks_for_is_no_surprise(knobs: dict) -> None:
-    assert train(acdc.ACDC(sparsity=0.9, epochs=4, **knobs)) == []
+    assert train(acdc.ACDC.paper(sparsity=0.9, epochs=4, **knobs)) == []
 
 
 @pytest.mark.parametrize(

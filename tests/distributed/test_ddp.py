@@ -22,7 +22,7 @@ def net() -> torch.nn.Module:
 
 def train(model: torch.nn.Module, attach_to: torch.nn.Module, rows: slice) -> acdc.Sparsifier:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
-    s = acdc.attach(attach_to, optimizer, acdc.ACDC(sparsity=SPARSITY, epochs=6), steps_per_epoch=SPE)
+    s = acdc.attach(attach_to, optimizer, acdc.ACDC.paper(sparsity=SPARSITY, epochs=6), steps_per_epoch=SPE)
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(step)
         x, y = torch.randn(8, 2, 6, 6, generator=generator), torch.randint(0, 8, (8,), generator=generator)

@@ -63,6 +63,18 @@ def test_of_data_that_could_not_be_read_nothing_is_concluded() -> None:
     assert finding.setting == "method.exclude"
 
 
+# Phases too short to recover
+
+
+def test_phases_too_short_to_recover_are_named_with_their_steps() -> None:
+    """1,397 images in batches of 64 make 22 steps an epoch, and the paper's phases last one of eight epochs each."""
+    (warning,) = texts(validate(load.read("digits", ["train.epochs=8", "method.schedule=paper"]), Facts()), "warning")
+    assert warning.startswith('method.schedule = "paper": 7 of 8 phases have 22 steps, too few to recover from a ')
+    assert "leave it out (method.schedule=) for phases that suit the number of steps" in warning
+    for settings in (["train.epochs=8"], ["train.epochs=8", "method.schedule=paper", "train.batch_size=8"]):
+        assert texts(validate(load.read("digits", settings), Facts()), "warning") == []
+
+
 # Days on a CPU
 
 

@@ -18,7 +18,9 @@ DENSE = 2_000_000  # FLOPs of an image
 
 
 def recipe_of(settings: Sequence[str] = (), seed: int = 0) -> Recipe:
-    return load.read("digits", ["train.epochs=12", *settings]).with_seed(seed)
+    own = any(setting.startswith(("method.name=", "method.schedule=")) for setting in settings)
+    phases = [] if own else ["method.schedule=paper"]
+    return load.read("digits", ["train.epochs=12", *phases, *settings]).with_seed(seed)
 
 
 def make_run(

@@ -25,7 +25,7 @@ TABLES: dict[str, Any] = {
     "optimizer": {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4},
     "rate": {"shape": "cosine", "warmup": 1},
     "train": {"epochs": 4, "batch_size": 16},
-    "method": {"sparsity": 0.8},
+    "method": {"sparsity": 0.8, "schedule": "paper"},
     "run": {"finetune": True},
 }
 

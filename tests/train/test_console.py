@@ -123,7 +123,7 @@ def test_the_result_fits_eighty_columns() -> None:
 
 def test_phases_are_drawn_where_they_lie() -> None:
     """AC/DC: the colour of each epoch's phase as far as the run has come; fine-tuning begins under the final phase."""
-    runs = plan_stages(read("digits", ["train.epochs=4"]))
+    runs = plan_stages(read("digits", ["train.epochs=4", "method.schedule=paper"]))
     strip = console._strip(runs["acdc"], done=3, epochs=4, cells=4)
     assert [span.style for span in strip.spans] == ["blue", "dark_orange", "blue", "grey35"]
     assert console._strip(runs["finetune"], done=0, epochs=4, cells=4).plain == "   ━"

@@ -19,7 +19,7 @@ from acdc.train.prepare import plan_stages
 
 SETTINGS = (
     "train.epochs=12", "data.name=synthetic", "data.classes=4", "data.shape=[1, 8, 8]", "data.train=40", "data.test=20",
-    "train.batch_size=20", "run.baseline=false", "run.finetune=true", "method.twin=best",
+    "train.batch_size=20", "run.baseline=false", "run.finetune=true", "method.twin=best", "method.schedule=paper",
 )  # fmt: skip
 
 

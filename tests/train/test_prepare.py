@@ -9,6 +9,7 @@ import torch
 
 from acdc import methods, models
 from acdc.cli import main
+from acdc.core.method import Method
 from acdc.errors import UsageError
 from acdc.recipes import load
 from acdc.recipes.schema import Recipe
@@ -37,9 +38,9 @@ class Counts:
             self.models += next(model.parameters()).device.type != "meta"
             return model
 
-        def count_plans(recipe: Recipe) -> Any:
+        def count_plans(recipe: Recipe, method: Method | None) -> Any:
             self.plans += 1
-            return plan(recipe)
+            return plan(recipe, method)
 
         monkeypatch.setattr(methods, "build", count_methods)
         monkeypatch.setattr(models, "build", count_models)

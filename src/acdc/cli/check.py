@@ -87,6 +87,8 @@ def _introduce(prepared: PreparedRun) -> None:
         spread = method.distribution if isinstance(method.distribution, str) else "by layer"
         print(f"sparsity: {describe_sparsity(method)}, {method.pattern}, {spread}; seeds {seeds}")
         print(method.schedule)
+        for line in method.choices_made():
+            print(line)
     else:
         print(f"dense training, {epochs} epochs; seeds {seeds}")
 

@@ -81,7 +81,8 @@ def _schedules() -> None:
     show_table("Schedules, for method.schedule", header, rows, text=2)
     knobs = 'warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep"'
     print(f"\nor your own lengths: method.schedule = {{ {knobs} }}, and train.epochs")
-    print("or train.epochs alone, for the proportions of imagenet over any number of epochs")
+    print('or "paper" and train.epochs, for the proportions of imagenet over any number of epochs')
+    print("or train.epochs alone, for phases chosen by the number of epochs and steps")
 
 
 def _methods() -> None:

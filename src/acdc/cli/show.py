@@ -8,6 +8,7 @@ from typing import Any
 
 from acdc.cli import options
 from acdc.cli.output import show_table
+from acdc.methods.acdc import ACDC
 from acdc.recipes.load import write_value
 from acdc.recipes.paper import settings_of
 from acdc.recipes.schema import PaperRow, Recipe
@@ -31,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
     print(to_toml(recipe))
     schedule = recipe.schedule()
     print(schedule if schedule else f"dense training, {recipe.epochs} epochs")
+    if isinstance(method := recipe.build_method(), ACDC) and method.epochs is not None:
+        print("chosen by the number of epochs; acdc check says what the number of steps makes of it, and why")
     if recipe.paper:
         _paper(recipe, args.recipe)
     return 0

@@ -88,18 +88,24 @@ def check_optimizer_keeps_pruned(optimizer: Optimizer, layers: Layers) -> None:
             )
 
 
-def check_finished(step: int, total: int) -> str | None:
-    """Raise if a run is short of steps; if no more than 1 % are missing, return a warning instead.
+def check_finished(step: int, total: int, counted: str = "") -> str | None:
+    """Raise if a run is short of steps; if no more than 1 % are missing, or there were too many, return a warning.
 
-    A gradient scaler skips a step at every overflow.
+    A gradient scaler skips a step at every overflow. `counted` says which steps_per_epoch would have been right for
+    a loop that is over.
     """
     missing = total - step
+    if missing < -max(1, total // 100):
+        return (
+            f"finish() at step {step} of {total}: {counted}phases came earlier than they should have, and the last "
+            f"{-missing} steps were more of the final one"
+        )
     if missing <= 0:
         return None
     shortfall = f"finish() at step {step} of {total}: {missing} steps are missing from the final phase"
     if missing > total // 100:
         raise RuntimeError(
-            f"{shortfall}. Continue training; if the run is really over, call finish(early=True), or set_step({total}) "
+            f"{shortfall}. Continue training; if the run is really over, {counted}call finish(early=True), or set_step({total}) "
             "if some steps were taken without this optimizer"
         )
     return f"{shortfall}, perhaps because a GradScaler skipped them"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from acdc.core import returning
 from acdc.core.hooks import loss_scale, reset_state
 from acdc.core.latent import Bundle
 from acdc.core.masking import Masking
@@ -128,6 +129,7 @@ class MethodContext:
         if keep_twin:
             self.keep_twin()
         self._masking.prune_by(masks)
+        self.memory.pop(returning.SURVIVORS, None)
 
     @torch.no_grad()
     def choose_masks(self, scores: Mapping[str, Tensor], budgets: Sequence[Budget] | None = None) -> dict[str, Tensor]:
@@ -151,11 +153,14 @@ class MethodContext:
         self._masking.prune_by(changed)
 
     @torch.no_grad()
-    def decompress(self, reset: str) -> None:
+    def decompress(self, reset: str, *, shorten: bool = False) -> None:
         """Lift the masks, and put any latent weights back into the model.
 
-        `reset` is what the optimizer forgets: "momentum", "all" or "nothing".
+        `reset` is what the optimizer forgets: "momentum", "all" or "nothing". `shorten` remembers which weights came
+        back, so that the method's returning_step can shorten their steps until the next compression.
         """
+        if shorten and (masks := self.masks):
+            returning.remember(self.memory, masks)
         self._masking.lift()
         if not reset_state(self.optimizer, reset):
             self.warn(

@@ -130,6 +130,12 @@ def plain_optimizer(optimizer: Optimizer) -> Optimizer:
     return inner if isinstance(inner, Optimizer) else optimizer
 
 
+def is_first_process() -> bool:
+    """Return whether this is the process that prints, of several that train together."""
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+
+
 def keeps_zeros(optimizer: Optimizer) -> bool:
     """Return True if the optimizer is known to leave zero weights with zero gradient and state at zero."""
     return type(optimizer) in _KEEPS_ZEROS or getattr(optimizer, "keeps_zeros", False)

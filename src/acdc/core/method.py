@@ -15,7 +15,7 @@ method may ask for, and a memory for what it has to remember.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -160,6 +160,14 @@ class Method(ABC):
     def default_schedule(self, epochs: int) -> Schedule:
         """Return the phases over a number of epochs, in the method's own proportions."""
 
+    def for_steps(self, steps_per_epoch: int | None) -> Self:
+        """Return the method with everything chosen that depends on the number of steps; most have nothing to choose."""
+        return self
+
+    def choices_made(self) -> tuple[str, ...]:
+        """Return lines that say what was chosen for the user and why; none where all was given."""
+        return ()
+
     def layers(self, model: nn.Module) -> Layers:
         """Find the weights that this method prunes in this model."""
         layers = find_prunable(
@@ -274,6 +282,14 @@ class Method(ABC):
     def after_step(self, context: "MethodContext", bundle: "Bundle", before: Tensor, after: Tensor) -> None:
         """Change, in place, the step that took latent weights from `before` to `after`; by default keep all of it."""
         return
+
+    def returning_step(self, context: "MethodContext", step: int) -> float:
+        """Return the factor on step `step` of the weights that the last decompression brought back.
+
+        It is a function of the step; another factor than 1 needs context.decompress(reset, shorten=True); see
+        returning.py.
+        """
+        return 1.0
 
     def rate_step(self, context: "MethodContext", step: int) -> int:
         """Return the step whose learning rate step `step` uses: an earlier one if the method starts training over.

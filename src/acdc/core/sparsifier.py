@@ -5,6 +5,7 @@ counts steps and begins phases.
 """
 
 import math
+import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core.checks import check_finished, check_types
-from acdc.core.hooks import plain_model, plain_optimizer
+from acdc.core.hooks import is_first_process, plain_model, plain_optimizer
 from acdc.core.method import Method
 from acdc.core.result import Result, StateDict, Twin, to_cpu, to_device
 from acdc.core.state_dict import check_fit, check_identity, check_structure
@@ -36,11 +37,14 @@ def attach(
     *,
     steps_per_epoch: int | None = None,
     scheduler: Any | None = None,
+    quiet: bool = False,
 ) -> "Sparsifier":
     """Attach a method to a model and its optimizer; the training loop stays as it is.
 
     `steps_per_epoch` is the number of optimizer steps in an epoch (len(loader), divided by the gradient accumulation);
     a schedule written in steps does not need it. `scheduler` is only stored with the dense twin, for finetune_dense.
+    What the method chose for this number of epochs and steps, and why, is printed in two lines, by one process of
+    several, unless `quiet`; `sparsifier.choices` holds them too.
 
         method = acdc.ACDC(sparsity=0.9, epochs=100)
         sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=len(loader))
@@ -60,7 +64,11 @@ def attach(
         for part, state in zip((model, optimizer, sparsifier), states):
             part.load_state_dict(state)
     """
-    return Sparsifier(model, optimizer, method, steps_per_epoch=steps_per_epoch, scheduler=scheduler)
+    sparsifier = Sparsifier(model, optimizer, method, steps_per_epoch=steps_per_epoch, scheduler=scheduler)
+    if not quiet and is_first_process():
+        for line in sparsifier.choices:
+            print(line, file=sys.stderr)
+    return sparsifier
 
 
 def attached_to(target: nn.Module | Optimizer) -> "Sparsifier | None":
@@ -72,7 +80,7 @@ def attached_to(target: nn.Module | Optimizer) -> "Sparsifier | None":
 class Sparsifier:
     """The object that keeps a model sparse as its method and schedule require; see `attach`.
 
-    method   the method, with its schedule and knobs
+    method   the method, with its schedule and knobs, and all that it chose for this number of steps
     context  the run as the method sees it: weights, budgets, the twin so far, what the method remembers
     """
 
@@ -86,7 +94,7 @@ class Sparsifier:
         scheduler: Any | None = None,
     ) -> None:
         check_types(model, optimizer, method)
-        self.method = method
+        self.method = method = method.for_steps(steps_per_epoch)
         self._model, self._optimizer = plain_model(model), plain_optimizer(optimizer)
         for target in (self._model, self._optimizer):
             if attached_to(target) is not None:
@@ -116,6 +124,11 @@ class Sparsifier:
     def layers(self) -> Layers:
         """Return the prunable weights, and why others are left dense."""
         return self.context.layers
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """What the method chose by itself and why, in two lines; none where a schedule was given."""
+        return self.method.choices_made()
 
     @property
     def step(self) -> int:
@@ -239,11 +252,11 @@ class Sparsifier:
         if not ends_dense and not (self.phase.final and self._stepper.state.sparse):
             raise RuntimeError(
                 f"finish() at step {self.step} of {self.total_steps}, in a {self.phase.name} phase: the sparse model "
-                "exists only in the final compressed phase. Continue training, or use a shorter schedule. If your "
-                "loop is over: steps_per_epoch counts optimizer steps (len(loader) // accumulation), steps of another "
-                f"optimizer are not counted, and a resumed run needs sparsifier.load_state_dict\n{self.method.schedule}"
+                "exists only in the final compressed phase. Continue training, or use a shorter schedule. If your loop is over: "
+                f"{self._counted()}steps of another optimizer are not counted, and a resumed run needs "
+                f"sparsifier.load_state_dict\n{self.method.schedule}"
             )
-        if not early and (warning := check_finished(self.step, self.total_steps)):
+        if not early and (warning := check_finished(self.step, self.total_steps, self._counted())):
             context.warn(warning)
         if ends_dense:
             context.keep_twin()
@@ -259,6 +272,17 @@ class Sparsifier:
             masks=masks,
             total_steps=self.total_steps,
             twin=twin,
+        )
+
+    def _counted(self) -> str:
+        """Return what steps_per_epoch should have been, if the loop has run all its epochs in the steps seen."""
+        given, step, total = self.context.steps_per_epoch, self.step, self.total_steps
+        if given is None or not step:
+            return ""
+        factor = f"{step / total:.3g} times" if step > total else f"1/{total / step:.3g} of"
+        return (
+            f"it took {factor} the steps planned, so if it ran all its epochs, write steps_per_epoch="
+            f"{round(given * step / total):,}, not {given:,} (optimizer steps: len(loader) // accumulation); "
         )
 
     def detach(self) -> None:

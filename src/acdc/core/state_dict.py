@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core.method import Method
+from acdc.core.returning import SURVIVORS
 from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Layers
 from acdc.state_dicts import check_optimizer, check_tensors
@@ -101,6 +102,7 @@ def check_fit(
     if state["shadow"] is not None:
         check_tensors(state["shadow"], weights, "sparsifier.shadow")
     computed = state["shadow"] is not None  # the model's weights are computed from all of these
+    check_tensors(state["memory"].get(SURVIVORS, {}), packed, f"sparsifier.memory.{SURVIVORS}", some=True)
     for key in method.by_layer:
         some = not computed or key in method.recomputed
         check_tensors(state["memory"].get(key, {}), weights, f"sparsifier.memory.{key}", some=some)

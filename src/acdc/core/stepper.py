@@ -19,6 +19,7 @@ from acdc.core.hooks import NextForward, has_closure, step_was_skipped
 from acdc.core.latent import LatentWeights
 from acdc.core.masking import Masking
 from acdc.core.method import Method
+from acdc.core.returning import ReturningWeights
 from acdc.core.state import State
 from acdc.schedule import Phase
 from acdc.sparsity import masks as working
@@ -62,6 +63,7 @@ class Stepper:
         )
         self.history: list[dict[str, Any]] = []
         self._method = method
+        self._returning = ReturningWeights(self.weights)
         self._next_forward = NextForward([called, model, *(w.module for w in layers.weights)], self._on_forward)
         for warning in [*layers.warnings(), *method.warnings(self.context.total_steps, steps_per_epoch)]:
             self.context.warn(warning)
@@ -237,11 +239,16 @@ class Stepper:
             with torch.no_grad():
                 self._method.observe(self.context)
         self.masking.before_step()
+        if not self.state.sparse:
+            self._returning.before_step(
+                self._method.returning_step(self.context, self.context.step), self.context.memory
+            )
 
     def after_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         if step_was_skipped(optimizer):
             return
         masking, context = self.masking, self.context
+        self._returning.after_step()
         enforced = self.state.masked and not masking.keeps_zeros
         masking.after_step(args, kwargs)
         context.step += 1

@@ -3,39 +3,48 @@
 Idea       Train densely and sparsely in turns, so that one run gives an accurate sparse model and a dense one.
 Step       θ ← T_k(θ) at each compression, then θ ← θ − η ∇f(θ) on its support only; at each decompression the mask is
            lifted, the pruned weights restart at 0 and the optimizer's momentum is reset (paper, Algorithm 1).
-Knobs      sparsity; the schedule (warm-up, phase lengths, last dense phase, final compressed phase), by default the
-           paper's for ImageNet over any number of epochs; pattern (unstructured; N:M, blocks, channels); distribution
-           ("global"; "uniform", "erk", or sparsities by layer); criterion ("magnitude"; acdc ls criteria); reset
-           ("momentum"; "all", "nothing"); twin ("last"; "best" by a metric you report). Not in the paper: gradual,
-           which raises the sparsity from compression to compression, and revive, which gives filters that a
-           compression took whole random weights at the decompression.
+Knobs      sparsity and epochs: cycles, rise, ramp and reset are then chosen by the number of epochs and steps, and
+           said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with nothing added. Pattern
+           (unstructured; N:M, blocks, channels); distribution ("global"; "uniform", "erk", or sparsities by layer);
+           criterion ("magnitude"; acdc ls criteria); twin ("last"; "best" by a metric you report; "late" pays for a
+           dense phase near the end). Beyond the paper, each off unless chosen: cycles (how many decompressions, all in
+           the first half), rise (the sparsity grows with time), gradual (it grows from compression to compression),
+           ramp (short steps at first for weights that come back), own_timesteps (Adam's bias correction for them),
+           revive (random weights for filters that a compression took whole).
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte per weight for the mask; one in-place pass over the gradients in compressed phases; one selection per
-           compression; on the host, one copy of the model and its optimizer state, the dense twin.
+           compression, with rise one per epoch or 40 per run; with ramp or own_timesteps, one copy of the weights and
+           one pass over them in each shortened step; on the host, one copy of the model and its
+           optimizer state, the dense twin.
 Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC: Alternating Compressed/DeCompressed Training of Deep Neural
            Networks. NeurIPS 2021.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from acdc.core.context import MethodContext
-from acdc.errors import ArgumentError
+from acdc.errors import ArgumentError, check_whole, did_you_mean
+from acdc.methods._choice import RISE, Choice, choose, describe
+from acdc.methods._knobs import check_fraction
+from acdc.methods._revival import bias_correction, revive
 from acdc.methods._scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, check_axes
 
-_INITIAL_NORM = 3**-0.5  # the norm of a filter at torch's initialisation, for layers with no filter left
+_UPDATES = 40  # of the masks in a run whose sparsity rises, where an epoch is longer than that
+_CHOSEN: dict[str, Any] = {"rise": RISE, "ramp": 0.2, "reset": "nothing"}  # with epochs and no schedule
+_LATER = ("cycles", "rise", "ramp", "own_timesteps")
+_PAPER: dict[str, Any] = {"rise": 0.0, "ramp": 0.0, "reset": "momentum"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ACDC(Scored):
-    """AC/DC at a target sparsity, over `epochs` in the paper's proportions or over an explicit `schedule`.
+    """AC/DC at a target sparsity over `epochs`, with phases and remedies chosen for their number, or by a `schedule`.
 
     pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel(). The last three run along input or output channels,
                   and refuse weights of layer types whose axes are not known.
@@ -44,41 +53,150 @@ class ACDC(Scored):
                   that compute their weight (weight_norm, spectral_norm, torch.nn.utils.prune) stay dense, with a
                   warning unless `exclude` names them.
     criterion     which weights survive: "magnitude" (the paper's), or another of acdc.criteria.
-    gradual       raise the sparsity from compression to compression, s · (1 − (1 − i/n)³) at the i-th of n; not in the
-                  paper.
+    schedule      phases of your own, or the name of one of the paper's ("imagenet"; acdc ls schedules). With a schedule
+                  everything below that is not given is as in the paper; see also ACDC.paper.
+    twin          which dense model is kept: the "last" (end of the last dense phase), the "best" one reported through
+                  sparsifier.report_metric(metric) in a dense phase, or with epochs the end of a "late" dense phase,
+                  which the chosen phases have only for its sake.
+
+    Chosen with epochs, and not in the paper, each may be given:
+
+    cycles        how many decompressions there are, all in the first 40 % of the run: 2, or fewer in short runs.
+    rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
+                  compression on, t = 1 at `rise`: 0.6. With 0 every compression is to the target.
+    ramp          the share of each dense phase over which the steps of weights that come back grow from 0 to their
+                  full length: 0.2. With 0 they are as long as the others.
+    reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all" of
+                  its state, or "nothing", which is chosen: weights that come back have none.
+
+    Never chosen:
+
+    gradual       raise the sparsity from compression to compression, s · (1 − (1 − i/n)³) at the i-th of n, in place
+                  of rise.
+    own_timesteps give weights that come back Adam's or LAMB's bias correction of their own, by the steps since they
+                  did: their second moment starts at 0, which makes their first steps 3 times as long.
     revive        give filters that were pruned whole random weights at a decompression, as large as the layer's other
-                  filters; not in the paper, where they start at 0. From there batch norm makes their first gradients
-                  explode, or they get none. For high sparsities on small nets; weights must have known axes.
-    reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all"
-                  of its state, or "nothing".
-    twin          which dense model is kept: the "last" (end of the last dense phase) or the "best" one reported
-                  through sparsifier.report_metric(metric) in a dense phase.
+                  filters; in the paper they start at 0. From there batch norm makes their first gradients explode,
+                  or they get none. Weights must have known axes.
     """
 
+    cycles: int | None = None
+    rise: float | None = None
+    ramp: float | None = None
     gradual: bool = False
+    own_timesteps: bool = False
     revive: bool = False
-    reset: Literal["momentum", "all", "nothing"] = "momentum"
-    twin: Literal["last", "best"] = "last"
+    reset: Literal["momentum", "all", "nothing"] | None = None
+    twin: Literal["last", "best", "late"] = "last"
 
     name: ClassVar[str] = "acdc"
     alternates: ClassVar[bool] = True
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "reset": ("momentum", "all", "nothing"),
-        "twin": ("last", "best"),
+        "twin": ("last", "best", "late"),
     }
+    _lines: ClassVar[tuple[str, ...]] = ()  # an instance that for_steps made has its own
 
     @classmethod
     def title(cls) -> str:
         return "AC/DC"
 
+    @classmethod
+    def paper(
+        cls,
+        sparsity: float | None = None,
+        epochs: int | None = None,
+        schedule: Schedule | str | None = None,
+        **knobs: Any,
+    ) -> Self:
+        """Build the paper's Algorithm 1 with nothing added, over `epochs` in ImageNet's proportions or a `schedule`."""
+        if (epochs is None) == (schedule is None):
+            allowed = f"it needs either epochs or a schedule, and received {'neither' if epochs is None else 'both'}"
+            raise ArgumentError("epochs", epochs, allowed, 'write ACDC.paper(0.9, epochs=100) or schedule="imagenet"')
+        if epochs is not None:
+            schedule = Schedule.for_epochs(epochs)
+        return cls(sparsity=sparsity, schedule=schedule, **knobs)  # type: ignore[arg-type]  # a name is looked up
+
     def __post_init__(self) -> None:
+        given = self.epochs is None
+        if isinstance(self.schedule, str):
+            object.__setattr__(self, "schedule", _named(self.schedule))
+        self._check_remedies(given)
+        fixed = self.pattern.sparsity is not None if hasattr(self.pattern, "sparsity") else False
+        chosen = _PAPER if given else {**_CHOSEN, **({"rise": 0.0} if self.gradual or fixed else {})}
+        for knob, value in chosen.items():
+            if getattr(self, knob) is None:
+                object.__setattr__(self, knob, value)
         super().__post_init__()
-        if self.gradual and self.pattern.sparsity is not None:
-            allowed = f"{self.pattern} has one sparsity only"
-            raise ArgumentError("gradual", received=True, allowed=allowed, instead="omit gradual")
+        for knob in ("gradual", "rise"):
+            if getattr(self, knob) and self.pattern.sparsity is not None:
+                allowed = f"{self.pattern} has one sparsity only"
+                raise ArgumentError(knob, received=getattr(self, knob), allowed=allowed, instead=f"omit {knob}")
+        self._check_rise()
+        self._check_returning(given)
+
+    def _check_remedies(self, given: bool) -> None:
+        """Raise if a value is out of range, or if remedies that contradict each other or the schedule."""
+        for knob, what in (("rise", "the run"), ("ramp", "a dense phase")):
+            if getattr(self, knob) is not None:
+                check_fraction(knob, getattr(self, knob), "0.6", of=what)
+        if self.cycles is not None:
+            check_whole("cycles", self.cycles, 0, "write cycles=2, or 0 for none")
+        if self.gradual and self.rise:
+            allowed = "gradual=True raises the sparsity from compression to compression, rise with time"
+            raise ArgumentError("rise", received=self.rise, allowed=allowed, instead="omit rise or gradual")
+        for knob, off in (("cycles", None), ("twin", "last")):
+            value = getattr(self, knob)
+            if given and value != off and value != "best":
+                allowed = f"a schedule has its own phases, and {knob} chooses them"
+                raise ArgumentError(knob, received=value, allowed=allowed, instead=f"omit {knob} or schedule")
+
+    def _check_rise(self) -> None:
+        """Raise if the rise ends before it begins: the schedule compresses for the first time after it."""
+        units = {phase.length.unit for phase in self.schedule.phases}
+        if not self.rise or len(units) > 1:
+            return
+        (compress, _), total = self.schedule.transitions, self.schedule.total
+        if total is not None and compress[0] / total.value >= self.rise:
+            share = f"schedule compresses for the first time after {float(compress[0] / total.value):.0%} of the run"
+            raise ArgumentError("rise", received=self.rise, allowed=share, instead="raise rise, or compress earlier")
+
+    def _check_returning(self, given: bool) -> None:
+        """Raise if a knob is for returning weights and the schedule has no decompression."""
+        if not given or any(phase.name == "decompressed" for phase in self.schedule.phases):
+            return
+        for knob in ("ramp", "own_timesteps"):
+            if value := getattr(self, knob):
+                allowed = "it is for weights that come back, and schedule has no decompression"
+                raise ArgumentError(knob, received=value, allowed=allowed, instead=f"omit {knob}")
+
+    # What it chooses
 
     def default_schedule(self, epochs: int) -> Schedule:
-        return Schedule.for_epochs(epochs)
+        return self._choose(epochs, None).schedule
+
+    def _choose(self, epochs: int, steps_per_epoch: int | None) -> Choice:
+        return choose(epochs, steps_per_epoch, cycles=self.cycles, late=self.twin == "late")
+
+    def for_steps(self, steps_per_epoch: int | None) -> Self:
+        """Return the method with the phases that suit this number of steps, if it was given epochs."""
+        if self.epochs is None:
+            return self
+        choice = self._choose(self.epochs, steps_per_epoch)
+        twin = "last" if self.twin == "late" else self.twin
+        given: dict[str, Any] = {"schedule": choice.schedule, "epochs": None, "cycles": None, "twin": twin}
+        if not choice.schedule.transitions[1]:  # nothing comes back
+            given |= {"ramp": 0.0, "own_timesteps": False}
+        fitted = replace(self, **given)
+        target = f"{self.sparsity:.4g}" if self.sparsity is not None else "its target"
+        lines = describe(choice, self.epochs, target, rise=self.rise, ramp=self.ramp, keeps=self.reset == "nothing")
+        object.__setattr__(fitted, "_lines", lines)
+        return fitted
+
+    def choices_made(self) -> tuple[str, ...]:
+        return self._lines
+
+    # What it does
 
     def layers(self, model: nn.Module) -> Layers:
         layers = super().layers(model)
@@ -89,9 +207,9 @@ class ACDC(Scored):
     def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "dense":
             masks = context.masks if self.revive else {}
-            context.decompress(reset=self.reset)
+            context.decompress(reset=self.reset or "momentum", shorten=bool(self.ramp or self.own_timesteps))
             if masks:
-                _revive(context, masks)
+                revive(context, masks)
             return
         budgets, keep_twin = self._budgets_of(context, phase), self.makes_twin(context, phase)
         self.compress(context, budgets=budgets, keep_twin=keep_twin)
@@ -99,36 +217,87 @@ class ACDC(Scored):
     def writes_weights(self, phase: Phase) -> bool:
         return self.revive or super().writes_weights(phase)
 
+    # The sparsity on the way to its target
+
+    def updates_at(self, context: MethodContext, step: int) -> bool:
+        return context.phase.kind == "sparse" and self._rises_at(context.steps_per_epoch, step)
+
+    def update(self, context: MethodContext) -> None:
+        self.compress(context, budgets=self._budgets_of(context, context.phase))
+
+    def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
+        upcoming = super().next_compression(steps_per_epoch, step)
+        if not self.rise:
+            return upcoming
+        first, last, every = self._times(steps_per_epoch)
+        update = min(max(first, step + (first - step) % every), last)
+        while update < last and self.schedule.phase_at(update, steps_per_epoch).kind == "dense":
+            update = min(update + every, last)
+        candidates = [at for at in (upcoming, update) if at is not None and at >= step]
+        return min(candidates, default=None)
+
+    def _rises_at(self, steps_per_epoch: int | None, step: int) -> bool:
+        if not self.rise:
+            return False
+        first, last, every = self._times(steps_per_epoch)
+        return first < step <= last and ((step - first) % every == 0 or step == last)
+
+    def _times(self, steps_per_epoch: int | None) -> tuple[int, int, int]:
+        """Return the first compression, the step from which the sparsity is at its target, and the steps between."""
+        starts, total = self.schedule.starts(steps_per_epoch), self.schedule.total_steps(steps_per_epoch)
+        first = next(start for start, phase in starts if phase.kind == "sparse")
+        last = min(max(first, round((self.rise or 0.0) * total)), total - 1)
+        gradients = min(self.criterion.window, (last - first) // 4)  # that a criterion sees before each of four
+        return first, last, max(1, gradients, min(steps_per_epoch or total, total // _UPDATES))
+
     def _budgets_of(self, context: MethodContext, phase: Phase) -> list[Budget]:
-        """Return the budgets of the compression that a phase begins with."""
-        share = self._share_of(phase)
+        """Return what survives the compression that the coming step begins with."""
+        share = self._share_of(phase, context.step, context.steps_per_epoch)
         return context.budgets if share == 1 else self.budgets_along(context.layers, lambda s: share * s)
 
     def sparsity_fraction(self, epoch: int) -> float:
-        return self._share_of(self.schedule.phase_at(epoch, 1))
+        each = 10 * _UPDATES  # steps an epoch, of as many as there may be
+        first, last, every = self._times(each)
+        end = (epoch + 1) * each - 1  # FLOPs are counted as an epoch ends, by the masks taken last
+        taken = first + (end - first) // every * every if end < last else end
+        return self._share_of(self.schedule.phase_at(end, each), taken, each)
 
-    def _share_of(self, phase: Phase) -> float:
-        """Return the share of the target sparsity that a compressed phase has."""
+    def _share_of(self, phase: Phase, step: int, steps_per_epoch: int | None) -> float:
+        """Return the share of the target sparsity that a step of a compressed phase has."""
+        if self.rise:
+            first, last, _ = self._times(steps_per_epoch)
+            return 1.0 if step >= last else 1 - (1 - (step - first) / (last - first)) ** 3
         sparse = [p.index for p in self.schedule.phases if p.kind == "sparse"]
         if not self.gradual or phase.index == sparse[-1]:
             return 1.0
         return 1 - (1 - (sparse.index(phase.index) + 1) / len(sparse)) ** 3
 
+    # The weights that come back
+
+    def returning_step(self, context: MethodContext, step: int) -> float:
+        phase = context.phase
+        if phase.index < 1 or not (self.ramp or self.own_timesteps):
+            return 1.0
+        start, end = self.schedule.boundaries(context.steps_per_epoch)[phase.index - 1 : phase.index + 1]
+        taken, factor = step - start + 1, 1.0
+        if self.ramp:
+            factor = min(1.0, taken / (self.ramp * (end - start)))
+        if self.own_timesteps and self.reset != "all":
+            factor *= bias_correction(context.optimizer.param_groups[0], taken, step + 1)
+        return factor
+
     def keeps_best_twin(self) -> bool:
         return self.twin == "best"
 
+    def config(self) -> dict[str, Any]:
+        """Return every knob but those that are off and that checkpoints of the paper's AC/DC have never held."""
+        config = super().config()
+        return {knob: value for knob, value in config.items() if value or knob not in _LATER}
 
-@torch.no_grad()
-def _revive(context: MethodContext, masks: Mapping[str, Tensor]) -> None:
-    """Give random weights to filters that `masks` pruned whole: a function of the step, so the same on all ranks."""
-    generator = torch.Generator().manual_seed(context.step)
-    for weight in context.layers.weights:
-        filters = weight.param.movedim(weight.out_dim, 0)
-        kept = masks[weight.name].movedim(weight.out_dim, 0).flatten(1).any(1)
-        if kept.all():
-            continue
-        norms = filters[kept].flatten(1).float().norm(dim=1)
-        norm = norms.median() if len(norms) else torch.tensor(_INITIAL_NORM)
-        drawn = torch.randn(int((~kept).sum()), filters[0].numel(), generator=generator)
-        drawn = (drawn / drawn.norm(dim=1, keepdim=True)).to(filters.device) * norm.to(filters.device)
-        filters[~kept] = drawn.to(filters.dtype).view(-1, *filters.shape[1:])
+
+def _named(name: str) -> Schedule:
+    named = Schedule.named()
+    if name not in named:
+        allowed = f"expected an acdc.Schedule, or one of {', '.join(named)}{did_you_mean(name, named)}"
+        raise ArgumentError("schedule", received=name, allowed=allowed)
+    return named[name]()

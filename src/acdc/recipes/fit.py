@@ -9,6 +9,7 @@ import warnings as python_warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -23,6 +24,7 @@ from acdc.criteria import SynFlow
 from acdc.errors import ArgumentError
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict
+from acdc.methods._choice import RECOVERY
 from acdc.methods.acdc import ACDC
 from acdc.recipes.findings import Finding, SettingError, naming_settings
 from acdc.recipes.schema import Recipe, read_pattern
@@ -90,7 +92,8 @@ def check_fit(
         return list(map(Finding, errors))
     warnings: list[ArgumentError] = []
     steps = -(-data.train // recipe.train.batch_size)
-    if (method := recipe.build_method()) is not None:
+    if (built := recipe.build_method()) is not None:
+        method = built.for_steps(steps)
         if attempt(lambda: _whole_epochs(recipe, method)) and attempt(lambda: method.budgets(method.layers(model))):
             # Refused when attached: phases without a step, a rewinding point that is never passed.
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -101,6 +104,7 @@ def check_fit(
         if idle:
             text = SettingError("", allowed=idle.message("method.every", f"{method_table}.every"))
             (warnings if begun else errors).append(text)
+        warnings += _short_phases(recipe, method, steps)
         warnings += [
             SettingError("", allowed=f"method.{text}")
             for text in method.warnings(total, steps)
@@ -193,7 +197,7 @@ def attach_quietly(model: nn.Module, optimizer: Optimizer, method: Method, steps
     """
     with python_warnings.catch_warnings():
         python_warnings.simplefilter("ignore", SparsityWarning)
-        sparsifier = attach(model, optimizer, method, steps_per_epoch=steps)
+        sparsifier = attach(model, optimizer, method, steps_per_epoch=steps, quiet=True)
     sparsifier.context.show_warning = log.warning
     return sparsifier
 
@@ -216,6 +220,28 @@ def _criterion(method: Method, shape: tuple[int, int, int]) -> None:
 
 
 # Warnings
+
+
+def _short_phases(recipe: Recipe, method: Method, steps: int) -> list[ArgumentError]:
+    """Warn of phases that end before a decompression, or the compression after it, has been made good."""
+    if not isinstance(method, ACDC) or all(phase.name != "decompressed" for phase in method.schedule.phases):
+        return []
+    ends = (0, *method.schedule.boundaries(steps))
+    short = {phase: end - start for phase, (start, end) in zip(method.schedule.phases, pairwise(ends), strict=True)}
+    short = {phase: length for phase, length in short.items() if phase.index and length < RECOVERY}
+    if not short:
+        return []
+    least, most = min(short.values()), max(short.values())
+    lengths = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return [
+        SettingError(
+            "method.schedule",
+            received=recipe.method.schedule,
+            allowed=f"{len(short)} of {len(method.schedule.phases)} phases have {lengths} steps, too few to recover "
+            f"from a decompression (about {RECOVERY})",
+            instead="leave it out (method.schedule=) for phases that suit the number of steps, or train longer",
+        )
+    ]
 
 
 def _odd_rates(recipe: Recipe) -> list[ArgumentError]:

@@ -18,6 +18,7 @@ from acdc import methods
 from acdc.errors import did_you_mean, suggest
 from acdc.recipes.findings import Finding, RecipeError, SettingError
 from acdc.recipes.schema import (
+    PROPORTIONS,
     PaperRow,
     Recipe,
     read_pattern,
@@ -170,8 +171,8 @@ def _set(values: dict[str, Any], setting: str, findings: list[Finding]) -> str |
 def _give_way(values: dict[str, Any], changed_keys: set[str]) -> None:
     """Drop settings of a file that are superseded by settings from the command line.
 
-    A number of epochs replaces a schedule of fixed length, and a schedule the number of epochs; a pattern such as 2:4,
-    which fixes the sparsity, replaces the sparsity and its distribution; and a method that does not alternate replaces
+    A number of epochs replaces a schedule of fixed length by the paper's proportions, and a schedule the number of
+    epochs; a pattern such as 2:4, which fixes the sparsity, replaces the sparsity and its distribution; and a method that does not alternate replaces
     phases, but keeps their number of epochs.
     """
     method, train = (values[key] if isinstance(values.get(key), dict) else {} for key in ("method", "train"))
@@ -182,9 +183,10 @@ def _give_way(values: dict[str, Any], changed_keys: set[str]) -> None:
         if isinstance(schedule, str) and schedule in Schedule.named() and "epochs" not in train:
             values.setdefault("train", train)["epochs"] = Schedule.named()[schedule]().total_steps(1)
         schedule = None
-    fixed_length = isinstance(schedule, str) or (isinstance(schedule, Mapping) and "total" in schedule)
+    named = isinstance(schedule, str) and schedule != PROPORTIONS
+    fixed_length = named or (isinstance(schedule, Mapping) and "total" in schedule)
     if fixed_length and "train.epochs" in changed_keys and "method.schedule" not in changed_keys:
-        del method["schedule"]
+        method["schedule"] = PROPORTIONS
     elif fixed_length and "method.schedule" in changed_keys and "train.epochs" not in changed_keys:
         train.pop("epochs", None)
     if "method.pattern" in changed_keys:

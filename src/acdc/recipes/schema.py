@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from acdc.core.method import Method as BuiltMethod
     from acdc.sparsity.patterns import Pattern
 
+PROPORTIONS = "paper"  # the schedule of ImageNet's proportions over any number of epochs
+
 Images = Annotated[int, Limits(least=0, cap=1_000_000_000, text="images, 0 or more")]
 Epochs = Annotated[float, Limits(least=0, cap=100_000, text="epochs, 0 or more")]
 Milestone = Annotated[float, Limits(least=0, cap=100_000, text="epochs, such as [60]")]
@@ -105,7 +107,8 @@ class Method:
 
     name: str = "acdc"  # or another of acdc.methods, or "dense"
     sparsity: float | None = None  # the method checks its range
-    schedule: str | Mapping[str, Any] | None = None  # a name from the paper, or the knobs of Schedule.alternating
+    # A name from the paper, "paper" for ImageNet's proportions over train.epochs, or the knobs of Schedule.alternating.
+    schedule: str | Mapping[str, Any] | None = None
     pattern: str | None = None  # "unstructured", "2:4", "block 4x4", "channel"; None for the method's own
     distribution: str | Mapping[str, float] | None = None
     include: tuple[str, ...] = ()
@@ -210,13 +213,20 @@ class Recipe:
                     instead='set how long to train, for example train.epochs = 100 or method.schedule = "cifar100_20"',
                 )
             return None
+        if setting == PROPORTIONS and epochs is not None:
+            with naming_settings():
+                return Schedule.for_epochs(epochs)
         if isinstance(setting, str):
             named = Schedule.named()
+            if setting == PROPORTIONS:
+                raise SettingError(
+                    "train.epochs", allowed=f'method.schedule = "{setting}" takes any number', instead="set it"
+                )
             if setting not in named:
                 raise SettingError(
                     "method.schedule",
                     received=setting,
-                    allowed=f"expected one of {', '.join(named)}, or a table such as "
+                    allowed=f'expected one of {", ".join(named)}, "{PROPORTIONS}" with train.epochs, or a table like '
                     '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }'
                     f"{did_you_mean(setting, named)}",
                 )
@@ -245,7 +255,9 @@ class Recipe:
             Schedule.for_epochs(self.train.epochs or 0)
         except ValueError:
             return ""
-        return f", or method.schedule, for the paper's proportions over {self.train.epochs} epochs"
+        return (
+            f', or write method.schedule = "{PROPORTIONS}" for the paper\'s proportions over {self.train.epochs} epochs'
+        )
 
     def _build(self, schedule: Schedule | None) -> "BuiltMethod":
         settings = self.method

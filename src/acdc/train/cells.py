@@ -17,10 +17,10 @@ from acdc.flops.uses import forward_uses
 from acdc.measure import predict
 from acdc.recipes import load
 from acdc.recipes.findings import Finding, RecipeError, naming_settings
-from acdc.recipes.schema import Recipe, read_pattern
+from acdc.recipes.schema import PROPORTIONS, Recipe, read_pattern
 from acdc.runs.records import CellRecord
 from acdc.train.loading import DataFacts, read_facts
-from acdc.train.prepare import plan_stages
+from acdc.train.prepare import fitted_method, plan_stages
 
 VARIANT_EXAMPLE = "--variant distilled=acdc:train.distill=0.5"
 _VARIANT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
@@ -252,11 +252,11 @@ def training_cost(recipe: Recipe, facts: DataFacts) -> float:
     options = {"classes": facts.classes, "in_channels": facts.shape[0], "seed": 0, **recipe.model.options}
     model = models.build(recipe.model.name, **options)  # initial weights show how a global budget spreads over layers
     uses = forward_uses(model, torch.zeros(1, *facts.shape))
-    method = recipe.build_method()
+    method = fitted_method(recipe, facts)
     with naming_settings():
         zeros = predict.compressed(method, method.layers(model)) if method else None
     flops = predict.inference(model, uses, zeros)
-    (planned,) = plan_stages(recipe).values()  # there is no baseline and no twin to fine-tune
+    (planned,) = plan_stages(recipe, method).values()  # there is no baseline and no twin to fine-tune
     return statistics.fmean(predict.training(planned.kinds, flops, 1, method)) / (3 * flops.dense)
 
 
@@ -266,6 +266,7 @@ def _epochs_for(recipe: Recipe, cost: float, facts: DataFacts) -> int:
 
 def _over(recipe: Recipe, epochs: int) -> Recipe:
     changed = recipe.to_dict()
-    changed["train"]["epochs"], changed["method"]["schedule"] = epochs, None
+    schedule = changed["method"]["schedule"]
+    changed["train"]["epochs"], changed["method"]["schedule"] = epochs, None if schedule is None else PROPORTIONS
     changed["rate"]["milestones"] = [round(m * epochs / recipe.epochs, 3) for m in recipe.rate.milestones]
     return load.from_dict(changed)

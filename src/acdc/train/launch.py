@@ -95,6 +95,8 @@ def introduce(console: Console, run: PreparedRun, out: Path, resume: Checkpoint 
     if method:
         console.say(f"sparsity: {describe_sparsity(method)}, {method.pattern}; seed {seed}")
         console.say(str(method.schedule))
+        for line in method.choices_made():
+            console.say(line)
     else:
         console.say(f"dense training, {recipe.epochs} epochs; seed {seed}")
     if resume:

@@ -75,14 +75,14 @@ class PreparedRun:
     def steps_per_epoch(self) -> int:
         return self.facts.steps(self.recipe.train.batch_size)
 
-    @property
+    @cached_property
     def method(self) -> Method | None:
-        """Return the method, or None for dense training."""
-        return self.recipe.build_method()
+        """Return the method with what it chooses for the number of steps, or None for dense training."""
+        return fitted_method(self.recipe, self.facts)
 
     @cached_property
     def plan(self) -> Plan:
-        return plan_stages(self.recipe)
+        return plan_stages(self.recipe, self.method)
 
     @cached_property
     def execution(self) -> execution.Execution:
@@ -105,9 +105,18 @@ class PreparedRun:
         return loading.build_model(self.recipe, self.facts)
 
 
-def plan_stages(recipe: Recipe) -> Plan:
-    """Plan a run's stages. Fine-tuning the twin replaces the final compressed phase, so it takes as many epochs."""
-    epochs, method = recipe.epochs, recipe.build_method()
+def fitted_method(recipe: Recipe, facts: DataFacts) -> Method | None:
+    """Build the recipe's method, with what it chooses for as many steps as these data make; None for dense training."""
+    method = recipe.build_method()
+    return method.for_steps(facts.steps(recipe.train.batch_size)) if method else None
+
+
+def plan_stages(recipe: Recipe, method: Method | None = None) -> Plan:
+    """Plan a run's stages, by the recipe's method or that one made for the number of steps.
+
+    Fine-tuning the twin replaces the final compressed phase, so it takes as many epochs.
+    """
+    epochs, method = recipe.epochs, method or recipe.build_method()
     dense = Planned(STAGE_TITLES["dense"] if method else "dense", 0, ("dense",) * epochs)
     if method is None:
         return {"dense": dense}

@@ -70,6 +70,7 @@ class Stage:
         self.optimizer = optim.build(recipe.optimizer, model, setting.device, recipe.train.precision)
         each = loaders.train.steps
         self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
+        method = self.sparsifier.method if self.sparsifier else None  # with what it chose for so many steps
         starts = tuple(start for start, _ in method.schedule.starts(each)) if method else ()
         self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
         self.scaler = Scaler(model, setting.device) if recipe.train.precision == "fp16" else None

@@ -1,0 +1,236 @@
+"""What AC/DC chooses by itself: phases by epochs and steps, the rise of the sparsity, and what it says of them."""
+
+import dataclasses
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import acdc
+from acdc.methods._choice import RECOVERY, choose
+from tests.warned import SMALL_NETS
+
+
+def lengths(method: acdc.ACDC) -> list[str]:
+    return [f"{phase.kind} {phase.length}" for phase in method.schedule.phases]
+
+
+# Phases
+
+
+@pytest.mark.parametrize(
+    ("epochs", "phases"),
+    [
+        (4, ["dense 1ep", "sparse 3ep"]),
+        (5, ["dense 1ep", "sparse 4ep"]),
+        (10, ["dense 1ep", "sparse 2ep", "dense 1ep", "sparse 6ep"]),
+        (20, ["dense 2ep", "sparse 2ep", "dense 1ep", "sparse 2ep", "dense 1ep", "sparse 12ep"]),
+        (100, ["dense 10ep", "sparse 10ep", "dense 5ep", "sparse 10ep", "dense 5ep", "sparse 60ep"]),
+    ],
+)
+def test_phases_of_runs_with_steps_enough(epochs: int, phases: list[str]) -> None:
+    method = acdc.ACDC(sparsity=0.9, epochs=epochs)
+    assert lengths(method) == phases, "before the number of steps is known"
+    assert lengths(method.for_steps(1000)) == phases
+
+
+def test_few_epochs_are_cut_into_twentieths() -> None:
+    phases = ["dense 0.1ep", "sparse 0.1ep", "dense 0.05ep", "sparse 0.1ep", "dense 0.05ep", "sparse 0.6ep"]
+    assert lengths(acdc.ACDC(sparsity=0.9, epochs=1).for_steps(10_000)) == phases
+
+
+def test_fewer_steps_make_fewer_cycles() -> None:
+    method = acdc.ACDC(sparsity=0.9, epochs=20)
+    assert [len(method.for_steps(steps).schedule.phases) for steps in (RECOVERY, RECOVERY - 1, 10)] == [6, 4, 2]
+
+
+@given(st.integers(1, 300), st.integers(1, 2000), st.none() | st.integers(0, 20), st.booleans())
+def test_any_length_has_phases_that_fit(epochs: int, steps: int, cycles: int | None, late: bool) -> None:
+    choice = choose(epochs, steps, cycles=cycles, late=late)
+    schedule = choice.schedule
+    assert schedule.total is not None
+    assert schedule.total.value == epochs
+    assert schedule.phases[-1].kind == "sparse"
+    decompressed = [phase for phase in schedule.phases if phase.name == "decompressed"]
+    assert len(decompressed) in (choice.cycles, choice.cycles + late)
+    if epochs > 3:
+        assert all(phase.length.value.denominator == 1 for phase in schedule.phases), "recipes plan whole epochs"
+    if cycles is None and choice.cycles:
+        assert all(phase.length.value * steps >= RECOVERY - 1 for phase in decompressed)
+
+
+def test_cycles_can_be_asked_for() -> None:
+    assert len(acdc.ACDC(sparsity=0.9, epochs=100, cycles=4).for_steps(2).schedule.phases) == 10
+    assert lengths(acdc.ACDC(sparsity=0.9, epochs=100, cycles=0)) == ["dense 10ep", "sparse 90ep"]
+
+
+def test_a_late_dense_phase_is_paid_for_by_twin() -> None:
+    plain, late = (acdc.ACDC(sparsity=0.9, epochs=100, twin=twin).for_steps(400) for twin in ("last", "late"))
+    assert lengths(late) == [*lengths(plain)[:-1], "sparse 35ep", "dense 10ep", "sparse 15ep"]
+    assert late.twin == "last"
+
+
+# The words
+
+
+def test_two_lines_say_what_was_chosen_and_why() -> None:
+    what, why = acdc.ACDC(sparsity=0.9, epochs=100).for_steps(400).choices_made()
+    assert what.startswith("AC/DC over 100 epochs: dense up to epoch 10; decompressed at epoch 20, 35; ")
+    assert "sparsity rising to 0.9 by epoch 60" in what
+    assert "ACDC.paper" in why
+    _, why = acdc.ACDC(sparsity=0.9, epochs=100).for_steps(5).choices_made()
+    assert why.startswith("Why: 1 decompression, as a dense phase of 25 steps ends before the loss has recovered")
+    _, why = acdc.ACDC(sparsity=0.9, epochs=4).for_steps(400).choices_made()
+    assert why.startswith("Why: gradual pruning alone, as 4 epochs leave no room for more")
+
+
+def test_a_given_schedule_says_nothing() -> None:
+    assert acdc.ACDC.paper(0.9, epochs=100).for_steps(400).choices_made() == ()
+
+
+def attach(method: acdc.ACDC, **options: object) -> acdc.Sparsifier:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return acdc.attach(model, optimizer, method, steps_per_epoch=2, **options)  # type: ignore[arg-type]
+
+
+def test_attach_prints_them_once(capsys: pytest.CaptureFixture[str]) -> None:
+    sparsifier = attach(acdc.ACDC(sparsity=0.5, epochs=4))
+    assert capsys.readouterr().err.splitlines() == list(sparsifier.choices)
+    assert len(sparsifier.choices) == 2
+    attach(acdc.ACDC(sparsity=0.5, epochs=4), quiet=True)
+    attach(acdc.ACDC.paper(0.5, epochs=4))
+    assert capsys.readouterr().err == ""
+
+
+# The paper's
+
+PRUNED = acdc.Schedule.from_phases([("dense", "2ep"), ("sparse", "2ep")])
+
+
+def test_the_paper_is_one_word_away() -> None:
+    paper = acdc.ACDC.paper(0.9, epochs=100)
+    assert paper == acdc.ACDC(sparsity=0.9, schedule=acdc.Schedule.imagenet())
+    assert paper == acdc.ACDC.paper(0.9, schedule="imagenet")
+    assert paper == acdc.ACDC(sparsity=0.9, schedule="imagenet")  # type: ignore[arg-type]
+    assert (paper.rise, paper.ramp, paper.reset, paper.gradual, paper.revive) == (0, 0, "momentum", False, False)
+    assert not {"cycles", "rise", "ramp", "own_timesteps"} & set(paper.config()), "checkpoints of before still fit"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({}, "epochs=None: it needs either epochs or a schedule, and received neither"),
+        ({"epochs": 9, "schedule": "imagenet"}, "epochs=9: it needs either epochs or a schedule, and received both"),
+        ({"epochs": 3}, "so write epochs=4 or more"),
+        ({"schedule": "imagent"}, "schedule='imagent': .*did you mean imagenet"),
+        (
+            {"schedule": "imagenet", "cycles": 2},
+            "cycles=2: a schedule has its own phases, .*leave cycles or schedule out",
+        ),
+        ({"schedule": "imagenet", "twin": "late"}, "twin='late': a schedule has its own phases"),
+        (
+            {"schedule": "imagenet", "rise": 0.05},
+            "rise=0.05: schedule compresses for the first time after 10% of the run",
+        ),
+        ({"schedule": "imagenet", "rise": 0.5, "gradual": True}, "rise=0.5: gradual=True raises the sparsity"),
+        ({"schedule": PRUNED, "ramp": 0.5}, "ramp=0.5: .*weights that come back, and schedule has no decompression"),
+        ({"schedule": PRUNED, "own_timesteps": True}, "own_timesteps=True: .*schedule has no decompression"),
+        ({"schedule": "imagenet", "rise": 2}, "rise=2: expected a fraction of the run"),
+        ({"schedule": "imagenet", "ramp": -1}, "ramp=-1: expected a fraction of a dense phase"),
+    ],
+)
+def test_refusals(knobs: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        acdc.ACDC.paper(0.9, **knobs)
+
+
+def test_a_pattern_of_one_sparsity_does_not_rise() -> None:
+    assert acdc.ACDC(pattern=acdc.NM(2, 4), epochs=20).rise == 0
+    with pytest.raises(ValueError, match=r"rise=0\.5: NM\(n=2, m=4\) has one sparsity only; leave rise out"):
+        acdc.ACDC(pattern=acdc.NM(2, 4), epochs=20, rise=0.5)
+
+
+def test_replacing_a_knob_keeps_the_choice_open() -> None:
+    method = dataclasses.replace(acdc.ACDC(sparsity=0.9, epochs=100), sparsity=0.8)
+    assert method == acdc.ACDC(sparsity=0.8, epochs=100)
+    assert len(method.for_steps(2).schedule.phases) == 2
+
+
+# The rise
+
+
+def sparsities(method: acdc.ACDC, steps: int) -> list[float]:
+    torch.manual_seed(0)
+    model = nn.Linear(50, 50, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sparsifier, seen = acdc.attach(model, optimizer, method), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 50)).square().sum().backward()
+        optimizer.step()
+        seen.append(sparsifier.sparsity)
+    assert sparsifier.finish().sparsity == pytest.approx(method.sparsity, abs=1e-3)
+    return seen
+
+
+def test_the_sparsity_rises_with_time_also_inside_phases() -> None:
+    """From step 2 on, at the target from step 8 on: s · (1 − (1 − (t − 2) / 6)³)."""
+    phases = acdc.Schedule.from_phases([("dense", "2st"), ("sparse", "3st"), ("dense", "1st"), ("sparse", "6st")])
+    seen = sparsities(acdc.ACDC(sparsity=0.9, schedule=phases, rise=8 / 12), 12)
+    expected = [0.9 * (1 - (1 - max(0, t - 2) / 6) ** 3) if t < 8 else 0.9 for t in range(12)]
+    expected[0] = expected[1] = 0
+    for step in (2, 3, 4, 6, 7, 8, 9, 11):
+        assert seen[step] == pytest.approx(expected[step], abs=1e-3), step
+    assert seen[5] < 0.1 < seen[4], "decompressed"
+
+
+def test_masks_are_taken_forty_times_at_most_where_an_epoch_is_long() -> None:
+    method = acdc.ACDC(sparsity=0.9, epochs=1).for_steps(4000)
+    steps = [step for step in range(4000) if method.next_compression(4000, step) == step]
+    assert steps[0] == 400
+    assert steps[-1] == 2400
+    assert {later - one for one, later in pairwise(steps)} <= {100, 200, 300}
+    assert all(method.schedule.phase_at(step, 4000).kind == "sparse" for step in steps)
+
+
+@SMALL_NETS
+@pytest.mark.parametrize("epochs", [1, 2, 5, 12])
+def test_the_default_trains_to_its_target_at_any_length(epochs: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    each = 60 // epochs
+    sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.9, epochs=epochs), steps_per_epoch=each)
+    for _ in range(epochs * each):
+        images = torch.randn(8, 20)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), images[:, :4].argmax(1)).backward()
+        optimizer.step()
+    result = sparsifier.finish()
+    assert result.sparsity == pytest.approx(0.9, abs=1e-3)
+    assert result.dense is not None
+
+
+# Loops that are shorter or longer than was said
+
+
+def loop(steps: int) -> acdc.Sparsifier:
+    sparsifier = attach(acdc.ACDC(sparsity=0.5, epochs=10), quiet=True)
+    for _ in range(steps):
+        sparsifier._optimizer.step()
+    return sparsifier
+
+
+@pytest.mark.filterwarnings("ignore:the start of a phase was noticed only:acdc.SparsityWarning")
+def test_steps_per_epoch_that_is_wrong_by_a_factor_is_named() -> None:
+    with pytest.raises(RuntimeError, match=r"finish\(\) at step 1 of 20.* it took 1/20 of the steps planned"):
+        loop(1).finish()
+    with pytest.raises(RuntimeError, match=r"it took 1/2 of .* write steps_per_epoch=1, not 2"):
+        loop(10).finish()
+    with pytest.warns(acdc.SparsityWarning, match=r"it took 3 times the steps planned.* steps_per_epoch=6, not 2"):
+        loop(60).finish()
+    loop(20).finish()
