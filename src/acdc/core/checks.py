@@ -105,8 +105,8 @@ def check_finished(step: int, total: int, counted: str = "") -> str | None:
     shortfall = f"finish() at step {step} of {total}: {missing} steps are missing from the final phase"
     if missing > total // 100:
         raise RuntimeError(
-            f"{shortfall}. Continue training; if the run is really over, {counted}call finish(early=True), or set_step({total}) "
-            "if some steps were taken without this optimizer"
+            f"{shortfall}. Continue training; if the run is really over, {counted}call finish(early=True), or "
+            f"set_step({total}) if some steps were taken without this optimizer"
         )
     return f"{shortfall}, perhaps because a GradScaler skipped them"
 

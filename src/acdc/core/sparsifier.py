@@ -252,8 +252,8 @@ class Sparsifier:
         if not ends_dense and not (self.phase.final and self._stepper.state.sparse):
             raise RuntimeError(
                 f"finish() at step {self.step} of {self.total_steps}, in a {self.phase.name} phase: the sparse model "
-                "exists only in the final compressed phase. Continue training, or use a shorter schedule. If your loop is over: "
-                f"{self._counted()}steps of another optimizer are not counted, and a resumed run needs "
+                "exists only in the final compressed phase. Continue training, or use a shorter schedule. If your loop "
+                f"is over: {self._counted()}steps of another optimizer are not counted, and a resumed run needs "
                 f"sparsifier.load_state_dict\n{self.method.schedule}"
             )
         if not early and (warning := check_finished(self.step, self.total_steps, self._counted())):

@@ -115,7 +115,7 @@ class ACDC(Scored):
             raise ArgumentError("epochs", epochs, allowed, 'write ACDC.paper(0.9, epochs=100) or schedule="imagenet"')
         if epochs is not None:
             schedule = Schedule.for_epochs(epochs)
-        return cls(sparsity=sparsity, schedule=schedule, **knobs)  # type: ignore[arg-type]  # a name is looked up
+        return cls(sparsity=sparsity, schedule=schedule, **knobs)  # pyright: ignore[reportArgumentType]  # a name is looked up
 
     def __post_init__(self) -> None:
         given = self.epochs is None

@@ -172,8 +172,8 @@ def _give_way(values: dict[str, Any], changed_keys: set[str]) -> None:
     """Drop settings of a file that are superseded by settings from the command line.
 
     A number of epochs replaces a schedule of fixed length by the paper's proportions, and a schedule the number of
-    epochs; a pattern such as 2:4, which fixes the sparsity, replaces the sparsity and its distribution; and a method that does not alternate replaces
-    phases, but keeps their number of epochs.
+    epochs; a pattern such as 2:4, which fixes the sparsity, replaces the sparsity and its distribution; and a method
+    that does not alternate replaces phases, but keeps their number of epochs.
     """
     method, train = (values[key] if isinstance(values.get(key), dict) else {} for key in ("method", "train"))
     name, schedule = method.get("name"), method.get("schedule")
