@@ -50,7 +50,7 @@ def main(folder: Path) -> list[acdc.Result]:
     schedule = acdc.Schedule.from_phases([("dense", "1ep"), ("sparse", "1ep"), ("dense", "1ep"), ("sparse", "1ep")])
     methods = [
         acdc.ACDC(sparsity=0.5, schedule=schedule, criterion="saliency", twin="best"),
-        acdc.ACDC(sparsity=0.5, epochs=4, criterion=acdc.criteria.WoodFisher(steps=2), twin="best"),
+        acdc.ACDC.paper(0.5, epochs=4, criterion=acdc.criteria.WoodFisher(steps=2), twin="best"),
         acdc.ACDC(schedule=schedule, pattern=acdc.NM(2, 4), exclude=["2"], twin="best"),
     ]
     results = [train(method, folder / f"acdc{index}") for index, method in enumerate(methods)]
