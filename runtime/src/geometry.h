@@ -25,7 +25,9 @@ struct Geometry {
 class View {
 public:
     View(const Geometry& g, int lanes);
-    size_t plane_floats() const { return split_ ? size_t(g_.n * g_.channels * channel_stride_) : 0; }
+    size_t plane_floats() const {  // what follows the planes stays aligned
+        return split_ ? size_t(g_.n * g_.channels * channel_stride_ + kUnit - 1) / kUnit * kUnit : 0;
+    }
     // The source every tile gathers from: the map itself, or the planes, filled from it.
     const float* source(const Context& c, const float* map, float* planes) const;
     size_t channel_stride() const { return size_t(channel_stride_); }
