@@ -94,7 +94,7 @@ class _Writer:
                 pads=pads,
                 strides=[stride, stride],
                 group=groups,
-            )  # fmt: skip
+            )
         )
         return self.then("Relu", name) if relu else name
 

@@ -1,5 +1,7 @@
 """What the tests share: the reference they compare with, and small models."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -25,7 +27,14 @@ def assert_close(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: fl
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1e-3, float(np.abs(y).max())))
 
 
-def one_node(op: str, inputs: dict[str, np.ndarray], constants: list[np.ndarray | None] = [], outputs: int = 1, opset: int = 20, **attributes) -> onnx.ModelProto:  # noqa: B006
+def one_node(
+    op: str,
+    inputs: dict[str, np.ndarray],
+    constants: Sequence[np.ndarray | None] = (),
+    outputs: int = 1,
+    opset: int = 20,
+    **attributes,
+) -> onnx.ModelProto:
     """Return a model of one node: live inputs first, then constants (None where one is left out)."""
     kinds = {"f": TensorProto.FLOAT, "i": TensorProto.INT64}
     names = [("" if c is None else f"c{i}") for i, c in enumerate(constants)]

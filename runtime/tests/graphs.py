@@ -77,9 +77,7 @@ def _conv(b: Builder, x: str) -> str | None:
     inputs = [x, b.weight(rows, c // groups, *k)]
     if b.random.random() < 0.6:
         inputs.append(b.constant(b.random.standard_normal(rows).astype(np.float32)))
-    return b.node(
-        "Conv", inputs, (n, rows, *out), kernel_shape=k, strides=s, dilations=d, pads=pads, group=groups
-    )
+    return b.node("Conv", inputs, (n, rows, *out), kernel_shape=k, strides=s, dilations=d, pads=pads, group=groups)
 
 
 def _batch_norm(b: Builder, x: str) -> str:
@@ -98,9 +96,7 @@ def _pool(b: Builder, x: str) -> str | None:
     if b.random.random() < 0.5:
         return b.node("MaxPool", [x], (n, c, *out), kernel_shape=k, strides=s, pads=pads)
     counted = int(b.random.integers(2))
-    return b.node(
-        "AveragePool", [x], (n, c, *out), kernel_shape=k, strides=s, pads=pads, count_include_pad=counted
-    )
+    return b.node("AveragePool", [x], (n, c, *out), kernel_shape=k, strides=s, pads=pads, count_include_pad=counted)
 
 
 def _activation(b: Builder, x: str) -> str:
@@ -222,7 +218,9 @@ def _attention(b: Builder, x: str) -> str:
     scale = b.constant(np.float32(1 / max(1, d)))  # keeps the softmax from magnifying rounding
     scores = b.node("Mul", [b.node("MatMul", [q, turned], (n, 2, t, t)), scale], (n, 2, t, t))
     scores = b.node("Softmax", [scores], (n, 2, t, t), axis=-1)
-    mixed = b.node("Transpose", [b.node("MatMul", [scores, v], (n, 2, t, d // 2))], (n, t, 2, d // 2), perm=[0, 2, 1, 3])
+    mixed = b.node(
+        "Transpose", [b.node("MatMul", [scores, v], (n, 2, t, d // 2))], (n, t, 2, d // 2), perm=[0, 2, 1, 3]
+    )
     return b.node("Reshape", [mixed, b.constant(np.array([n, t, d]))], (n, t, d))
 
 

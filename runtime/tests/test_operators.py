@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from acdc_runtime import InferenceSession
-from conftest import assert_close, one_node, reference
 from onnx import helper, numpy_helper
+
+from conftest import assert_close, one_node, reference
 
 R = np.random.default_rng(0)
 

@@ -5,8 +5,9 @@ import random
 import numpy as np
 import pytest
 from acdc_runtime import InferenceSession, _core, choices
-from conftest import KERNELS, assert_close, reference
 from graphs import random_map_graph, random_token_graph
+
+from conftest import KERNELS, assert_close, reference
 
 
 @pytest.fixture

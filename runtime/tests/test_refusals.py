@@ -4,8 +4,9 @@ import numpy as np
 import onnx
 import pytest
 from acdc_runtime import InferenceSession, ModelError
-from conftest import convolution_model
 from onnx import TensorProto, helper, numpy_helper
+
+from conftest import convolution_model
 
 
 def load(model: onnx.ModelProto) -> InferenceSession:

@@ -6,8 +6,9 @@ import threading
 import numpy as np
 import pytest
 from acdc_runtime import InferenceSession, ModelError
-from conftest import assert_close, convolution_model, reference
 from graphs import random_map_graph
+
+from conftest import assert_close, convolution_model, reference
 
 R = np.random.default_rng(1)
 

@@ -88,7 +88,8 @@ def convolution(p: Planner, node: Node) -> None:
     weight, bias = p.constant(node.input(1)), p.constant(node.input(2))
     if weight is None or weight.ndim not in (3, 4) or weight.ndim != len(x.shape) or weight.dtype.kind != "f":
         raise node.refuse(
-            f"weights of {weight.ndim if weight is not None else 0} dimensions for an input of {len(x.shape)}; 3 and 4 are supported"
+            f"weights of {0 if weight is None else weight.ndim} dimensions for an input of {len(x.shape)}; "
+            "3 and 4 are supported"
         )
     flat = weight.ndim == 3
     if flat:
@@ -116,10 +117,10 @@ def convolution(p: Planner, node: Node) -> None:
     source = p.tiled(x)
     result.tiled = p.new(tiled_floats(shape))
     if depthwise:
-        p.add(
-            "window", 0, geometry, source, result.tiled, np.ascontiguousarray(weight).reshape(-1),
-            _NONE if bias is None else np.ascontiguousarray(bias).reshape(-1), False, 0, 0, *extra.clamp, *extra.activation,
-        )  # fmt: skip
+        own = np.ascontiguousarray(weight).reshape(-1)
+        shift = _NONE if bias is None else np.ascontiguousarray(bias).reshape(-1)
+        ends = (False, 0, 0, *extra.clamp, *extra.activation)
+        p.add("window", 0, geometry, source, result.tiled, own, shift, *ends)
     else:
         matrix = _ungrouped(node, weight, groups).reshape(rows, -1)
         weights = p.choose(node.name, matrix, bias, geometry, p.node)
