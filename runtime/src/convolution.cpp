@@ -23,7 +23,9 @@ struct Convolution : Operator {
         // A few tiles cannot keep the threads busy: then the chunks of rows are shared out too. Where inputs are
         // packed first, the threads pack together before they multiply.
         const bool together = view && tiles < threads;
-        const int64_t whole = view ? (together ? 0 : tiles / threads * threads) : (tiles >= 8 * threads ? tiles : 0);
+        const int64_t whole = threads == 1 ? tiles
+                              : view       ? (together ? 0 : tiles / threads * threads)
+                                           : (tiles >= 8 * threads ? tiles : 0);
         if (together)
             c.pool.each(tiles * w->blocks, [&](int64_t item, int) {
                 const int64_t t = item / w->blocks;

@@ -21,6 +21,7 @@ View::View(const Geometry& g, int lanes) : g_(g), lanes_(lanes), split_(g.stride
         plane_width_ = (g.width + g.stride_w - 1) / g.stride_w;
         channel_stride_ = g.stride_w * g.height * plane_width_;
         phase_used_.assign(size_t(g.stride_w), false);
+        row_used_.assign(size_t(g.height), false);
     }
     const int64_t outs = g.out_height * g.out_width, ins = g.height * g.width, tiles = tiles_of(g.out_pixels());
     const bool repeats = outs % kTile == 0 && (split_ || ins % kTile == 0);
@@ -46,6 +47,7 @@ View::View(const Geometry& g, int lanes) : g_(g), lanes_(lanes), split_(g.stride
                         if (split_) {
                             const int64_t phase = ix % g.stride_w;
                             phase_used_[size_t(phase)] = true;
+                            row_used_[size_t(iy)] = true;
                             from = image * shift_ + (phase * g.height + iy) * plane_width_ + ix / g.stride_w;
                         } else {
                             const int64_t p = image * ins + iy * g.width + ix;
@@ -78,6 +80,7 @@ const float* View::source(const Context& c, const float* map, float* planes) con
         const int64_t image = item / groups, c0 = item % groups * group, c1 = std::min(g_.channels, c0 + group);
         for (int64_t ch = c0; ch < c1; ch++)
             for (int64_t y = 0; y < g_.height; y++) {
+                if (!row_used_[size_t(y)]) continue;
                 float* to = planes + (image * g_.channels + ch) * channel_stride_ + y * plane_width_;
                 int64_t x = 0;
                 while (x < g_.width) {  // pieces of the row that lie in one tile

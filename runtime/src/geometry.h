@@ -44,5 +44,5 @@ private:
     std::vector<Segment> segments_;
     std::vector<uint32_t> start_;
     std::vector<size_t> tile_start_;
-    std::vector<bool> phase_used_;
+    std::vector<bool> phase_used_, row_used_;
 };

@@ -170,6 +170,16 @@ NB_MODULE(_core, m) {
                  p.run(in, out, profile);
              },
              "inputs"_a, "outputs"_a, "profile"_a = false)
+        .def("run_parts",
+             [](Program& p, Pool& pool, int64_t parts, const std::vector<std::pair<Ref, Any>>& inputs,
+                const std::vector<std::pair<Ref, Any>>& outputs) {
+                 std::vector<std::pair<Ref, std::pair<const void*, size_t>>> in;
+                 std::vector<std::pair<Ref, std::pair<void*, size_t>>> out;
+                 for (auto& i : inputs) in.push_back({i.first, {i.second.data(), i.second.nbytes()}});
+                 for (auto& o : outputs) out.push_back({o.first, {o.second.data(), o.second.nbytes()}});
+                 nb::gil_scoped_release release;
+                 p.run_parts(pool, parts, in, out);
+             })
         .def("timings", [](Program& p) {
             nb::list rows;
             for (auto& op : p.operators)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 
 Program::Program(std::shared_ptr<Pool> pool, const Kernels* kernels, size_t arena_bytes)
@@ -86,4 +87,31 @@ void Program::run(const std::vector<std::pair<Ref, std::pair<const void*, size_t
         check(o.first, double(o.second.second) / 4, false);
         std::memcpy(o.second.first, c.in(o.first), o.second.second);
     }
+}
+
+void Program::run_parts(Pool& pool, int64_t parts,
+                        const std::vector<std::pair<Ref, std::pair<const void*, size_t>>>& inputs,
+                        const std::vector<std::pair<Ref, std::pair<void*, size_t>>>& outputs) {
+    if (parts < 1) throw std::invalid_argument("parts: at least 1");
+    std::mutex lock;
+    std::exception_ptr failed;
+    pool.each(parts, [&](int64_t i, int) {
+        auto in = inputs;
+        auto out = outputs;
+        for (auto& x : in) {
+            x.second.second /= size_t(parts);
+            x.second.first = static_cast<const char*>(x.second.first) + size_t(i) * x.second.second;
+        }
+        for (auto& x : out) {
+            x.second.second /= size_t(parts);
+            x.second.first = static_cast<char*>(x.second.first) + size_t(i) * x.second.second;
+        }
+        try {
+            run(in, out, false);
+        } catch (...) {
+            std::lock_guard<std::mutex> hold(lock);
+            failed = std::current_exception();
+        }
+    });
+    if (failed) std::rethrow_exception(failed);
 }

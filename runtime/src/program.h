@@ -52,6 +52,11 @@ public:
     void run(const std::vector<std::pair<Ref, std::pair<const void*, size_t>>>& inputs,
              const std::vector<std::pair<Ref, std::pair<void*, size_t>>>& outputs, bool profile);
 
+    // Runs parts of a batch, each a run of its own, shared out over the threads of `pool`: the arrays hold `parts`
+    // equal pieces one after the other.
+    void run_parts(Pool& pool, int64_t parts, const std::vector<std::pair<Ref, std::pair<const void*, size_t>>>& inputs,
+                   const std::vector<std::pair<Ref, std::pair<void*, size_t>>>& outputs);
+
     const Kernels& kernels() const { return *kernels_; }
     Pool& pool() { return *pool_; }
     std::vector<std::unique_ptr<Operator>> operators;

@@ -18,6 +18,7 @@ from acdc_runtime.graph import Node
 METHODS = ("dense", "sparse", "block4")
 _PIXELS = 4 * 3136  # a layer is timed on at most so many output pixels
 _VERSION = 1
+_BUDGET = 4.0  # seconds of timing for one plan; layers left over take the likeliest kernel
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Choices:
         self.path = Path(path) if path is not None else None
         self.found: dict[str, Choice] = {}
         self.fresh = False
+        self.spent = 0.0
         self._weights: dict[tuple[str, Choice], Any] = {}
-        self._measured: dict[str, np.ndarray] = {}
         if self.path is not None and self.path.exists():
             self.found = _read(self.path)
 
@@ -53,8 +54,10 @@ class Choices:
         if choice is None or choice not in candidates(matrix, taps, every=True):
             options = candidates(matrix, taps)
             choice = options[0]
-            if self.tune and len(options) > 1:
+            if self.tune and len(options) > 1 and self.spent < _BUDGET:
+                start = time.perf_counter()
                 choice = min(options, key=lambda o: self._time(name, matrix, bias, use, taps, o))
+                self.spent += time.perf_counter() - start
             self.found[key] = choice
             self.fresh = True
         packed = self._packed(name, matrix, bias, taps, choice, linear)
@@ -121,7 +124,7 @@ class Choices:
 def candidates(matrix: np.ndarray, taps: int, every: bool = False) -> list[Choice]:
     """Return the kernels worth timing for a weight matrix, likeliest first; with `every`, all that can run."""
     rows, columns = matrix.shape
-    dense = [Choice("dense", b) for b in (256,)]
+    dense = [Choice("dense", b) for b in (256, 96)]
     density = np.count_nonzero(matrix) / matrix.size
     grouped = None
     if rows % 4 == 0 and density <= 0.6:

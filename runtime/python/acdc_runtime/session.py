@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from acdc_runtime import _core
+from acdc_runtime.batches import separable
 from acdc_runtime.choices import Choices
 from acdc_runtime.errors import ModelError
 from acdc_runtime.graph import Declared
@@ -19,6 +20,7 @@ from acdc_runtime.simplify import simplify
 
 _TYPES = {"f": "tensor(float)", "i": "tensor(int64)", "u": "tensor(int64)", "b": "tensor(bool)"}
 _PLANS = 8  # input sizes a session keeps programs for
+_PART_BYTES = 3 << 20  # memory of one part of a batch, of which there is at least one image: it stays in the caches
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,9 @@ class InferenceSession:
         self._pool = _core.Pool(threads)
         self.kernels = kernels or _core.best_kernels()
         self._choices = Choices(self._pool, self.kernels, choices, tune)
+        # Parts of a batch run on one thread each.
+        self._alone = _core.Pool(1) if threads > 1 else self._pool
+        self._separable = separable(self._graph)
         self._plans: dict[tuple, Plan] = {}
         self._lock = threading.Lock()
         shapes = {i.name: tuple(s if isinstance(s, int) else 1 for s in i.shape or []) for i in self._graph.inputs}
@@ -74,6 +79,7 @@ class InferenceSession:
             TensorInfo(name, self._symbolic(list(shape)), "tensor(int64)" if integer else "tensor(float)")
             for name, (shape, integer, _) in zip(self._output_names, first.outputs, strict=True)
         ]
+        self._image_bytes = max(1, first.arena)
         self._choices.save()
 
     def get_inputs(self) -> list[TensorInfo]:
@@ -126,14 +132,17 @@ class InferenceSession:
             return [first[0], *shape[1:]]
         return list(shape)
 
-    def _plan(self, shapes: dict[str, tuple[int, ...]]) -> Plan:
-        key = tuple(sorted(shapes.items()))
+    def _plan(self, shapes: dict[str, tuple[int, ...]], alone: bool = False) -> Plan:
+        """Return the program for these sizes, on all threads or on one."""
+        key = (alone, *sorted(shapes.items()))
+        pool = self._alone if alone else self._pool
         with self._lock:
             if key in self._plans:
                 return self._plans[key]
+            self._choices.pool, self._choices.spent = pool, 0.0
             planner = Planner(self._graph, LOWERINGS, self._choices.weights)
             planner.walk(shapes)
-            plan = planner.finish(self._pool, self.kernels)
+            plan = planner.finish(pool, self.kernels)
             while len(self._plans) >= _PLANS:
                 del self._plans[next(iter(self._plans))]
             self._plans[key] = plan
@@ -169,9 +178,36 @@ class InferenceSession:
                     f"output {name!r}", f"the model has no such output; it has {', '.join(self._output_names)}"
                 )
         arrays = self._checked(inputs)
-        results = self._execute(self._plan({n: a.shape for n, a in arrays.items()}), arrays, profile)
+        results = self._in_parts(arrays)
+        if results is None:
+            results = self._execute(self._plan({n: a.shape for n, a in arrays.items()}), arrays, profile)
         by_name = dict(zip(self._output_names, results, strict=True))
         return [by_name[n] for n in names]
+
+    def _in_parts(self, arrays: dict[str, np.ndarray]) -> list[np.ndarray] | None:
+        """Run a batch part by part, or return None where it is to run as a whole."""
+        batch = next(iter(arrays.values())).shape[0] if self._separable else 0
+        if batch < 2 or batch < self.threads:
+            return None
+        size = max(1, min(_PART_BYTES // self._image_bytes, batch // self.threads))
+        results: list[list[np.ndarray]] = []
+        for first, count, images in ((0, batch // size, size), (batch // size * size, 1, batch % size)):
+            if not count * images:
+                continue
+            pieces = {n: a[first : first + count * images] for n, a in arrays.items()}
+            plan = self._plan({n: (images, *a.shape[1:]) for n, a in arrays.items()}, alone=True)
+            outputs = [
+                np.empty((count * images, *shape[1:]), np.int64 if integer else np.float32)
+                for shape, integer, _ in plan.outputs
+            ]
+            feed = [(plan.inputs[n].offset, a) for n, a in pieces.items() if a.size]
+            wanted = [(b.offset, o) for o, (_, _, b) in zip(outputs, plan.outputs, strict=True) if o.size]
+            try:
+                plan.program.run_parts(self._pool, count, feed, wanted)
+            except IndexError as error:
+                raise ModelError("inputs", str(error)) from None
+            results.append(outputs)
+        return results[0] if len(results) == 1 else [np.concatenate(r) for r in zip(*results, strict=True)]
 
     def _execute(self, plan: Plan, arrays: dict[str, np.ndarray], profile: bool) -> list[np.ndarray]:
         outputs = [np.empty(shape, np.int64 if integer else np.float32) for shape, integer, _ in plan.outputs]
