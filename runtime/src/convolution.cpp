@@ -143,7 +143,12 @@ std::unique_ptr<Operator> make_window(Program& p, const Geometry& g, Window kind
     op->window = kind;
     op->from = in;
     op->to = out;
-    op->weights = std::move(weights);
+    if (kind == Window::weighted) {  // eight channels side by side, as the kernel takes them
+        const size_t taps = size_t(g.taps());
+        op->weights.assign(size_t(g.channels + 7) / 8 * 8 * taps, 0.f);
+        for (size_t c = 0; c < size_t(g.channels); c++)
+            for (size_t t = 0; t < taps; t++) op->weights[(c / 8 * taps + t) * 8 + c % 8] = weights[c * taps + t];
+    }
     op->bias = std::move(bias);
     op->finish = finish;
     op->view = std::make_unique<View>(g, p.kernels().lanes);

@@ -62,13 +62,37 @@ View::View(const Geometry& g, int lanes) : g_(g), lanes_(lanes), split_(g.stride
                     for (auto& f : found) segments_.push_back({f.first, f.second});
                 }
         start_.push_back(uint32_t(segments_.size()));
+        add_moves(vectors);
+    }
+}
+
+void View::add_moves(int vectors) {
+    const uint32_t* start = start_.data() + tile_start_.back();
+    const uint32_t full = lanes_ == 32 ? ~0u : (1u << lanes_) - 1;
+    std::vector<Move> whole, masked, over;
+    for (int i = 0; i < g_.taps() * vectors; i++) {
+        const uint32_t to = uint32_t(i / vectors * kTile + i % vectors * lanes_);
+        const Segment *s = segments_.data() + start[i], *end = segments_.data() + start[i + 1];
+        if (s == end) {
+            masked.push_back({0, to, 0});
+            continue;
+        }
+        (s->mask == full ? whole : masked).push_back({s->offset, to, s->mask});
+        while (++s != end) over.push_back({s->offset, to, s->mask});
+    }
+    move_start_.push_back(moves_.size());
+    for (auto* list : {&whole, &masked, &over}) {
+        move_counts_.push_back(uint32_t(list->size()));
+        moves_.insert(moves_.end(), list->begin(), list->end());
     }
 }
 
 Gathering View::tile(int64_t t, size_t* offset) const {
+    const size_t i = size_t(t % period_);
     *offset = size_t(t / period_ * shift_);
-    return {segments_.data(), start_.data() + tile_start_[size_t(t % period_)], g_.taps(),
-            units_of(g_.out_pixels(), t) * kUnit / lanes_};
+    const uint32_t* counts = move_counts_.data() + 3 * i;
+    return {segments_.data(), start_.data() + tile_start_[i], g_.taps(), units_of(g_.out_pixels(), t) * kUnit / lanes_,
+            moves_.data() + move_start_[i], counts[0], counts[1], counts[2]};
 }
 
 const float* View::source(const Context& c, const float* map, float* planes) const {

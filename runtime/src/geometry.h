@@ -35,6 +35,7 @@ public:
     Gathering tile(int64_t t, size_t* offset) const;
 
 private:
+    void add_moves(int vectors);
     Geometry g_;
     int lanes_;
     bool split_;
@@ -44,5 +45,8 @@ private:
     std::vector<Segment> segments_;
     std::vector<uint32_t> start_;
     std::vector<size_t> tile_start_;
+    std::vector<Move> moves_;
+    std::vector<size_t> move_start_;
+    std::vector<uint32_t> move_counts_;  // whole, masked, over: three per tile
     std::vector<bool> phase_used_, row_used_;
 };

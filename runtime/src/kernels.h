@@ -42,12 +42,22 @@ struct Segment {
     uint32_t mask;
 };
 
+// One vector of a packed tile: from `source + offset` to `packed + to`, the lanes of `mask`, zeros elsewhere.
+struct Move {
+    int32_t offset;
+    uint32_t to;
+    uint32_t mask;
+};
+
 // Where every vector of a tile comes from: vector v of tap t owns segments [start[t*vectors+v], start[t*vectors+v+1]).
+// For packing, the same as moves: whole vectors, then masked ones, then pieces that are laid over those.
 struct Gathering {
     const Segment* segments;
     const uint32_t* start;
     int taps;
     int vectors;
+    const Move* moves;
+    uint32_t whole, masked, over;
 };
 
 enum class Activation : int { none, clamp, sigmoid, tanh, silu, gelu, gelu_tanh, erf, exp, sqrt, hard_sigmoid, hard_swish,
@@ -68,7 +78,7 @@ struct Kernels {
                  size_t c_stride, const Epilogue& e);
     // packed[channel][tap][kTile] from `channels` channels of the source.
     void (*pack)(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed);
-    // out[channel][kTile]: a window of taps reduced per channel; weights[channel][taps] where weighted.
+    // out[channel][kTile]: a window of taps reduced per channel; weights[channel / 8][taps][8] where weighted.
     void (*window)(Window kind, const Gathering& from, const float* source, size_t channel_stride, int channels,
                    const float* weights, const float* scale, const float* bias, float low, float high, float* out);
     void (*activate)(Activation kind, const float* in, float* out, size_t n, float low, float high);

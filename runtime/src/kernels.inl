@@ -206,25 +206,13 @@ static ALWAYS vec gathered(const Segment* s, const Segment* end, const float* so
 
 static void pack(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed) {
     const size_t step = size_t(from.taps) * kTile;
-    for (int tap = 0; tap < from.taps; tap++)
-        for (int v = 0; v < from.vectors; v++) {
-            const uint32_t* start = from.start + size_t(tap) * from.vectors + v;
-            const Segment *s = from.segments + start[0], *end = from.segments + start[1];
-            float* to = packed + size_t(tap) * kTile + v * kLanes;
-            const float* x = source;
-            if (s == end) {
-                for (int c = 0; c < channels; c++, to += step) V::store(to, V::set1(0.f));
-            } else if (end - s == 1) {
-                const uint32_t mask = s->mask;
-                x += s->offset;
-                if (mask == kFull)
-                    for (int c = 0; c < channels; c++, x += channel_stride, to += step) V::store(to, V::loadu(x));
-                else
-                    for (int c = 0; c < channels; c++, x += channel_stride, to += step) V::store(to, V::mask_load(x, mask));
-            } else {
-                for (int c = 0; c < channels; c++, x += channel_stride, to += step) V::store(to, gathered(s, end, x));
-            }
-        }
+    const Move *masked = from.moves + from.whole, *over = masked + from.masked, *end = over + from.over;
+    for (int c = 0; c < channels; c++, source += channel_stride, packed += step) {
+        for (const Move* m = from.moves; m != masked; m++) V::store(packed + m->to, V::loadu(source + m->offset));
+        for (const Move* m = masked; m != over; m++) V::store(packed + m->to, V::mask_load(source + m->offset, m->mask));
+        for (const Move* m = over; m != end; m++)
+            V::store(packed + m->to, V::mask_load_over(V::load(packed + m->to), source + m->offset, m->mask));
+    }
 }
 
 template <Window kind, int C>
@@ -240,8 +228,9 @@ static void window_channels(const Gathering& from, const float* source, size_t c
             const Segment *s = from.segments + start[0], *end = from.segments + start[1];
             if (s == end) continue;
             const bool simple = end - s == 1;
-            for (int c = 0; c < C; c++) {
-                const float* x = source + c * channel_stride;
+            const float* x = source;
+            const float* w = kind == Window::weighted ? weights + tap * 8 : nullptr;
+            for (int c = 0; c < C; c++, x += channel_stride) {
                 if (kind == Window::maximum) {
                     vec y = V::mask_load_over(lowest, x + s->offset, s->mask);
                     if (!simple)
@@ -249,7 +238,7 @@ static void window_channels(const Gathering& from, const float* source, size_t c
                     sum[c] = V::max(sum[c], y);
                 } else {
                     const vec y = simple ? V::mask_load(x + s->offset, s->mask) : gathered(s, end, x);
-                    sum[c] = kind == Window::weighted ? V::fma(V::set1(weights[c * from.taps + tap]), y, sum[c])
+                    sum[c] = kind == Window::weighted ? V::fma(V::set1(w[c]), y, sum[c])
                                                       : V::add(sum[c], y);
                 }
             }
@@ -265,13 +254,18 @@ static void window_channels(const Gathering& from, const float* source, size_t c
 template <Window kind>
 static void window_of(const Gathering& from, const float* source, size_t channel_stride, int channels,
                       const float* weights, const float* scale, const float* bias, float low, float high, float* out) {
-    int c = 0;
-    for (; c + 8 <= channels; c += 8)
-        window_channels<kind, 8>(from, source + c * channel_stride, channel_stride, weights ? weights + c * from.taps : nullptr,
-                                 scale, bias ? bias + c : nullptr, low, high, out + size_t(c) * kTile);
-    for (; c < channels; c++)
-        window_channels<kind, 1>(from, source + c * channel_stride, channel_stride, weights ? weights + c * from.taps : nullptr,
-                                 scale, bias ? bias + c : nullptr, low, high, out + size_t(c) * kTile);
+    for (int c = 0; c < channels; c++) {
+        // weights[channel / 8][tap][channel % 8]
+        const float* w = weights ? weights + size_t(c / 8) * from.taps * 8 + c % 8 : nullptr;
+        const float *x = source + c * channel_stride, *b = bias ? bias + c : nullptr;
+        float* o = out + size_t(c) * kTile;
+        if (c % 8 == 0 && c + 8 <= channels) {
+            window_channels<kind, 8>(from, x, channel_stride, w, scale, b, low, high, o);
+            c += 7;
+        } else {
+            window_channels<kind, 1>(from, x, channel_stride, w, scale, b, low, high, o);
+        }
+    }
 }
 
 static void window(Window kind, const Gathering& from, const float* source, size_t channel_stride, int channels,

@@ -17,6 +17,7 @@ from acdc_runtime.graph import Node
 
 METHODS = ("dense", "sparse", "block4")
 _PIXELS = 4 * 3136  # a layer is timed on at most so many output pixels
+_LARGEST = 1 << 26  # numbers in a layer's input and output; larger ones are not timed
 _VERSION = 1
 _BUDGET = 4.0  # seconds of timing for one plan; layers left over take the likeliest kernel
 
@@ -54,7 +55,7 @@ class Choices:
         if choice is None or choice not in candidates(matrix, taps, every=True):
             options = candidates(matrix, taps)
             choice = options[0]
-            if self.tune and len(options) > 1 and self.spent < _BUDGET:
+            if self.tune and len(options) > 1 and self.spent < _BUDGET and _floats(matrix, use) < _LARGEST:
                 start = time.perf_counter()
                 choice = min(options, key=lambda o: self._time(name, matrix, bias, use, taps, o))
                 self.spent += time.perf_counter() - start
@@ -119,6 +120,14 @@ class Choices:
             if spent > 4e-3:
                 break
         return best
+
+
+def _floats(matrix: np.ndarray, use: Any) -> int:
+    """Return how many numbers a layer reads and writes when it is timed."""
+    if isinstance(use, int):
+        return min(use, _PIXELS) * sum(matrix.shape)
+    n, c, h, w, oh, ow = use[:6]
+    return max(1, min(n, _PIXELS // max(1, oh * ow))) * ((h * w + 112) * c + (oh * ow + 112) * matrix.shape[0])
 
 
 def candidates(matrix: np.ndarray, taps: int, every: bool = False) -> list[Choice]:
