@@ -54,7 +54,28 @@ struct Convolution : Operator {
                     pack(c, source, t, b, here);
                     packed = here;
                 }
-                for (int ch = ch0; ch < ch1; ch++) w->multiply(c.k, ch, b, packed, units, tile, e);
+                // The sparse kernel jumps about its block, so nothing but this tells the cache what comes next.
+                const char* next = nullptr;
+                size_t bytes = 0;
+                if (!view) {
+                    const size_t at = (size_t(t) * g.channels + size_t(b + 1) * w->block) * kTile;
+                    const size_t end = size_t(tiles) * g.channels * kTile;
+                    if (at < end) {
+                        next = reinterpret_cast<const char*>(map + at);
+                        bytes = std::min(size_t(w->block) * kTile, end - at) * sizeof(float) / size_t(ch1 - ch0);
+                    }
+                }
+                for (int ch = ch0; ch < ch1; ch++) {
+                    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + size_t(ch - ch0) * bytes + i, 0, 2);
+                    if (ch + 1 < w->chunks) {
+                        const size_t r0 = size_t(ch + 1) * w->chunk * kTile, r1 = std::min(r0 + w->chunk * kTile, size_t(w->rows) * kTile);
+                        if (b == 0)
+                            for (size_t i = r0; i < r1; i += 16) __builtin_prefetch(tile + i, 1, 2);
+                        if (e.residual && b == w->blocks - 1)
+                            for (size_t i = r0; i < r1; i += 16) __builtin_prefetch(e.residual + i, 0, 2);
+                    }
+                    w->multiply(c.k, ch, b, packed, units, tile, e);
+                }
             }
             if (finish.activation != Activation::none) {
                 const int r0 = ch0 * w->chunk, r1 = std::min(w->rows, ch1 * w->chunk);

@@ -26,6 +26,8 @@ View::View(const Geometry& g, int lanes) : g_(g), lanes_(lanes), split_(g.stride
     const int64_t outs = g.out_height * g.out_width, ins = g.height * g.width, tiles = tiles_of(g.out_pixels());
     const bool repeats = outs % kTile == 0 && (split_ || ins % kTile == 0);
     period_ = repeats ? std::min(tiles, outs / kTile) : tiles;
+    if (double(period_) * g.taps() * (kTile / lanes) > double(1 << 24))
+        throw std::invalid_argument("window: a map of too many pixels for a kernel of so many taps");
     shift_ = split_ ? g.channels * channel_stride_ : ins * g.channels;
     std::vector<std::pair<int32_t, uint32_t>> found;
     for (int64_t t = 0; t < period_; t++) {
