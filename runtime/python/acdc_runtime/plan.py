@@ -124,6 +124,8 @@ class Planner:
         return tensor.tiled
 
     def new(self, floats: int) -> Buffer:
+        if floats > 1 << 40:
+            raise self.node.refuse(f"a tensor of {floats} values; at most 2^40 are supported")
         return Buffer(floats, str(self.node))
 
     def add(self, method: str, *arguments: Any) -> None:
@@ -191,7 +193,7 @@ class Planner:
             ]  # fmt: skip
             try:
                 getattr(program, step.method)(step.name, *resolved)
-            except (ValueError, RuntimeError, MemoryError) as error:
+            except (ValueError, TypeError, OverflowError, RuntimeError, MemoryError) as error:
                 raise ModelError(f"node {step.name!r}", str(error)) from None
         for _, _, buffer in outputs:
             if buffer.array is not None:
