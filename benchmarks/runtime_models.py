@@ -1,4 +1,4 @@
-"""ONNX files of ResNet50 and MobileNetV1 whose random weights, pruned, cost the FLOPs that the paper reports.
+"""ONNX files of networks whose random weights, pruned, cost the FLOPs that the paper reports.
 
 Weights are drawn from N(0, fan_in^-2a). With the right `a`, pruning the 90 % smallest of all leaves the paper's 18 % of
 inference FLOPs for both networks, and other levels fall in place: `calibrate` finds it. Batch norms are folded, as an
@@ -47,8 +47,10 @@ class Network:
 class _Writer:
     """Collects nodes and weights of a graph, and the layers it is made of."""
 
-    def __init__(self, network: Network | None, side: int):
-        self.network, self.side = network, side
+    def __init__(self, network: Network | None, side: int, classes: int = 1000, shape=None, out=None):
+        self.network, self.classes = network, classes
+        self.shape = shape or ["batch", 3, side, side]
+        self.out = out or ["batch", classes]
         self.layers: list[Layer] = []
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: list[onnx.TensorProto] = []
@@ -99,19 +101,19 @@ class _Writer:
         return self.then("Relu", name) if relu else name
 
     def then(self, op: str, *inputs: str, **attributes) -> str:
-        out = f"{inputs[0]}.{op.lower()}"
+        out = f"{op.lower()}{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [out], name=out, **attributes))
         return out
 
-    def model(self, out: str, classes: int) -> onnx.ModelProto:
-        image = helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, self.side, self.side])
-        logits = helper.make_tensor_value_info(out, TensorProto.FLOAT, ["batch", classes])
+    def model(self) -> onnx.ModelProto:
+        image = helper.make_tensor_value_info("input", TensorProto.FLOAT, self.shape)
+        logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, self.out)
         graph = helper.make_graph(self.nodes, "network", [image], [logits], self.tensors)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
     def classifier(self, x: str, features: int) -> str:
         pooled = self.then("Flatten", self.then("GlobalAveragePool", x))
-        self.layer("fc", (1000, features), 1, True)
+        self.layer("fc", (self.classes, features), 1, True)
         self.nodes.append(helper.make_node("Gemm", [pooled, "fc.weight", "fc.bias"], ["logits"], name="fc", transB=1))
         return "logits"
 
@@ -151,7 +153,70 @@ def _write_mobilenet(network: Network | None) -> _Writer:
     return w
 
 
-_WRITERS = {"resnet50": _write_resnet50, "mobilenet": _write_mobilenet}
+def _write_resnet20(network: Network | None) -> _Writer:
+    w = _Writer(network, 32, classes=10)
+    x = w.conv("input", "conv1", 3, 16, 3, 1, 32)
+    c_in, side = 16, 32
+    for stage, c in enumerate((16, 32, 64), 1):
+        for b in range(3):
+            stride = 2 if stage > 1 and b == 0 else 1
+            name = f"layer{stage}.{b}"
+            side //= stride
+            y = w.conv(x, f"{name}.conv1", c_in, c, 3, stride, side)
+            y = w.conv(y, f"{name}.conv2", c, c, 3, 1, side, relu=False)
+            if stride == 2:
+                x = w.conv(x, f"{name}.downsample", c_in, c, 1, 2, side, relu=False)
+            x = w.then("Relu", w.then("Add", y, x))
+            c_in = c
+    w.classifier(x, c_in)
+    return w
+
+
+def _write_gpt_block(network: Network | None) -> _Writer:
+    """Write one block of GPT-2 small on 128 tokens; its input is (batch, 128, 768)."""
+    tokens, width, heads = 128, 768, 12
+    w = _Writer(network, 0, shape=["batch", tokens, width], out=["batch", tokens, width])
+
+    def linear(x: str, name: str, c_in: int, c_out: int) -> str:
+        w.layer(name, (c_out, c_in), tokens, True)
+        turned = w.then("Transpose", f"{name}.weight", perm=[1, 0])
+        return w.then("Add", w.then("MatMul", x, turned), f"{name}.bias")
+
+    def norm(x: str, name: str) -> str:
+        for part, value in (("scale", np.ones), ("shift", np.zeros)):
+            w.tensors.append(numpy_helper.from_array(value(width, np.float32), f"{name}.{part}"))
+        return w.then("LayerNormalization", x, f"{name}.scale", f"{name}.shift", axis=-1)
+
+    def constant(name: str, value: np.ndarray) -> str:
+        w.tensors.append(numpy_helper.from_array(value, name))
+        return name
+
+    split = constant("split", np.array([0, 0, heads, width // heads]))
+    join = constant("join", np.array([0, 0, width]))
+    parts = []
+    x = norm("input", "ln1")
+    for part, order in (("query", [0, 2, 1, 3]), ("key", [0, 2, 3, 1]), ("value", [0, 2, 1, 3])):
+        y = w.then("Reshape", linear(x, part, width, width), split)
+        parts.append(w.then("Transpose", y, perm=order))
+    scores = w.then(
+        "Mul", w.then("MatMul", *parts[:2]), constant("scale", np.float32(heads / width) ** np.float32(0.5))
+    )
+    mask = np.where(np.tril(np.ones((tokens, tokens), bool)), 0, -1e9).astype(np.float32)
+    weights = w.then("Softmax", w.then("Add", scores, constant("mask", mask)), axis=-1)
+    mixed = w.then("Transpose", w.then("MatMul", weights, parts[2]), perm=[0, 2, 1, 3])
+    x = w.then("Add", linear(w.then("Reshape", mixed, join), "mix", width, width), "input")
+    y = w.then("Gelu", linear(norm(x, "ln2"), "up", width, 4 * width))
+    y = linear(y, "down", 4 * width, width)
+    w.nodes.append(helper.make_node("Add", [y, x], ["logits"], name="logits"))
+    return w
+
+
+_WRITERS = {
+    "resnet50": _write_resnet50,
+    "mobilenet": _write_mobilenet,
+    "resnet20": _write_resnet20,
+    "gpt_block": _write_gpt_block,
+}
 
 
 def draw(name: str, exponent: float, seed: int = 0) -> Network:
@@ -161,7 +226,7 @@ def draw(name: str, exponent: float, seed: int = 0) -> Network:
     layers = write(None).layers
     for x in layers:
         x.weight = (random.standard_normal(x.shape, dtype=np.float32)) * np.float32(x.fan_in**-exponent)
-    return Network(layers, lambda network: write(network).model("logits", 1000))
+    return Network(layers, lambda network: write(network).model())
 
 
 def prune_globally(network: Network, sparsity: float) -> None:
@@ -173,11 +238,13 @@ def prune_globally(network: Network, sparsity: float) -> None:
         x.weight = np.where(np.abs(x.weight) >= threshold, x.weight, np.float32(0))
 
 
-def prune_uniformly(network: Network, sparsity: float, rows: int = 1) -> None:
-    """Zero the smallest weights, or tiles of `rows` output channels, of each layer but the first and last."""
-    for x in network.layers[1:-1]:
+def prune_uniformly(network: Network, sparsity: float, ends: bool = False) -> None:
+    """Zero the smallest weights of each layer; of the first and last only with `ends`."""
+    for x in network.layers if ends else network.layers[1:-1]:
         if x.prunable:
-            x.weight = _tiles_kept(x.weight, sparsity, rows)
+            sizes = np.abs(x.weight)
+            threshold = np.partition(sizes.ravel(), int(sparsity * sizes.size))[int(sparsity * sizes.size)]
+            x.weight = np.where(sizes >= threshold, x.weight, np.float32(0))
 
 
 def prune_in_tiles(network: Network, sparsity: float, rows: int) -> None:
@@ -191,20 +258,13 @@ def prune_in_tiles(network: Network, sparsity: float, rows: int) -> None:
         x.weight = np.where(mask, x.weight, np.float32(0))
 
 
-def _tiles_kept(weight: np.ndarray, sparsity: float, rows: int) -> np.ndarray:
-    matrix = weight.reshape(weight.shape[0] // rows, rows, -1)
-    norm = (matrix**2).sum(axis=1)
-    threshold = np.partition(norm.ravel(), int(sparsity * norm.size))[int(sparsity * norm.size)]
-    return np.where(norm[:, None, :] >= threshold, matrix, np.float32(0)).reshape(weight.shape)
-
-
-def calibrate(name: str, sparsity: float = 0.9, flops: float = 0.18) -> float:
-    """Find the exponent whose globally pruned network costs `flops` of the dense one."""
+def calibrate(name: str, prune: Callable[[Network], None], flops: float) -> float:
+    """Find the exponent whose network, pruned, costs `flops` of the dense one."""
     low, high = 0.0, 1.0
     for _ in range(10):
         middle = (low + high) / 2
         network = draw(name, middle)
-        prune_globally(network, sparsity)
+        prune(network)
         if network.flops_fraction() < flops:
             low = middle
         else:
