@@ -37,7 +37,7 @@ struct Convolution : Operator {
             const bool all = item < whole;
             const int64_t t = all ? item : whole + (item - whole) / w->chunks;
             const int ch0 = all ? 0 : int((item - whole) % w->chunks), ch1 = all ? w->chunks : ch0 + 1;
-            const int units = units_of(g.out_pixels(), t);
+            const int pixels = pixels_of(g.out_pixels(), t);
             float* tile = out + size_t(t) * w->rows * kTile;
             Epilogue e;
             e.low = finish.low;
@@ -74,7 +74,7 @@ struct Convolution : Operator {
                         if (e.residual && b == w->blocks - 1)
                             for (size_t i = r0; i < r1; i += 16) __builtin_prefetch(e.residual + i, 0, 2);
                     }
-                    w->multiply(c.k, ch, b, packed, units, tile, e);
+                    w->multiply(c.k, ch, b, packed, pixels, tile, e);
                 }
             }
             if (finish.activation != Activation::none) {

@@ -69,9 +69,9 @@ struct Kernels {
     const char* name;
     int lanes;
     // out[row] (+)= sum of value * in[offset], rows kTile floats apart.
-    void (*sparse)(const Row* rows, size_t n, const Entry* entries, const float* in, int units, float* out,
+    void (*sparse)(const Row* rows, size_t n, const Entry* entries, const float* in, int pixels, float* out,
                    const Epilogue& e);
-    void (*block4)(const Row* rows, size_t n, const BlockEntry* entries, const float* in, int units, float* out,
+    void (*block4)(const Row* rows, size_t n, const BlockEntry* entries, const float* in, int pixels, float* out,
                    const Epilogue& e);
     // c[rows x columns] (+)= a[rows x depth] b[depth x kTile]; columns <= kTile.
     void (*gemm)(const float* a, size_t a_stride, int rows, int depth, const float* b, int columns, float* c,
@@ -90,6 +90,7 @@ struct Kernels {
     // packed[i][j] = in[j*stride + i] for i < depth, j < columns
     void (*transpose)(const float* in, size_t stride, int depth, int columns, float* packed);
     float (*dot)(const Entry* entries, size_t n, const float* in);  // offsets in bytes of a plain vector
+    float (*dense_dot)(const float* a, const float* b, size_t n);
 };
 
 const Kernels* avx512_kernels();  // null where the compiler could not build them

@@ -93,9 +93,9 @@ static void block_width(int width, const Row* rows, size_t n, const BlockEntry* 
     if constexpr (T > 1) block_width<T - 1>(width, rows, n, entries, in, out, residual, e);
 }
 
-static void sparse(const Row* rows, size_t n, const Entry* entries, const float* in, int units, float* out,
+static void sparse(const Row* rows, size_t n, const Entry* entries, const float* in, int pixels, float* out,
                    const Epilogue& e) {
-    const int vectors = units * kUnit / kLanes;
+    const int vectors = (pixels + kLanes - 1) / kLanes;
     for (int v = 0; v < vectors; v += V::sparse_vectors) {
         const int width = vectors - v < V::sparse_vectors ? vectors - v : V::sparse_vectors;
         sparse_width<V::sparse_vectors>(width, rows, n, entries, reinterpret_cast<const char*>(in + v * kLanes),
@@ -103,9 +103,9 @@ static void sparse(const Row* rows, size_t n, const Entry* entries, const float*
     }
 }
 
-static void block4(const Row* rows, size_t n, const BlockEntry* entries, const float* in, int units, float* out,
+static void block4(const Row* rows, size_t n, const BlockEntry* entries, const float* in, int pixels, float* out,
                    const Epilogue& e) {
-    const int vectors = units * kUnit / kLanes;
+    const int vectors = (pixels + kLanes - 1) / kLanes;
     for (int v = 0; v < vectors; v += V::block_vectors) {
         const int width = vectors - v < V::block_vectors ? vectors - v : V::block_vectors;
         block_width<V::block_vectors>(width, rows, n, entries, reinterpret_cast<const char*>(in + v * kLanes),
@@ -501,5 +501,17 @@ static float dot(const Entry* entries, size_t n, const float* in) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
+static float dense_dot(const float* a, const float* b, size_t n) {
+    vec s[4] = {V::set1(0.f), V::set1(0.f), V::set1(0.f), V::set1(0.f)};
+    size_t i = 0;
+    for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+        for (int j = 0; j < 4; j++) s[j] = V::fma(V::loadu(a + i + j * kLanes), V::loadu(b + i + j * kLanes), s[j]);
+    for (; i < n; i += kLanes) {
+        const uint32_t m = first_lanes(n - i >= size_t(kLanes) ? kLanes : int(n - i));
+        s[0] = V::fma(V::mask_load(a + i, m), V::mask_load(b + i, m), s[0]);
+    }
+    return V::sum(V::add(V::add(s[0], s[1]), V::add(s[2], s[3])));
+}
+
 static const Kernels table = {kName, kLanes, sparse, block4, gemm, pack, window, activate, arithmetic, softmax, normalise,
-                              transpose, dot};
+                              transpose, dot, dense_dot};

@@ -85,14 +85,14 @@ struct Linear : Operator {
         });
         c.pool.each(tiles * w->chunks, [&](int64_t item, int slot) {
             const int64_t t = item / w->chunks;
-            const int ch = int(item % w->chunks), units = units_of(tokens, t);
+            const int ch = int(item % w->chunks), pixels = pixels_of(tokens, t);
             const int r0 = ch * w->chunk, r1 = std::min(w->rows, r0 + w->chunk);
             float* tile = c.w.scratch[size_t(slot)].get();
             Epilogue e;
             e.low = -std::numeric_limits<float>::infinity();
             e.high = -e.low;
             for (int b = 0; b < w->blocks; b++)
-                w->multiply(c.k, ch, b, turned + (t * w->columns + int64_t(b) * w->block) * kTile, units, tile, e);
+                w->multiply(c.k, ch, b, turned + (t * w->columns + int64_t(b) * w->block) * kTile, pixels, tile, e);
             const int64_t m1 = std::min<int64_t>(kTile, tokens - t * kTile);
             for (int64_t m = 0; m < m1; m++) {
                 float* o = out + (t * kTile + m) * w->rows;

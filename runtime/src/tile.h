@@ -18,3 +18,9 @@ inline int units_of(int64_t pixels, int64_t tile) {
     int64_t left = pixels - tile * kTile;
     return left >= kTile ? kTileUnits : int((left + kUnit - 1) / kUnit);
 }
+
+// Pixels that tile `tile` holds.
+inline int pixels_of(int64_t pixels, int64_t tile) {
+    int64_t left = pixels - tile * kTile;
+    return left >= kTile ? kTile : int(left);
+}

@@ -90,7 +90,7 @@ Weights::Weights(const float* matrix, int rows, int columns, int taps, const flo
     }
 }
 
-void Weights::multiply(const Kernels& k, int ch, int b, const float* packed, int units, float* out, Epilogue e) const {
+void Weights::multiply(const Kernels& k, int ch, int b, const float* packed, int pixels, float* out, Epilogue e) const {
     e.first = b == 0;
     e.last = b == blocks - 1;
     e.row_bias = bias.empty() ? nullptr : bias.data();
@@ -99,16 +99,41 @@ void Weights::multiply(const Kernels& k, int ch, int b, const float* packed, int
         const int r0 = ch * chunk, n = std::min(rows - r0, chunk), c0 = b * block, depth = std::min(block, columns - c0);
         if (e.row_bias) e.row_bias += r0;
         if (e.residual) e.residual += size_t(r0) * kTile;
-        k.gemm(dense.get() + size_t(r0) * columns + c0, columns, n, depth, packed, units * kUnit, out + size_t(r0) * kTile,
-               kTile, e);
+        // Pixels beyond whole vectors (one of 7 x 7) are summed one by one.
+        const int beyond = only_dense() && pixels > k.lanes && pixels % k.lanes <= 2 ? pixels % k.lanes : 0;
+        const int across = beyond ? pixels - beyond : (pixels + k.lanes - 1) / k.lanes * k.lanes;
+        k.gemm(dense.get() + size_t(r0) * columns + c0, columns, n, depth, packed, across, out + size_t(r0) * kTile, kTile, e);
+        for (int at = pixels - beyond; at < pixels; at++) multiply_pixel(k, ch, b, packed, at, out + size_t(r0) * kTile, e);
         return;
     }
     const size_t i = size_t(ch) * blocks + b, n = row_start[i + 1] - row_start[i];
     const Row* r = row_list.data() + row_start[i];
     if (method == Method::block4)
-        k.block4(r, n, block_entries.data() + entry_start[i], packed, units, out, e);
+        k.block4(r, n, block_entries.data() + entry_start[i], packed, pixels, out, e);
     else
-        k.sparse(r, n, entries.data() + entry_start[i], packed, units, out, e);
+        k.sparse(r, n, entries.data() + entry_start[i], packed, pixels, out, e);
+}
+
+void Weights::multiply_pixel(const Kernels& k, int ch, int b, const float* packed, int at, float* out,
+                             const Epilogue& e) const {
+    const int r0 = ch * chunk, n = std::min(rows - r0, chunk), c0 = b * block, depth = std::min(block, columns - c0);
+    constexpr int piece = 512;
+    float x[piece];
+    for (int d = 0; d < depth; d += piece) {
+        const int m = std::min(piece, depth - d);
+        for (int i = 0; i < m; i++) x[i] = packed[size_t(d + i) * kTile + at];
+        const bool first = e.first && d == 0, last = e.last && d + m == depth;
+        for (int r = 0; r < n; r++) {
+            float* o = out + size_t(r) * kTile + at;
+            float y = first ? (e.row_bias ? e.row_bias[r] : 0.f) : *o;
+            y += k.dense_dot(dense.get() + size_t(r0 + r) * columns + c0 + d, x, size_t(m));
+            if (last) {
+                if (e.residual) y += e.residual[size_t(r) * kTile + at];
+                y = y < e.low ? e.low : y > e.high ? e.high : y;
+            }
+            *o = y;
+        }
+    }
 }
 
 size_t Weights::bytes() const {

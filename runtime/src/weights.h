@@ -22,6 +22,8 @@ struct Weights {
     int chunk;   // rows of one chunk
     int blocks, chunks;
     size_t nonzeros;
+    // True for weights that no other method would be tried for: sums may then be taken in another order.
+    bool only_dense() const { return method == Method::dense && double(nonzeros) > .6 * double(rows) * columns; }
     Floats dense;  // the matrix itself, row by row; or for a linear layer tiles of its transpose
     std::vector<float> bias;  // empty, or one per row
     std::vector<Row> row_list;
@@ -35,7 +37,10 @@ struct Weights {
             bool linear);
 
     // Adds the products of one (chunk, block) with packed inputs to out, whose row 0 is the layer's row 0.
-    void multiply(const Kernels& k, int chunk, int block, const float* packed, int units, float* out,
+    void multiply(const Kernels& k, int chunk, int block, const float* packed, int pixels, float* out,
                   Epilogue e) const;
+    // The same for one pixel, column `at` of the packed inputs, when a vector for it alone would be wasted.
+    void multiply_pixel(const Kernels& k, int chunk, int block, const float* packed, int at, float* out,
+                        const Epilogue& e) const;
     size_t bytes() const;
 };

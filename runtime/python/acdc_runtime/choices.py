@@ -133,7 +133,7 @@ def _floats(matrix: np.ndarray, use: Any) -> int:
 def candidates(matrix: np.ndarray, taps: int, every: bool = False) -> list[Choice]:
     """Return the kernels worth timing for a weight matrix, likeliest first; with `every`, all that can run."""
     rows, columns = matrix.shape
-    dense = [Choice("dense", b) for b in (256, 96)]
+    dense = [Choice("dense", 256)]
     density = np.count_nonzero(matrix) / matrix.size
     grouped = None
     if rows % 4 == 0 and density <= 0.6:
