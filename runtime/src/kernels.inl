@@ -2,6 +2,7 @@
 
 typedef V::type vec;
 constexpr int kLanes = V::lanes;
+constexpr bool kBroadcasts = kLanes == 16;  // AVX-512 multiplies by a number in memory without a register for it
 constexpr uint32_t kFull = (1u << kLanes) - 1;
 #define ALWAYS inline __attribute__((always_inline))
 
@@ -60,9 +61,18 @@ static void block_rows(const Row* rows, size_t n, const BlockEntry* entry, const
         }
         for (const BlockEntry* end = entry + rows[i].count; entry != end; entry++) {
             const float* x = reinterpret_cast<const float*>(in + entry->offset);
-            for (int t = 0; t < T; t++) {
-                const vec v = V::load(x + t * kLanes);
-                for (int r = 0; r < 4; r++) sum[r][t] = V::fma(V::set1(entry->value[r]), v, sum[r][t]);
+            if constexpr (kBroadcasts) {
+                for (int t = 0; t < T; t++) {
+                    const vec v = V::load(x + t * kLanes);
+                    for (int r = 0; r < 4; r++) sum[r][t] = V::fma(V::set1(entry->value[r]), v, sum[r][t]);
+                }
+            } else {
+                vec v[T];
+                for (int t = 0; t < T; t++) v[t] = V::load(x + t * kLanes);
+                for (int r = 0; r < 4; r++) {
+                    const vec w = V::set1(entry->value[r]);
+                    for (int t = 0; t < T; t++) sum[r][t] = V::fma(w, v[t], sum[r][t]);
+                }
             }
         }
         if (e.last) {
@@ -137,9 +147,19 @@ static void gemm_rows(const float* a, size_t a_stride, int depth, const float* b
                                        : V::loadu(c + r * c_stride + t * kLanes);
     }
     for (int k = 0; k < depth; k++) {
-        for (int t = 0; t < T; t++) {
-            const vec x = V::load(b + size_t(k) * kTile + t * kLanes);
-            for (int r = 0; r < R; r++) sum[r][t] = V::fma(V::set1(a[r * a_stride + k]), x, sum[r][t]);
+        const float* row = b + size_t(k) * kTile;
+        if constexpr (kBroadcasts) {
+            for (int t = 0; t < T; t++) {
+                const vec x = V::load(row + t * kLanes);
+                for (int r = 0; r < R; r++) sum[r][t] = V::fma(V::set1(a[r * a_stride + k]), x, sum[r][t]);
+            }
+        } else {
+            vec x[T];
+            for (int t = 0; t < T; t++) x[t] = V::load(row + t * kLanes);
+            for (int r = 0; r < R; r++) {
+                const vec w = V::set1(a[r * a_stride + k]);
+                for (int t = 0; t < T; t++) sum[r][t] = V::fma(w, x[t], sum[r][t]);
+            }
         }
     }
     const vec low = V::set1(e.low), high = V::set1(e.high);
