@@ -151,11 +151,13 @@ def main() -> int:
         build()
     if not args.inputs:
         return 0
-    library = subprocess.run(
-        ["c++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    # The C++ library too: the sanitizer looks up its `throw` before the core has loaded it.
+    libraries = [
+        subprocess.run(["c++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so.6")
+    ]
     settings = {
-        "LD_PRELOAD": library,
+        "LD_PRELOAD": " ".join(libraries),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:hard_rss_limit_mb=4000",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     }
