@@ -52,6 +52,7 @@ def load_graph(model: str | os.PathLike | bytes) -> Graph:
         proto = onnx.ModelProto.FromString(content)
     except (DecodeError, ValueError, RecursionError) as error:
         raise ModelError("model", f"this is not an ONNX file, or it is truncated ({error})") from None
+    del content  # the parsed message holds its own copy
     return _graph(proto, folder)
 
 
