@@ -116,10 +116,7 @@ const float* View::source(const Context& c, const float* map, float* planes) con
                     if (g_.stride_w == 2 && x % 2 == 0) {
                         float *even = to + x / 2, *odd = even + g_.height * plane_width_;
                         const int64_t pairs = n / 2;
-                        if (phase_used_[1])
-                            for (int64_t i = 0; i < pairs; i++) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
-                        else
-                            for (int64_t i = 0; i < pairs; i++) even[i] = from[2 * i];
+                        c.k.split(from, size_t(pairs), even, phase_used_[1] ? odd : nullptr);
                         if (n % 2) even[pairs] = from[n - 1];
                     } else {
                         for (int64_t i = 0; i < n; i++)

@@ -91,6 +91,8 @@ struct Kernels {
     void (*transpose)(const float* in, size_t stride, int depth, int columns, float* packed);
     float (*dot)(const Entry* entries, size_t n, const float* in);  // offsets in bytes of a plain vector
     float (*dense_dot)(const float* a, const float* b, size_t n);
+    // even[i], odd[i] = from[2i], from[2i + 1]; odd may be null
+    void (*split)(const float* from, size_t pairs, float* even, float* odd);
 };
 
 const Kernels* avx512_kernels();  // null where the compiler could not build them

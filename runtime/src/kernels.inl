@@ -247,19 +247,31 @@ static void window_channels(const Gathering& from, const float* source, size_t c
             const uint32_t* start = from.start + size_t(tap) * from.vectors + v;
             const Segment *s = from.segments + start[0], *end = from.segments + start[1];
             if (s == end) continue;
-            const bool simple = end - s == 1;
-            const float* x = source;
+            const float* x = source + s->offset;
             const float* w = kind == Window::weighted ? weights + tap * 8 : nullptr;
+            if (end - s == 1) {  // nearly always: kept apart and unrolled, so that the sums stay in registers
+                const uint32_t mask = s->mask;
+#pragma GCC unroll 8
+                for (int c = 0; c < C; c++, x += channel_stride) {
+                    if (kind == Window::maximum)
+                        sum[c] = V::max(sum[c], V::mask_load_over(lowest, x, mask));
+                    else if (kind == Window::weighted)
+                        sum[c] = V::fma(V::set1(w[c]), V::mask_load(x, mask), sum[c]);
+                    else
+                        sum[c] = V::add(sum[c], V::mask_load(x, mask));
+                }
+                continue;
+            }
+            x = source;
+#pragma GCC unroll 8
             for (int c = 0; c < C; c++, x += channel_stride) {
                 if (kind == Window::maximum) {
-                    vec y = V::mask_load_over(lowest, x + s->offset, s->mask);
-                    if (!simple)
-                        for (const Segment* q = s + 1; q != end; q++) y = V::mask_load_over(y, x + q->offset, q->mask);
+                    vec y = lowest;
+                    for (const Segment* q = s; q != end; q++) y = V::mask_load_over(y, x + q->offset, q->mask);
                     sum[c] = V::max(sum[c], y);
                 } else {
-                    const vec y = simple ? V::mask_load(x + s->offset, s->mask) : gathered(s, end, x);
-                    sum[c] = kind == Window::weighted ? V::fma(V::set1(w[c]), y, sum[c])
-                                                      : V::add(sum[c], y);
+                    const vec y = gathered(s, end, x);
+                    sum[c] = kind == Window::weighted ? V::fma(V::set1(w[c]), y, sum[c]) : V::add(sum[c], y);
                 }
             }
         }
@@ -533,5 +545,12 @@ static float dense_dot(const float* a, const float* b, size_t n) {
     return V::sum(V::add(V::add(s[0], s[1]), V::add(s[2], s[3])));
 }
 
+static void split(const float* __restrict from, size_t pairs, float* __restrict even, float* __restrict odd) {
+    if (odd)
+        for (size_t i = 0; i < pairs; i++) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
+    else
+        for (size_t i = 0; i < pairs; i++) even[i] = from[2 * i];
+}
+
 static const Kernels table = {kName, kLanes, sparse, block4, gemm, pack, window, activate, arithmetic, softmax, normalise,
-                              transpose, dot, dense_dot};
+                              transpose, dot, dense_dot, split};
