@@ -9,9 +9,10 @@ INTRO = """
 
 `python -m benchmarks.runtime`: ONNX files with random weights, fp32, pruned so that FLOPs are the paper's. The engines
 take turns; "x ONNX Runtime" is the median, with quartiles, of the ratios within each round, to ONNX Runtime on the same
-file, which gains nothing from zeros. g90 and g95: 90 and 95 % of all weights by magnitude; u90: 90 % of each layer but the
-first and last (GPT block: of each); t90: 90 % in tiles of 4 output channels x 1. "Load" is the time to open the file, choose
-kernels and run once. On a busy machine with more threads than free cores, an engine that waits by spinning looks worse than it is.
+file, which gains nothing from zeros. g90 and g95: 90 and 95 % of all weights by magnitude; u90: 90 % of each layer but
+the first and last (GPT block: of each); t90: 90 % in tiles of 4 output channels x 1. "Load" is the time to open the
+file, choose kernels and run once. Where other programs hold the cores, an engine whose threads wait for each other
+looks worse than it is.
 """
 
 

@@ -88,10 +88,10 @@ def test_choices_are_saved_and_read(tmp_path, monkeypatch):
     assert json.loads(path.read_text())["version"] == 1
     from acdc_runtime.choices import Choices
 
-    def refuse(*_: object) -> float:
+    def refuse(*_: object) -> None:
         raise AssertionError("a saved choice was timed again")
 
-    monkeypatch.setattr(Choices, "_time", refuse)
+    monkeypatch.setattr(Choices, "_fastest", refuse)
     assert InferenceSession(content, threads=1, choices=path).choices() == first.choices()
     path.write_text("{")
     with pytest.raises(ModelError, match="does not hold a session's choices"):

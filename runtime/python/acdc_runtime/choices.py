@@ -19,6 +19,7 @@ METHODS = ("dense", "sparse", "block4")
 _PIXELS = 4 * 3136  # a layer is timed on at most so many output pixels
 _LARGEST = 1 << 26  # numbers in a layer's input and output; larger ones are not timed
 _VERSION = 1
+_EACH = 5e-3  # seconds of timing for one candidate
 _BUDGET = 4.0  # seconds of timing for one plan; layers left over take the likeliest kernel
 
 
@@ -57,7 +58,7 @@ class Choices:
             choice = options[0]
             if self.tune and len(options) > 1 and self.spent < _BUDGET and _floats(matrix, use) < _LARGEST:
                 start = time.perf_counter()
-                choice = min(options, key=lambda o: self._time(name, matrix, bias, use, taps, o))
+                choice = self._fastest(name, matrix, bias, use, taps, options)
                 self.spent += time.perf_counter() - start
             self.found[key] = choice
             self.fresh = True
@@ -92,7 +93,24 @@ class Choices:
             )
         return self._weights[name, choice]
 
-    def _time(self, name: str, matrix: np.ndarray, bias: Any, use: Any, taps: int, choice: Choice) -> float:
+    def _fastest(self, name: str, matrix: np.ndarray, bias: Any, use: Any, taps: int, options: list[Choice]) -> Choice:
+        """Time the candidates in turns and return the one with the fastest run."""
+        programs = [self._program(name, matrix, bias, use, taps, o) for o in options]
+        best = [math.inf] * len(options)
+        for program in programs:
+            program.run([], [])
+        stop = time.perf_counter() + _EACH * len(options)
+        for _ in range(12):
+            for i, program in enumerate(programs):
+                start = time.perf_counter()
+                program.run([], [])
+                best[i] = min(best[i], time.perf_counter() - start)
+            if time.perf_counter() > stop:
+                break
+        return options[best.index(min(best))]
+
+    def _program(self, name: str, matrix: np.ndarray, bias: Any, use: Any, taps: int, choice: Choice) -> Any:
+        """Return a program of one layer, on zeros."""
         linear = isinstance(use, int)
         weights = self._packed(name, matrix, bias, taps, choice, linear)
         infinite = (-math.inf, math.inf, 0, 0.0, 0.0)
@@ -101,25 +119,15 @@ class Choices:
             space = -(-tokens * matrix.shape[1] // 16) * 64
             program = _core.Program(self.pool, self.kernels, space + -(-tokens * matrix.shape[0] // 16) * 64 + 64)
             program.linear(name, weights, tokens, 0, space, 0, False, *infinite)
-        else:
-            n, c, h, w, oh, ow = use[:6]
-            n = max(1, min(n, _PIXELS // max(1, oh * ow)))
-            space = -(-n * h * w // 112) * 112 * c * 4
-            space = -(-space // 64) * 64
-            end = space + -(-n * oh * ow // 112) * 112 * matrix.shape[0] * 4 + 64
-            program = _core.Program(self.pool, self.kernels, end)
-            program.convolution(name, [n, *use[1:]], weights, 0, space, 0, False, *infinite)
-        best = math.inf
-        spent = 0.0
-        program.run([], [])
-        for _ in range(12):
-            start = time.perf_counter()
-            program.run([], [])
-            took = time.perf_counter() - start
-            best, spent = min(best, took), spent + took
-            if spent > 4e-3:
-                break
-        return best
+            return program
+        n, c, h, w, oh, ow = use[:6]
+        n = max(1, min(n, _PIXELS // max(1, oh * ow)))
+        space = -(-n * h * w // 112) * 112 * c * 4
+        space = -(-space // 64) * 64
+        end = space + -(-n * oh * ow // 112) * 112 * matrix.shape[0] * 4 + 64
+        program = _core.Program(self.pool, self.kernels, end)
+        program.convolution(name, [n, *use[1:]], weights, 0, space, 0, False, *infinite)
+        return program
 
 
 def _floats(matrix: np.ndarray, use: Any) -> int:
@@ -145,7 +153,7 @@ def candidates(matrix: np.ndarray, taps: int, every: bool = False) -> list[Choic
     if density > 0.6:
         return dense
     if grouped is not None and grouped < 1.5 * density:
-        return [Choice("block4", b) for b in ((96, 256) if columns > 96 else (96,))] + (dense if density > 0.3 else [])
+        return [Choice("block4", b) for b in ((96, 256) if columns > 96 else (96,))]
     if density > 0.3:
         return [Choice("sparse", 64), Choice("sparse", 96), *dense]
     sizes = (64, 96, 128) if density > 0.12 else (96, 128, 256) if density > 0.04 else (128, 256, 512)
