@@ -2,35 +2,54 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
+RUNTIME := $(VENV)/.runtime
+CXX    ?= c++
 
-.PHONY: help setup demo test test-all test-gpu lint format bench matrix figure drills browser-test clean
+.PHONY: help setup demo test test-all test-runtime test-gpu lint format bench bench-runtime fuzz-runtime wheels matrix figure \
+        drills browser-test clean
 
 help:
 	@echo "make demo    train the default run: digits, a dense baseline and AC/DC at 90 %"
-	@echo "make test    run the tests"
+	@echo "make test    run the tests, those of acdc-runtime too where there is a C++ compiler"
 	@echo "make test-all  the tests, the long ones too, hours of fuzzing and kills, and the compatibility matrix"
 	@echo "make test-gpu  run what needs or uses a GPU, with the python3 (PYTHON=...) whose torch sees one"
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   run the CPU benchmarks and write results/"
+	@echo "make bench-runtime  measure acdc-runtime beside other engines and write results/runtime.jsonl"
+	@echo "make fuzz-runtime   feed it 100,000 damaged models, built with sanitizers"
+	@echo "make wheels  build wheels of both distributions into dist/"
 	@echo "make matrix  regenerate docs/compatibility.md from the tests"
 	@echo "make drills  kill runs at random moments, and damage their files thousands of times"
 	@echo "make browser-test  look at reports in headless Chromium (needs chromium installed)"
 	@echo "make figure  redraw docs/wrn.svg from the kept run"
 
-setup: $(STAMP)
+setup: $(STAMP) $(RUNTIME)
 
 $(STAMP): pyproject.toml constraints.txt
 	python3 -m venv $(VENV)
 	$(PY) -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	@touch $(STAMP)
 
+# acdc-runtime is compiled; without a compiler everything else still works. The stamp says which of both it was.
+$(RUNTIME): $(STAMP) runtime/pyproject.toml runtime/CMakeLists.txt $(wildcard runtime/src/* runtime/python/acdc_runtime/*.py)
+	@if command -v $(firstword $(CXX)) >/dev/null; then \
+	  echo "building acdc-runtime (about a minute)"; \
+	  $(PY) -m pip install --quiet "./runtime[test]" && echo built > $(RUNTIME); \
+	else \
+	  echo "acdc-runtime is not built: there is no C++ compiler. Install one (apt install g++), then: make setup"; \
+		fi
+
 demo: $(STAMP)
 	$(VENV)/bin/acdc train
 
-test: $(STAMP)
+test: $(STAMP) test-runtime
 	$(PY) -m pytest --numprocesses 2 --dist worksteal
 
-test-all: $(STAMP)
+test-runtime: $(RUNTIME)
+	@if [ -e $(RUNTIME) ]; then cd runtime && ../$(PY) -m pytest -q; \
+	else echo "NOT RUN: the tests of acdc-runtime (no C++ compiler)"; fi
+
+test-all: $(STAMP) test-runtime
 	$(PY) -m pytest --numprocesses 2 --dist worksteal --long
 	$(PY) tests/drills.py --kills 6 --epochs 12
 	$(MAKE) matrix
@@ -60,6 +79,16 @@ bench: $(STAMP)
 	$(PY) -m benchmarks.theory
 	$(PY) -m benchmarks.tables
 
+bench-runtime: $(STAMP) $(RUNTIME)
+	$(PY) -m benchmarks.runtime
+
+fuzz-runtime: $(STAMP) $(RUNTIME)
+	$(PY) -m pip install --quiet nanobind
+	$(PY) runtime/fuzz.py --build --inputs 100000
+
+wheels: $(STAMP)
+	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist . ./runtime
+
 matrix: $(STAMP)
 	$(PY) -m pytest tests/conformance/test_optimizers.py --numprocesses 2 --matrix docs/compatibility.md
 
@@ -80,4 +109,4 @@ drills: $(STAMP)
 	$(PY) -m pytest tests/fuzz tests/export --long
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist runtime/build .pytest_cache .ruff_cache

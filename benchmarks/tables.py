@@ -14,6 +14,7 @@ from benchmarks import comparisons, memorized, pages, remedies, runs, shock
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
+from benchmarks.runtime_tables import INTRO, runtime_table
 
 Table = tuple[str, list[str], list[list[str]], str]
 """Title, header, rows and a note on where and when it was measured."""
@@ -165,6 +166,7 @@ def page(results: Path) -> str:
         (_THROUGHPUT, "throughput.jsonl", "recipe", throughput_table),
         (_STARTUP, "startup.jsonl", "run", startup_table),
         (_JPEG, "jpeg.jsonl", "benchmark", jpeg_table),
+        (INTRO, "runtime.jsonl", "batch", runtime_table),
     ):
         tables = [markdown(table(rows)) for rows in newest(read(results / file), key)]
         text += intro + ("".join(tables) or _NONE)

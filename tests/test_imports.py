@@ -27,6 +27,7 @@ ORDER = (
     ("recipes",),
     ("runs",),
     ("export",),
+    ("serving",),
     ("integrations",),
     ("theory",),
     ("train",),

@@ -27,6 +27,7 @@ _VERBS = {
     "compare-methods": "train several methods on one recipe and compare them",
     "report": "show runs on one page: figures, tables, settings",
     "export": "write a run's model as ONNX, packed safetensors or for torch",
+    "bench": "time an exported model with every engine installed",
     "ls": "list recipes, models, data sets, schedules, methods or criteria",
     "show": "show a recipe: its settings, timeline, and the paper's results",
     "cp": "copy a recipe to a file, for editing",

@@ -1,0 +1,174 @@
+"""Chooses a kernel and its block size for each layer by timing the candidates, and keeps what it found."""
+
+import json
+import math
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acdc_runtime import _core
+from acdc_runtime.errors import ModelError
+from acdc_runtime.graph import Node
+
+METHODS = ("dense", "sparse", "block4")
+_PIXELS = 4 * 3136  # a layer is timed on at most so many output pixels
+_LARGEST = 1 << 26  # numbers in a layer's input and output; larger ones are not timed
+_VERSION = 1
+_EACH = 5e-3  # seconds of timing for one candidate
+_BUDGET = 4.0  # seconds of timing for one plan; layers left over take the likeliest kernel
+
+
+@dataclass(frozen=True)
+class Choice:
+    method: str
+    block: int  # columns of the weight matrix that are multiplied at a time
+
+    def __str__(self) -> str:
+        return f"{self.method}/{self.block}"
+
+
+class Choices:
+    """The kernels of a session's layers. With `path`, choices are read from that file and new ones written to it."""
+
+    def __init__(self, pool: Any, kernels: str, path: str | os.PathLike | None, tune: bool):
+        self.pool, self.kernels, self.tune = pool, kernels, tune
+        self.path = Path(path) if path is not None else None
+        self.found: dict[str, Choice] = {}
+        self.fresh = False
+        self.spent = 0.0
+        self._weights: dict[tuple[str, Choice], Any] = {}
+        if self.path is not None and self.path.exists():
+            self.found = _read(self.path)
+
+    def weights(self, name: str, matrix: np.ndarray, bias: np.ndarray | None, use: Any, node: Node) -> Any:
+        """Return a layer's weights packed for the kernel chosen; `use` is a geometry or a number of tokens."""
+        linear = isinstance(use, int)
+        taps = 1 if linear else use[6] * use[7]
+        if bias is not None:
+            bias = np.ascontiguousarray(bias, dtype=np.float32).reshape(-1)
+        key = self.key(name, matrix, use)
+        choice = self.found.get(key)
+        if choice is None or choice not in candidates(matrix, taps, every=True):
+            options = candidates(matrix, taps)
+            choice = options[0]
+            if self.tune and len(options) > 1 and self.spent < _BUDGET and _floats(matrix, use) < _LARGEST:
+                start = time.perf_counter()
+                choice = self._fastest(name, matrix, bias, use, taps, options)
+                self.spent += time.perf_counter() - start
+            self.found[key] = choice
+            self.fresh = True
+        packed = self._packed(name, matrix, bias, taps, choice, linear)
+        for other in [k for k in self._weights if k[0] == name and k[1] != choice and k[1] not in self._in_use(name)]:
+            del self._weights[other]
+        return packed
+
+    def key(self, name: str, matrix: np.ndarray, use: Any) -> str:
+        where = f"tokens{use}" if isinstance(use, int) else "x".join(str(g) for g in use)
+        return f"{name} {matrix.shape[0]}x{matrix.shape[1]} {where} {self.kernels} threads{self.pool.threads}"
+
+    def save(self) -> None:
+        """Write the choices where `path` said, whole or not at all."""
+        if self.path is None or not self.fresh:
+            return
+        content = {"version": _VERSION, "choices": {k: [c.method, c.block] for k, c in sorted(self.found.items())}}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
+        with os.fdopen(handle, "w") as file:
+            json.dump(content, file, indent=1)
+        os.replace(temporary, self.path)
+        self.fresh = False
+
+    def _in_use(self, name: str) -> set[Choice]:
+        return {c for k, c in self.found.items() if k.startswith(name + " ")}
+
+    def _packed(self, name: str, matrix: np.ndarray, bias: Any, taps: int, choice: Choice, linear: bool) -> Any:
+        if (name, choice) not in self._weights:
+            self._weights[name, choice] = _core.Weights(
+                matrix, bias, taps, METHODS.index(choice.method), choice.block, linear
+            )
+        return self._weights[name, choice]
+
+    def _fastest(self, name: str, matrix: np.ndarray, bias: Any, use: Any, taps: int, options: list[Choice]) -> Choice:
+        """Time the candidates in turns and return the one with the fastest run."""
+        programs = [self._program(name, matrix, bias, use, taps, o) for o in options]
+        best = [math.inf] * len(options)
+        for program in programs:
+            program.run([], [])
+        stop = time.perf_counter() + _EACH * len(options)
+        for _ in range(12):
+            for i, program in enumerate(programs):
+                start = time.perf_counter()
+                program.run([], [])
+                best[i] = min(best[i], time.perf_counter() - start)
+            if time.perf_counter() > stop:
+                break
+        return options[best.index(min(best))]
+
+    def _program(self, name: str, matrix: np.ndarray, bias: Any, use: Any, taps: int, choice: Choice) -> Any:
+        """Return a program of one layer, on zeros."""
+        linear = isinstance(use, int)
+        weights = self._packed(name, matrix, bias, taps, choice, linear)
+        infinite = (-math.inf, math.inf, 0, 0.0, 0.0)
+        if linear:
+            tokens = min(use, _PIXELS)
+            space = -(-tokens * matrix.shape[1] // 16) * 64
+            program = _core.Program(self.pool, self.kernels, space + -(-tokens * matrix.shape[0] // 16) * 64 + 64)
+            program.linear(name, weights, tokens, 0, space, 0, False, *infinite)
+            return program
+        n, c, h, w, oh, ow = use[:6]
+        n = max(1, min(n, _PIXELS // max(1, oh * ow)))
+        space = -(-n * h * w // 112) * 112 * c * 4
+        space = -(-space // 64) * 64
+        end = space + -(-n * oh * ow // 112) * 112 * matrix.shape[0] * 4 + 64
+        program = _core.Program(self.pool, self.kernels, end)
+        program.convolution(name, [n, *use[1:]], weights, 0, space, 0, False, *infinite)
+        return program
+
+
+def _floats(matrix: np.ndarray, use: Any) -> int:
+    """Return how many numbers a layer reads and writes when it is timed."""
+    if isinstance(use, int):
+        return min(use, _PIXELS) * sum(matrix.shape)
+    n, c, h, w, oh, ow = use[:6]
+    return max(1, min(n, _PIXELS // max(1, oh * ow))) * ((h * w + 112) * c + (oh * ow + 112) * matrix.shape[0])
+
+
+def candidates(matrix: np.ndarray, taps: int, every: bool = False) -> list[Choice]:
+    """Return the kernels worth timing for a weight matrix, likeliest first; with `every`, all that can run."""
+    rows, columns = matrix.shape
+    dense = [Choice("dense", 256)]
+    density = np.count_nonzero(matrix) / matrix.size
+    grouped = None
+    if rows % 4 == 0 and density <= 0.6:
+        grouped = (matrix.reshape(rows // 4, 4, columns) != 0).any(axis=1).mean()
+    if every:
+        sizes = (48, 64, 96, 128, 192, 256, 384, 512, 1024)
+        blocks = [Choice(m, b) for m in METHODS for b in sizes if m != "block4" or rows % 4 == 0]
+        return dense + blocks
+    if density > 0.6:
+        return dense
+    if grouped is not None and grouped < 1.5 * density:
+        return [Choice("block4", b) for b in ((96, 256) if columns > 96 else (96,))]
+    if density > 0.3:
+        return [Choice("sparse", 64), Choice("sparse", 96), *dense]
+    sizes = (64, 96, 128) if density > 0.12 else (96, 128, 256) if density > 0.04 else (128, 256, 512)
+    kept = [s for i, s in enumerate(sizes) if i == 0 or sizes[i - 1] < columns]
+    return [Choice("sparse", s) for s in kept]
+
+
+def _read(path: Path) -> dict[str, Choice]:
+    try:
+        content = json.loads(path.read_text())
+        if content["version"] != _VERSION:
+            raise ValueError(f"version {content['version']}")
+        found = {str(k): Choice(str(m), int(b)) for k, (m, b) in content["choices"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(
+            str(path), f"it does not hold a session's choices ({error}); delete it to choose anew"
+        ) from None
+    return found

@@ -1,0 +1,52 @@
+// Which input pixels an output pixel of a convolution or pooling sees.
+#pragma once
+#include <vector>
+
+#include "program.h"
+
+struct Geometry {
+    int64_t n, channels, height, width, out_height, out_width;
+    int kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
+
+    int64_t in_pixels() const { return n * height * width; }
+    int64_t out_pixels() const { return n * out_height * out_width; }
+    int taps() const { return kernel_h * kernel_w; }
+    bool pointwise() const {  // output pixel i sees input pixel i alone
+        return taps() == 1 && stride_h == 1 && stride_w == 1 && pad_top == 0 && pad_left == 0 && out_height == height &&
+               out_width == width;
+    }
+    void validate() const;
+};
+
+// A feature map seen through a window: for every output tile and tap, where its vectors come from.
+//
+// With a horizontal stride, neighbouring outputs are not neighbours in the input. The input is then split in one
+// plane per phase (x mod stride), and neighbours in a plane are neighbours again.
+class View {
+public:
+    View(const Geometry& g, int lanes);
+    size_t plane_floats() const {  // what follows the planes stays aligned
+        return split_ ? size_t(g_.n * g_.channels * channel_stride_ + kUnit - 1) / kUnit * kUnit : 0;
+    }
+    // The source every tile gathers from: the map itself, or the planes, filled from it.
+    const float* source(const Context& c, const float* map, float* planes) const;
+    size_t channel_stride() const { return size_t(channel_stride_); }
+    // The gathering of a tile, and the offset of channel 0 of its images in the source.
+    Gathering tile(int64_t t, size_t* offset) const;
+
+private:
+    void add_moves(int vectors);
+    Geometry g_;
+    int lanes_;
+    bool split_;
+    int64_t plane_width_ = 0, channel_stride_ = kTile;
+    int64_t period_;      // tiles after which the pattern repeats, shifted by shift_
+    int64_t shift_ = 0;
+    std::vector<Segment> segments_;
+    std::vector<uint32_t> start_;
+    std::vector<size_t> tile_start_;
+    std::vector<Move> moves_;
+    std::vector<size_t> move_start_;
+    std::vector<uint32_t> move_counts_;  // whole, masked, over: three per tile
+    std::vector<bool> phase_used_, row_used_;
+};

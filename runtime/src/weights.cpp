@@ -1,0 +1,143 @@
+#include "weights.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+
+void Freed::operator()(float* p) const { std::free(p); }
+
+Floats aligned_floats(size_t n) {
+    size_t bytes = (n * sizeof(float) + 127) / 64 * 64;
+    void* p = std::aligned_alloc(64, bytes);
+    if (!p) throw std::bad_alloc();
+    std::memset(p, 0, bytes);
+    return Floats(static_cast<float*>(p));
+}
+
+Weights::Weights(const float* matrix, int rows, int columns, int taps, const float* bias_, Method method, int block_,
+                 bool linear)
+    : rows(rows), columns(columns), taps(taps), method(method), nonzeros(0) {
+    if (rows < 1 || columns < 1 || taps < 1 || columns % taps) throw std::invalid_argument("weights: bad shape");
+    if (method == Method::block4 && rows % 4) throw std::invalid_argument("weights: rows are not a multiple of 4");
+    block = std::min(columns, std::max(1, block_ / taps) * taps);
+    blocks = (columns + block - 1) / block;
+    chunk = std::min(256, std::max(16, (rows + 3) / 4));
+    chunk = (chunk + 3) / 4 * 4;
+    chunks = (rows + chunk - 1) / chunk;
+    if (bias_) bias.assign(bias_, bias_ + rows);
+    const size_t all = size_t(rows) * columns;
+    for (size_t i = 0; i < all; i++) nonzeros += matrix[i] != 0;
+    if (method == Method::dense) {
+        if (linear) {
+            const int tiles = (rows + kTile - 1) / kTile;
+            dense = aligned_floats(size_t(tiles) * columns * kTile);
+            for (int r = 0; r < rows; r++) {
+                float* to = dense.get() + size_t(r / kTile) * columns * kTile + r % kTile;
+                for (int c = 0; c < columns; c++) to[size_t(c) * kTile] = matrix[size_t(r) * columns + c];
+            }
+        } else {
+            dense = aligned_floats(all);
+            std::memcpy(dense.get(), matrix, all * sizeof(float));
+        }
+        return;
+    }
+    const int high = method == Method::block4 ? 4 : 1;
+    auto used = [&](int r, int c) {
+        for (int i = 0; i < high; i++)
+            if (matrix[size_t(r + i) * columns + c] != 0) return true;
+        return false;
+    };
+    std::vector<std::pair<uint32_t, uint32_t>> order;  // entries, row
+    for (int ch = 0; ch < chunks; ch++)
+        for (int b = 0; b < blocks; b++) {
+            row_start.push_back(row_list.size());
+            entry_start.push_back(high == 4 ? block_entries.size() : entries.size());
+            const int r0 = ch * chunk, r1 = std::min(rows, r0 + chunk), c0 = b * block, c1 = std::min(columns, c0 + block);
+            order.clear();
+            for (int r = r0; r < r1; r += high) {
+                uint32_t n = 0;
+                for (int c = c0; c < c1; c++) n += used(r, c);
+                // The first and the last block visit every row: one starts the sums, the other finishes them.
+                if (n || b == 0 || b == blocks - 1) order.push_back({n, uint32_t(r)});
+            }
+            // Rows with equal counts follow each other, so the branch at a row's end is predicted.
+            std::stable_sort(order.begin(), order.end(), [](auto& x, auto& y) { return x.first > y.first; });
+            for (auto& o : order) {
+                row_list.push_back({o.second, o.first});
+                for (int c = c0; c < c1; c++) {
+                    if (!used(int(o.second), c)) continue;
+                    const uint32_t offset = uint32_t(c - c0) * kTile * sizeof(float);
+                    const float* w = matrix + size_t(o.second) * columns + c;
+                    if (high == 4)
+                        block_entries.push_back({{w[0], w[size_t(columns)], w[size_t(columns) * 2], w[size_t(columns) * 3]}, offset});
+                    else
+                        entries.push_back({*w, offset});
+                }
+            }
+        }
+    row_start.push_back(row_list.size());
+    entry_start.push_back(high == 4 ? block_entries.size() : entries.size());
+    if (linear) {
+        for (int r = 0; r < rows; r++) {
+            plain_start.push_back(plain.size());
+            for (int c = 0; c < columns; c++)
+                if (matrix[size_t(r) * columns + c] != 0)
+                    plain.push_back({matrix[size_t(r) * columns + c], uint32_t(c * sizeof(float))});
+        }
+        plain_start.push_back(plain.size());
+    }
+}
+
+void Weights::multiply(const Kernels& k, int ch, int b, const float* packed, int pixels, float* out, Epilogue e) const {
+    e.first = b == 0;
+    e.last = b == blocks - 1;
+    e.row_bias = bias.empty() ? nullptr : bias.data();
+    e.residual_stride = kTile;
+    if (method == Method::dense) {
+        const int r0 = ch * chunk, n = std::min(rows - r0, chunk), c0 = b * block, depth = std::min(block, columns - c0);
+        if (e.row_bias) e.row_bias += r0;
+        if (e.residual) e.residual += size_t(r0) * kTile;
+        // Pixels beyond whole vectors (one of 7 x 7) are summed one by one.
+        const int beyond = only_dense() && pixels > k.lanes && pixels % k.lanes <= 2 ? pixels % k.lanes : 0;
+        const int across = beyond ? pixels - beyond : (pixels + k.lanes - 1) / k.lanes * k.lanes;
+        k.gemm(dense.get() + size_t(r0) * columns + c0, columns, n, depth, packed, across, out + size_t(r0) * kTile, kTile, e);
+        for (int at = pixels - beyond; at < pixels; at++) multiply_pixel(k, ch, b, packed, at, out + size_t(r0) * kTile, e);
+        return;
+    }
+    const size_t i = size_t(ch) * blocks + b, n = row_start[i + 1] - row_start[i];
+    const Row* r = row_list.data() + row_start[i];
+    if (method == Method::block4)
+        k.block4(r, n, block_entries.data() + entry_start[i], packed, pixels, out, e);
+    else
+        k.sparse(r, n, entries.data() + entry_start[i], packed, pixels, out, e);
+}
+
+void Weights::multiply_pixel(const Kernels& k, int ch, int b, const float* packed, int at, float* out,
+                             const Epilogue& e) const {
+    const int r0 = ch * chunk, n = std::min(rows - r0, chunk), c0 = b * block, depth = std::min(block, columns - c0);
+    constexpr int piece = 512;
+    float x[piece];
+    for (int d = 0; d < depth; d += piece) {
+        const int m = std::min(piece, depth - d);
+        for (int i = 0; i < m; i++) x[i] = packed[size_t(d + i) * kTile + at];
+        const bool first = e.first && d == 0, last = e.last && d + m == depth;
+        for (int r = 0; r < n; r++) {
+            float* o = out + size_t(r) * kTile + at;
+            float y = first ? (e.row_bias ? e.row_bias[r] : 0.f) : *o;
+            y += k.dense_dot(dense.get() + size_t(r0 + r) * columns + c0 + d, x, size_t(m));
+            if (last) {
+                if (e.residual) y += e.residual[size_t(r) * kTile + at];
+                y = y < e.low ? e.low : y > e.high ? e.high : y;
+            }
+            *o = y;
+        }
+    }
+}
+
+size_t Weights::bytes() const {
+    return bias.size() * 4 + row_list.size() * sizeof(Row) + entries.size() * sizeof(Entry) +
+           block_entries.size() * sizeof(BlockEntry) + plain.size() * sizeof(Entry) +
+           (dense ? size_t(rows) * columns * 4 : 0);
+}

@@ -1,0 +1,46 @@
+// The weights of one convolution or linear layer, in the order its kernel reads them.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+struct Freed {
+    void operator()(float* p) const;
+};
+typedef std::unique_ptr<float[], Freed> Floats;
+Floats aligned_floats(size_t n);  // 64-byte aligned, zeroed
+
+enum class Method : int { dense, sparse, block4 };
+
+// A matrix of rows (output channels) x columns (input channel, tap), cut in blocks of columns and chunks of rows.
+struct Weights {
+    int rows, columns, taps;
+    Method method;
+    int block;   // columns of one block, a multiple of taps
+    int chunk;   // rows of one chunk
+    int blocks, chunks;
+    size_t nonzeros;
+    // True for weights that no other method would be tried for: sums may then be taken in another order.
+    bool only_dense() const { return method == Method::dense && double(nonzeros) > .6 * double(rows) * columns; }
+    Floats dense;  // the matrix itself, row by row; or for a linear layer tiles of its transpose
+    std::vector<float> bias;  // empty, or one per row
+    std::vector<Row> row_list;
+    std::vector<Entry> entries;
+    std::vector<BlockEntry> block_entries;
+    std::vector<size_t> row_start, entry_start;  // per (chunk, block), and the end
+    std::vector<Entry> plain;                    // row by row with plain offsets, for products with one vector
+    std::vector<size_t> plain_start;
+
+    Weights(const float* matrix, int rows, int columns, int taps, const float* bias, Method method, int block,
+            bool linear);
+
+    // Adds the products of one (chunk, block) with packed inputs to out, whose row 0 is the layer's row 0.
+    void multiply(const Kernels& k, int chunk, int block, const float* packed, int pixels, float* out,
+                  Epilogue e) const;
+    // The same for one pixel, column `at` of the packed inputs, when a vector for it alone would be wasted.
+    void multiply_pixel(const Kernels& k, int chunk, int block, const float* packed, int at, float* out,
+                        const Epilogue& e) const;
+    size_t bytes() const;
+};

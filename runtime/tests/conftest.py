@@ -1,0 +1,63 @@
+"""What the tests share: the reference they compare with, and small models."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+onnxruntime.set_default_logger_severity(4)
+KERNELS = ("avx512", "avx2", "generic")
+
+
+def reference(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Return what onnxruntime computes, on one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)
+
+
+def assert_close(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: float = 1e-4) -> None:
+    assert len(ours) == len(theirs) > 0
+    for x, y in zip(ours, theirs, strict=True):
+        assert x.shape == y.shape
+        assert x.size
+        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1e-3, float(np.abs(y).max())))
+
+
+def one_node(
+    op: str,
+    inputs: dict[str, np.ndarray],
+    constants: Sequence[np.ndarray | None] = (),
+    outputs: int = 1,
+    opset: int = 20,
+    **attributes,
+) -> onnx.ModelProto:
+    """Return a model of one node: live inputs first, then constants (None where one is left out)."""
+    kinds = {"f": TensorProto.FLOAT, "i": TensorProto.INT64}
+    names = [("" if c is None else f"c{i}") for i, c in enumerate(constants)]
+    node = helper.make_node(op, [*inputs, *names], [f"y{i}" for i in range(outputs)], name="the node", **attributes)
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info(k, kinds[v.dtype.kind], v.shape) for k, v in inputs.items()],
+        [helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, None) for i in range(outputs)],
+        [numpy_helper.from_array(c, n) for c, n in zip(constants, names, strict=True) if c is not None],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+
+
+def convolution_model(batch: int | str = "batch", weight: np.ndarray | None = None) -> onnx.ModelProto:
+    """Return a model of one 3 x 3 convolution from `input` to `output`."""
+    weight = np.ones((4, 3, 3, 3), np.float32) if weight is None else weight
+    node = helper.make_node("Conv", ["input", "weight"], ["output"], name="conv", pads=[1, 1, 1, 1])
+    graph = helper.make_graph(
+        [node],
+        "conv",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, [batch, 3, 8, 8])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, [batch, 4, 8, 8])],
+        [numpy_helper.from_array(weight, "weight")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -1,0 +1,131 @@
+"""Programs that run an ONNX file on a CPU, behind one call: acdc-runtime, ONNX Runtime, OpenVINO, torch, DeepSparse.
+
+An engine is a function from a file, a number of threads and an example input to a function that runs a batch. One that
+is not installed, or that cannot run the file, says so in an `EngineMissing`.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acdc.errors import ArgumentError
+
+Run = Callable[[np.ndarray], np.ndarray]
+Open = Callable[[Path, int, np.ndarray], Run]
+
+
+class EngineMissing(Exception):  # noqa: N818
+    """An engine cannot run a file here; the text says why, and what to type where that helps."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    name: str
+    package: str  # as it is imported
+    install: str  # what to type to have it
+    open: Open
+
+    @property
+    def installed(self) -> bool:
+        return find_spec(self.package) is not None
+
+
+def _acdc(path: Path, threads: int, example: np.ndarray) -> Run:
+    from acdc_runtime import InferenceSession
+
+    session = InferenceSession(path, threads=threads)
+    name = session.get_inputs()[0].name
+    return lambda x: session.run(None, {name: x})[0]
+
+
+def _onnxruntime(path: Path, threads: int, example: np.ndarray) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda x: session.run(None, {name: x})[0]
+
+
+def _openvino(path: Path, threads: int, example: np.ndarray) -> Run:
+    import openvino
+
+    core = openvino.Core()
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    model = core.read_model(str(path))
+    model.reshape({model.inputs[0]: list(example.shape)})
+    request = core.compile_model(model, "CPU", settings).create_infer_request()
+    return lambda x: np.array(next(iter(request.infer([x]).values())))
+
+
+def _deepsparse(path: Path, threads: int, example: np.ndarray) -> Run:
+    os.environ.setdefault("NM_DISABLE_ANALYTICS", "1")
+    import deepsparse  # type: ignore[import-not-found]
+
+    engine = deepsparse.Engine(model=str(path), batch_size=len(example), num_cores=threads)
+    return lambda x: engine.run([x])[0]
+
+
+def _torch(compiled: bool) -> Open:
+    def start(path: Path, threads: int, example: np.ndarray) -> Run:
+        import torch
+
+        from acdc.serving.torch_graph import TorchGraph, UnsupportedNode
+
+        try:
+            module: Any = TorchGraph(path).eval().to(memory_format=torch.channels_last)
+        except UnsupportedNode as error:
+            raise EngineMissing(str(error)) from None
+        torch.set_num_threads(threads)
+        if compiled:
+            from torch._inductor import config  # the setting that folds weights into the compiled code
+
+            config.freezing = True
+            module = torch.compile(module)
+
+        def run(x: np.ndarray) -> np.ndarray:
+            torch.set_num_threads(threads)
+            with torch.no_grad():
+                tensor = torch.from_numpy(x)
+                if tensor.ndim == 4:
+                    tensor = tensor.contiguous(memory_format=torch.channels_last)
+                return module(tensor).numpy()
+
+        return run
+
+    return start
+
+
+ENGINES = {
+    e.name: e
+    for e in (
+        Engine("acdc-runtime", "acdc_runtime", "pip install ./runtime", _acdc),
+        Engine("onnxruntime", "onnxruntime", "pip install onnxruntime", _onnxruntime),
+        Engine("openvino", "openvino", "pip install openvino", _openvino),
+        Engine("torch", "onnx", "pip install onnx", _torch(compiled=False)),
+        Engine("torch-compile", "onnx", "pip install onnx", _torch(compiled=True)),
+        Engine("deepsparse", "deepsparse", 'pip install "deepsparse==1.8.0" (Python 3.11 or older)', _deepsparse),
+    )
+}
+DEFAULT = ("acdc-runtime", "onnxruntime", "openvino", "torch", "deepsparse")
+
+
+def pick(names: str | None) -> list[Engine]:
+    """Return the engines named with commas between, or those of the default that are installed."""
+    if names is None:
+        return [ENGINES[n] for n in DEFAULT if ENGINES[n].installed]
+    chosen = []
+    for name in names.split(","):
+        if name not in ENGINES:
+            raise ArgumentError("--engines", received=name, allowed=f"expected some of {', '.join(ENGINES)}")
+        if not ENGINES[name].installed:
+            raise ArgumentError("--engines", received=name, allowed="not installed", instead=ENGINES[name].install)
+        chosen.append(ENGINES[name])
+    return chosen

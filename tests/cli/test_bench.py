@@ -1,0 +1,54 @@
+"""acdc bench: the table it prints, the lines it keeps, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from acdc.cli import main
+from acdc.serving import engines
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in ("input", "output")]
+    graph = helper.make_graph([helper.make_node("Relu", ["input"], ["output"])], "relu", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph), tmp_path / "relu.onnx")
+    return tmp_path / "relu.onnx"
+
+
+def test_a_table_is_printed_and_kept(model: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    def start(path: Path, threads: int, example: np.ndarray):
+        return lambda x: np.maximum(x, 0)
+
+    known = {n: engines.Engine(n, "numpy", "", start) for n in ("onnxruntime", "acdc-runtime")}
+    monkeypatch.setattr(engines, "ENGINES", known)
+    kept = tmp_path / "bench.jsonl"
+    typed = ["bench", str(model), "--batch", "1,2", "--threads", "1", "--rounds", "3", "--json", str(kept)]
+    assert main([*typed, "--engines", "acdc-runtime,onnxruntime"]) == 0
+    out = capsys.readouterr().out
+    assert "batch 1, threads 1" in out
+    assert "batch 2, threads 1" in out
+    assert out.count("acdc-runtime") == 2
+    rows = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert [(r["engine"], r["batch"], r["n"]) for r in rows] == [
+        (e, b, 3) for b in (1, 2) for e in ("acdc-runtime", "onnxruntime")
+    ]
+    assert all(r["difference"] == 0 and r["model"] == "relu.onnx" for r in rows)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["none.onnx"], "there is no such file"),
+        (["MODEL", "--batch", "0"], "--batch 0: expected whole numbers from 1"),
+        (["MODEL", "--rounds", "1,2"], "--rounds 1,2: expected"),
+        (["MODEL", "--engines", "magic"], "expected some of acdc-runtime"),
+    ],
+)
+def test_mistakes_are_refused(typed: list[str], message: str, model: Path, capsys) -> None:
+    assert main(["bench", *[str(model) if t == "MODEL" else t for t in typed]]) == 2
+    assert message in capsys.readouterr().err
