@@ -199,7 +199,7 @@ def _write_gpt_block(network: Network | None) -> _Writer:
         y = w.then("Reshape", linear(x, part, width, width), split)
         parts.append(w.then("Transpose", y, perm=order))
     scores = w.then(
-        "Mul", w.then("MatMul", *parts[:2]), constant("scale", np.float32(heads / width) ** np.float32(0.5))
+        "Mul", w.then("MatMul", *parts[:2]), constant("scale", np.array((heads / width) ** 0.5, np.float32))
     )
     mask = np.where(np.tril(np.ones((tokens, tokens), bool)), 0, -1e9).astype(np.float32)
     weights = w.then("Softmax", w.then("Add", scores, constant("mask", mask)), axis=-1)

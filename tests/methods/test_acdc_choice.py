@@ -129,7 +129,7 @@ def test_the_paper_is_one_word_away() -> None:
         ({"schedule": "imagent"}, "schedule='imagent': .*did you mean imagenet"),
         (
             {"schedule": "imagenet", "cycles": 2},
-            "cycles=2: a schedule has its own phases, .*leave cycles or schedule out",
+            "cycles=2: a schedule has its own phases, .*omit cycles or schedule",
         ),
         ({"schedule": "imagenet", "twin": "late"}, "twin='late': a schedule has its own phases"),
         (
@@ -150,7 +150,7 @@ def test_refusals(knobs: dict, message: str) -> None:
 
 def test_a_pattern_of_one_sparsity_does_not_rise() -> None:
     assert acdc.ACDC(pattern=acdc.NM(2, 4), epochs=20).rise == 0
-    with pytest.raises(ValueError, match=r"rise=0\.5: NM\(n=2, m=4\) has one sparsity only; leave rise out"):
+    with pytest.raises(ValueError, match=r"rise=0\.5: NM\(n=2, m=4\) has one sparsity only; omit rise"):
         acdc.ACDC(pattern=acdc.NM(2, 4), epochs=20, rise=0.5)
 
 

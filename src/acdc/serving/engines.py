@@ -36,7 +36,7 @@ class Engine:
 
 
 def _acdc(path: Path, threads: int, example: np.ndarray) -> Run:
-    from acdc_runtime import InferenceSession
+    from acdc_runtime import InferenceSession  # pyright: ignore[reportMissingImports]
 
     session = InferenceSession(path, threads=threads)
     name = session.get_inputs()[0].name
@@ -51,11 +51,11 @@ def _onnxruntime(path: Path, threads: int, example: np.ndarray) -> Run:
     options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    return lambda x: session.run(None, {name: x})[0]
+    return lambda x: np.asarray(session.run(None, {name: x})[0])
 
 
 def _openvino(path: Path, threads: int, example: np.ndarray) -> Run:
-    import openvino
+    import openvino  # pyright: ignore[reportMissingImports]
 
     core = openvino.Core()
     settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
@@ -67,7 +67,7 @@ def _openvino(path: Path, threads: int, example: np.ndarray) -> Run:
 
 def _deepsparse(path: Path, threads: int, example: np.ndarray) -> Run:
     os.environ.setdefault("NM_DISABLE_ANALYTICS", "1")
-    import deepsparse  # type: ignore[import-not-found]
+    import deepsparse  # pyright: ignore[reportMissingImports]
 
     engine = deepsparse.Engine(model=str(path), batch_size=len(example), num_cores=threads)
     return lambda x: engine.run([x])[0]
@@ -80,9 +80,10 @@ def _torch(compiled: bool) -> Open:
         from acdc.serving.torch_graph import TorchGraph, UnsupportedNode
 
         try:
-            module: Any = TorchGraph(path).eval().to(memory_format=torch.channels_last)
+            module: Any = TorchGraph(path).eval()
         except UnsupportedNode as error:
             raise EngineMissing(str(error)) from None
+        module.to(memory_format=torch.channels_last)
         torch.set_num_threads(threads)
         if compiled:
             from torch._inductor import config  # the setting that folds weights into the compiled code

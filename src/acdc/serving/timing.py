@@ -33,7 +33,7 @@ class Timing:
 
     def quartiles(self, values: Sequence[float]) -> tuple[float, float, float]:
         if len(values) < 2:
-            return (values[0],) * 3
+            return values[0], values[0], values[0]
         low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
         return low, middle, high
 
