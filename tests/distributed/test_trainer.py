@@ -25,7 +25,7 @@ from tests.train.problems import JPEGS, jpegs
 SETTINGS = [
     "data.name=synthetic", "data.classes=4", "data.train=70", "data.test=41", "train.epochs=6", "train.batch_size=16",
     "model.name=wide_resnet", "model.depth=10", "model.width=1", "model.dropout=0", "data.crop=2", "data.flip=true",
-    "method.sparsity=0.8", "run.baseline=false",
+    "method.sparsity=0.8", "method.schedule=paper", "run.baseline=false",
 ]  # fmt: skip
 
 

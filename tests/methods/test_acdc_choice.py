@@ -91,10 +91,10 @@ def test_a_given_schedule_says_nothing() -> None:
     assert acdc.ACDC.paper(0.9, epochs=100).for_steps(400).choices_made() == ()
 
 
-def attach(method: acdc.ACDC, **options: object) -> acdc.Sparsifier:
+def attach(method: acdc.ACDC, *, quiet: bool = False) -> acdc.Sparsifier:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return acdc.attach(model, optimizer, method, steps_per_epoch=2, **options)  # type: ignore[arg-type]
+    return acdc.attach(model, optimizer, method, steps_per_epoch=2, quiet=quiet)
 
 
 def test_attach_prints_them_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_the_paper_is_one_word_away() -> None:
     paper = acdc.ACDC.paper(0.9, epochs=100)
     assert paper == acdc.ACDC(sparsity=0.9, schedule=acdc.Schedule.imagenet())
     assert paper == acdc.ACDC.paper(0.9, schedule="imagenet")
-    assert paper == acdc.ACDC(sparsity=0.9, schedule="imagenet")  # type: ignore[arg-type]
+    assert paper == acdc.ACDC(sparsity=0.9, schedule="imagenet")  # pyright: ignore[reportArgumentType]
     assert (paper.rise, paper.ramp, paper.reset, paper.gradual, paper.revive) == (0, 0, "momentum", False, False)
     assert not {"cycles", "rise", "ramp", "own_timesteps"} & set(paper.config()), "checkpoints of before still fit"
 

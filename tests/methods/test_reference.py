@@ -71,7 +71,8 @@ def algorithm_1(
         F.cross_entropy(model(images), labels).backward()
         if masks is not None:
             for weight, mask in zip(weights, masks, strict=True):
-                weight.grad = weight.grad * mask  # type: ignore[operator]
+                assert weight.grad is not None
+                weight.grad = weight.grad * mask
         optimizer.step()
         states.append(copy.deepcopy(model.state_dict()))
     return states
