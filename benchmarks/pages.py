@@ -55,7 +55,7 @@ def _runs(results: Path) -> str:
         name, zeros, inference, training = _described(group)
         lines.append(f"| {name} | {runs.percent(runs.of(group, main))} | {zeros} | {inference} | {training} |")
     more = "[All figures, beside the paper's](docs/wrn.md)"
-    note = f"<sub>{_hardware(kept)}; theoretical FLOPs, relative to dense. {more}.</sub>"
+    note = f"<sub>{_hardware(kept)}; AC/DC-20, the paper's schedule; theoretical FLOPs, relative to dense. {more}.</sub>"
     return "\n".join([*lines, "", note]) + "\n" if kept else ""
 
 
