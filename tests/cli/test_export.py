@@ -136,4 +136,4 @@ def test_several_seeds_are_exported_one_by_one(trained: Path, tmp_path: Path, ca
     shutil.copytree(trained, out / "seed-0")
     code, _, error = exported(capsys, str(out), "--to", "torch")
     assert code == 2
-    assert f"it holds several seeds: type one of them, such as {out / 'seed-0'}" in error
+    assert f"it holds several seeds; name one of them, such as {out / 'seed-0'}" in error

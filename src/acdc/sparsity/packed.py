@@ -185,7 +185,7 @@ def load_with_details(path: Path, *, verify: bool = True) -> tuple[dict[str, Ten
             packed = _read_packed(details.pop(_KEY, None), names)
             tensors = dict(_tensors(file, names, packed))
     except SafetensorError as error:
-        raise IntegrityError(f"{path}: cut short, or not a safetensors file ({error})") from None
+        raise IntegrityError(f"{path}: it is truncated, or not a safetensors file ({error})") from None
     except IntegrityError as error:
         raise IntegrityError(f"{path}: {error}") from None
     return tensors, details
