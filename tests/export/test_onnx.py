@@ -118,7 +118,7 @@ def test_several_inputs_and_outputs(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("translated")
 def test_a_file_that_differs_is_not_written(model: nn.Module, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(exporter, "outputs_of", lambda *given: [torch.zeros(2, 10)])
-    with pytest.raises(RuntimeError, match=r"x.onnx is not written: ONNX Runtime's outputs differ from torch's by"):
+    with pytest.raises(RuntimeError, match=r"x.onnx was not written: ONNX Runtime's outputs differ from torch's by"):
         acdc.export.to_onnx(model, torch.randn(2, 1, 8, 8), tmp_path / "x.onnx")
     assert not [*tmp_path.iterdir()]
 

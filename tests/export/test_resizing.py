@@ -43,7 +43,7 @@ def test_it_computes_what_the_shrunk_model_did(small: nn.Module, tmp_path: Path)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: state.pop("fc.weight"), "it lacks fc.weight"),
+        (lambda state: state.pop("fc.weight"), "fc.weight is missing"),
         (lambda state: state.update(more=torch.ones(2)), "has no more"),
         (lambda state: state.update({"fc.weight": torch.ones(2)}), "fc.weight has 1 axes, and the model's has 2"),
     ],
@@ -57,5 +57,5 @@ def test_another_state_dict_is_refused(small: nn.Module, change, message: str) -
 
 def test_groups_of_several_channels_are_refused() -> None:
     model = nn.Sequential(nn.Conv2d(8, 8, 1, groups=2))
-    with pytest.raises(ArgumentError, match="does not tell how many are left"):
+    with pytest.raises(ArgumentError, match="does not tell how many groups are left"):
         acdc.export.resize(model, {"0.weight": torch.ones(6, 3, 1, 1), "0.bias": torch.ones(6)})

@@ -1,4 +1,4 @@
-"""Shrinking: what is dead goes, what is not stays, and the outputs are the same."""
+"""Tests of shrinking: dead channels are removed, others stay, and the outputs are the same."""
 
 import random
 from collections.abc import Callable
@@ -453,7 +453,7 @@ def test_a_network_without_zeros_stays_as_it_is() -> None:
     assert str(compare_sizes(model, shrink(model, torch.zeros(1, 4)))) == "nothing to remove: 67 parameters, 268 B"
 
 
-def test_the_table_says_what_went() -> None:
+def test_the_table_lists_what_was_removed() -> None:
     model = two_convs(0, 0.0)
     text = str(compare_sizes(model, shrink(model, torch.zeros(1, 3, 8, 8))))
     assert text.splitlines()[0].split() == ["layer", "before", "after", "weights", "left"]
