@@ -46,9 +46,8 @@ def shrunk(model: Model, *shape: int, dtype: torch.dtype = torch.float64) -> Mod
     [
         ("digits_net", "channels"),
         ("digits_net", "unstructured"),
-        ("resnet20", "channels"),
         ("wide_resnet", "channels"),
-        pytest.param("resnet20", "unstructured", marks=pytest.mark.long),
+        *(pytest.param("resnet20", pattern, marks=pytest.mark.long) for pattern in PATTERNS),
         pytest.param("wide_resnet", "unstructured", marks=pytest.mark.long),
         *(pytest.param("mobilenet_v1", pattern, marks=pytest.mark.long) for pattern in PATTERNS),
         *(pytest.param(name, pattern, marks=pytest.mark.long) for name in LARGE for pattern in PATTERNS),
