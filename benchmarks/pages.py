@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from acdc.formatting import si
 from benchmarks import comparisons, runs, theory_page
 from benchmarks.record import Row, read
 
+_MODELS = {"resnet20": "ResNet20", "mobilenet_v1": "MobileNetV1", "resnet50": "ResNet50", "wrn28_10": "WRN-28-10"}
 Newest = dict[tuple[str, str], list[Row]]
 
 
@@ -20,6 +22,7 @@ def filled(root: Path, results: Path) -> dict[Path, str]:
         docs / "wrn.md": {"runs": _all_runs(results)},
         docs / "methods-compared.md": {"frontier": _frontier(results, docs), "digits": _digits(results)},
         docs / "costs.md": {"overhead": _overhead(results), "select": _select(results)},
+        docs / "export.md": {"sizes": _sizes(results)},
         docs / "theory.md": theory_page.blocks(results / "theory.jsonl"),
     }
     return {page: insert(page.read_text(encoding="utf-8"), of_page, page.name) for page, of_page in blocks.items()}
@@ -197,6 +200,26 @@ def _select(results: Path) -> str:
         lines.append(f"| {int(size) / 1e6:,.0f}M weights, {rows[0]['device_name'] if device == 'cuda' else 'CPU'} | "
                      + " | ".join(cells) + " |")  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _sizes(results: Path) -> str:
+    """Return the newest size of each model's file, plain and packed, smallest model first."""
+    newest = _newest(read(results / "sizes.jsonl"), "model")
+    if not newest:
+        return ""
+    lines = ["| fp32, unstructured | zeros | plain | packed | packed / plain |", "|---|--:|--:|--:|--:|"]
+    rows = sorted((row for run in newest.values() for row in run), key=lambda row: (row["plain"], row["sparsity"]))
+    for row in rows:
+        lines.append(
+            f"| {_MODELS.get(row['model'], row['model'])} | {row['sparsity']:.0%} | {si(row['plain'], 'B')} "
+            f"| {si(row['packed'], 'B')} | {row['packed'] / row['plain']:.3f} |"
+        )
+    seeds, torches = (", ".join(sorted({str(row[key]) for row in rows})) for key in ("seed", "torch"))
+    note = (
+        "<sub>`python -m benchmarks.sizes`: bytes of files, which do not depend on the machine; weights of seed "
+        f"{seeds}, pruned by global magnitude; n = 1; torch {torches}; [raw](../results/sizes.jsonl).</sub>"
+    )
+    return "\n".join([*lines, "", note]) + "\n"
 
 
 def _cell(row: Row | None) -> str:

@@ -71,7 +71,7 @@ def test_a_shrunk_model_is_smaller_and_computes_the_same(run: Path, capsys: pyte
 def test_onnx_is_checked_on_test_images(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, error = exported(capsys, str(run / "sparse.safetensors"), "--to", "onnx", "--shrink")
     assert (code, error) == (0, "")
-    assert re.search(r"ONNX Runtime differs from torch by \S+ at most, where outputs reach \S+ \(64 samples\)", out)
+    assert re.search(r"ONNX Runtime differs from torch by \S+ at most; the largest output is \S+ \(64 samples\)", out)
     assert (run / "exports" / "sparse-shrunk.onnx").stat().st_size < 80_000
 
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_is_exported_as_well(run: Path, capsys: pytest.CaptureFixtu
     assert_equal(acdc.load(run / "exports" / f"{newest.stem}.safetensors"), state)
 
 
-def test_made_images_stand_in_where_the_data_are_gone(
+def test_random_images_replace_missing_data(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run)
@@ -93,7 +93,7 @@ def test_made_images_stand_in_where_the_data_are_gone(
     packed.save(acdc.models.build("digits_net", classes=10, in_channels=3).state_dict(), run / "sparse.safetensors")
     code, out, error = exported(capsys, str(run), "--to", "torch", "--shrink")
     assert (code, error) == (0, "")
-    assert "note: the run's data are not here, so made images stand in for test images" in out
+    assert "note: the run's data are missing, so random images replace the test images" in out
     code, _, error = exported(capsys, str(run), "--to", "onnx", "--data", str(run / "gone"))
     assert (code, "cifar10: root = " in error) == (2, True)
 
@@ -120,7 +120,7 @@ def test_what_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
         str(run), "--to", "torch", "--model", "best"
     )
     assert "leave --model out" in refused(str(run / "dense.safetensors"), "--to", "torch", "--model", "sparse")
-    assert "it is already there" in refused(str(run), "--to", "torch", "--out", str(run / "dense.safetensors"))
+    assert "it already exists" in refused(str(run), "--to", "torch", "--out", str(run / "dense.safetensors"))
     packed.save({"fc.weight": torch.ones(2, 2)}, run / "dense.safetensors")
     assert "does not fit the run's model" in refused(str(run), "--to", "torch", "--model", "dense", "--shrink")
     content = bytearray((run / "sparse.safetensors").read_bytes())
@@ -136,4 +136,4 @@ def test_several_seeds_are_exported_one_by_one(trained: Path, tmp_path: Path, ca
     shutil.copytree(trained, out / "seed-0")
     code, _, error = exported(capsys, str(out), "--to", "torch")
     assert code == 2
-    assert f"it holds several seeds: type one of them, such as {out / 'seed-0'}" in error
+    assert f"it holds several seeds; name one of them, such as {out / 'seed-0'}" in error

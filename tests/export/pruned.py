@@ -36,3 +36,15 @@ def prune(model: nn.Module, pattern: Pattern, sparsity: float, distribution: str
 
 def size(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def conv(model: nn.Module, name: str) -> nn.Conv2d:
+    layer = model.get_submodule(name)
+    assert isinstance(layer, nn.Conv2d)
+    return layer
+
+
+def linear(model: nn.Module, name: str) -> nn.Linear:
+    layer = model.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    return layer

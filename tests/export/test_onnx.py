@@ -16,14 +16,46 @@ from torch import Tensor, nn
 
 import acdc
 from acdc.errors import ArgumentError
+from acdc.export import OnnxFile
 from acdc.export import onnx as exporter
 from tests.export.pruned import prune, with_statistics
 
 
+class Small(nn.Module):
+    """A residual block and a classifier: each operator of acdc's residual networks once or twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm1 = nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.conv, self.norm2 = nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.fc = nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm1(self.stem(x)))
+        return self.fc(torch.relu(x + self.norm2(self.conv(x))).mean((2, 3)))
+
+
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    model = with_statistics(acdc.models.build("digits_net", classes=10, in_channels=1, seed=0))
-    return prune(model, acdc.Unstructured(), 0.9)
+    torch.manual_seed(0)
+    return prune(with_statistics(Small()), acdc.Unstructured(), 0.9)
+
+
+@pytest.fixture(scope="module")
+def folded(model: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> OnnxFile:
+    return acdc.export.to_onnx(model, torch.randn(1, 1, 8, 8), tmp_path_factory.mktemp("folded") / "model.onnx")
+
+
+@pytest.fixture
+def translated(folded: OnnxFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the translation, which takes a second, in tests of what happens to the file afterwards."""
+
+    class Program:
+        def save(self, path: Path, *, external_data: bool) -> None:
+            assert not external_data
+            path.write_bytes(folded.path.read_bytes())
+
+    monkeypatch.setattr(exporter, "_translate", lambda *given: Program())
 
 
 def operators(path: Path) -> Counter[str]:
@@ -32,54 +64,62 @@ def operators(path: Path) -> Counter[str]:
 
 def run(path: Path, **inputs: Tensor) -> list[Any]:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return session.run(None, {name: value.numpy() for name, value in inputs.items()})
+    return list(session.run(None, {name: value.numpy() for name, value in inputs.items()}))
 
 
-@pytest.mark.parametrize("fold", [True, False])
-def test_the_file_computes_what_torch_does_for_any_batch(model: nn.Module, fold: bool, tmp_path: Path, capfd) -> None:
-    path = tmp_path / "model.onnx"
-    file = acdc.export.to_onnx(model, torch.randn(1, 1, 8, 8), path, fold_batch_norm=fold)
-    assert operators(path)["BatchNormalization"] == (0 if fold else 6)
-    assert set(operators(path)) <= {"Conv", "Relu", "Add", "ReduceMean", "Gemm", "BatchNormalization"}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
-    assert file.size == path.stat().st_size
-    assert file.largest_difference is not None
-    assert file.largest_difference < 1e-4
+def test_the_file_computes_what_torch_does_for_any_batch(model: nn.Module, folded: OnnxFile) -> None:
+    assert set(operators(folded.path)) == {"Conv", "Relu", "Add", "ReduceMean", "Gemm"}
+    assert [entry.name for entry in folded.path.parent.iterdir()] == ["model.onnx"]
+    assert folded.size == folded.path.stat().st_size
+    assert folded.largest_difference is not None
+    assert folded.largest_difference < 1e-4
     for batch in (1, 3, 17):
         inputs = torch.randn(batch, 1, 8, 8)
         with torch.no_grad():
             expected = model.eval()(inputs)
-        torch.testing.assert_close(torch.as_tensor(run(path, input=inputs)[0]), expected, rtol=1e-4, atol=1e-4)
-    assert "by" in str(file)
-    assert "(1 sample)" in str(file)
-    assert capfd.readouterr() == ("", ""), "nothing of torch's progress and log"
+        outputs = run(folded.path, input=inputs)
+        torch.testing.assert_close(torch.as_tensor(outputs[0]), expected, rtol=1e-4, atol=1e-4)
+    assert "by" in str(folded)
+    assert "(1 sample)" in str(folded)
 
 
-def test_zeros_stay_zeros_and_no_path_of_this_machine_is_in_it(model: nn.Module, tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    acdc.export.to_onnx(model, torch.randn(2, 1, 8, 8), path)
-    content = path.read_bytes()
+def test_zeros_stay_zeros_and_no_path_of_this_machine_is_in_it(model: nn.Module, folded: OnnxFile) -> None:
+    content = folded.path.read_bytes()
     assert str(Path(acdc.__file__).parent).encode() not in content
+    assert str(Path(__file__).parent).encode() not in content
     assert b"site-packages" not in content
-    weights = {one.name: numpy_helper.to_array(one) for one in onnx.load(path).graph.initializer}
+    weights = {one.name: numpy_helper.to_array(one) for one in onnx.load(folded.path).graph.initializer}
     zeros = sum(int((weight == 0).sum()) for weight in weights.values() if weight.ndim > 1)
-    assert zeros >= sum(int((p == 0).sum()) for p in model.parameters() if p.ndim > 1)
+    assert zeros >= sum(int((p == 0).sum()) for p in model.parameters() if p.ndim > 1) > 0
 
 
 class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)
+
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return x + y, x.mean(1)
+        return self.norm(self.conv(x)) + y, x.mean(1)
 
 
-def test_several_inputs_and_outputs(tmp_path: Path) -> None:
-    file = acdc.export.to_onnx(Two(), (torch.randn(2, 3), torch.randn(2, 3)), tmp_path / "x.onnx")
+def test_two_inputs_and_outputs_and_a_batch_norm_that_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    model, path = with_statistics(Two()).eval(), tmp_path / "x.onnx"
+    example = (torch.randn(2, 1, 4, 4), torch.randn(2, 2, 2, 2))
+    file = acdc.export.to_onnx(model, example, path, fold_batch_norm=False)
+    assert capfd.readouterr() == ("", ""), "nothing of torch's progress and log"
     assert (file.inputs, file.outputs) == (("input_0", "input_1"), ("output_0", "output_1"))
-    assert run(tmp_path / "x.onnx", input_0=torch.ones(5, 3), input_1=torch.ones(5, 3))[0].shape == (5, 3)
+    assert operators(path) == {"Conv": 1, "BatchNormalization": 1, "Add": 1, "ReduceMean": 1}
+    x, y = torch.randn(5, 1, 4, 4), torch.randn(5, 2, 2, 2)
+    with torch.no_grad():
+        expected = model(x, y)
+    for one, other in zip(run(path, input_0=x, input_1=y), expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(one), other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("translated")
 def test_a_file_that_differs_is_not_written(model: nn.Module, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(exporter, "outputs_of", lambda *given: [torch.zeros(2, 10)])
-    with pytest.raises(RuntimeError, match=r"x.onnx is not written: ONNX Runtime's outputs differ from torch's by"):
+    with pytest.raises(RuntimeError, match=r"x.onnx was not written: ONNX Runtime's outputs differ from torch's by"):
         acdc.export.to_onnx(model, torch.randn(2, 1, 8, 8), tmp_path / "x.onnx")
     assert not [*tmp_path.iterdir()]
 
@@ -111,10 +151,13 @@ def test_missing_packages_are_named_with_what_to_install(monkeypatch: pytest.Mon
         acdc.export.to_onnx(nn.Linear(3, 2), torch.zeros(2, 3), tmp_path / "x.onnx")
 
 
-def test_without_onnxruntime_the_file_says_that_it_was_not_checked(monkeypatch, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("translated")
+def test_without_onnxruntime_the_file_says_that_it_was_not_checked(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(exporter, "find_spec", lambda name: None if name == "onnxruntime" else found(name))
-    file = acdc.export.to_onnx(nn.Linear(3, 2), torch.zeros(2, 3), tmp_path / "x.onnx")
+    file = acdc.export.to_onnx(model, torch.zeros(2, 1, 8, 8), tmp_path / "x.onnx")
     assert file.largest_difference is None
     assert "not checked, as onnxruntime is not installed" in str(file)
 

@@ -79,7 +79,7 @@ def test_minus_zero_and_nan_are_values(tmp_path: Path) -> None:
     density=st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0]),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_shape_and_density(tmp_path_factory: pytest.TempPathFactory, shape, density, seed) -> None:
     path = tmp_path_factory.getbasetemp() / "any.safetensors"
     tensors = {"w": sparse(*shape, density=density, seed=seed), "more": torch.arange(3)}
@@ -193,11 +193,11 @@ def test_nothing_is_left_where_writing_fails(tmp_path: Path) -> None:
     before = (tmp_path / "x").read_bytes()
     for bad in ({"w": 3}, {"w": torch.zeros(3, device="meta")}, {"w": torch.zeros(3, dtype=torch.complex128)}):
         with pytest.raises(ArgumentError, match=r"^w="):
-            packed.save(bad, tmp_path / "x")  # type: ignore[arg-type]
+            packed.save(bad, tmp_path / "x")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentError, match=r"^w="):
         packed.save({"w": torch.eye(3).to_sparse()}, tmp_path / "x")
     with pytest.raises(ArgumentError, match=r"write model.state_dict\(\)"):
-        packed.save(torch.nn.Linear(2, 2), tmp_path / "x")  # type: ignore[arg-type]
+        packed.save(torch.nn.Linear(2, 2), tmp_path / "x")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentError, match="printable"):
         packed.save({"\ud800": torch.ones(3)}, tmp_path / "x")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
@@ -264,19 +264,22 @@ def offsets(name: str, begin: int, end: int) -> Callable[..., None]:
         (shape_of(41, "41"), "packed.shapes.w\\[1\\]"),
         (shape_of(41.0, 41), "packed.shapes.w\\[0\\]"),
         (shape_of(*[1] * 100, 1681), "w: it has 101 axes"),
-        (set_mask(0, 1), "w: its mask keeps \\d+ elements, and \\d+ values are stored"),
-        (set_mask(-1, 0x80), "w: its mask has bits behind its last element"),
+        (set_mask(0, 1), "w: its mask keeps \\d+ elements, but \\d+ values are stored"),
+        (set_mask(-1, 0x80), "w: its mask has bits set after its last element"),
         (rename("w.acdc_values", "w.acdc_value"), "w: w.acdc_values is missing"),
         (rename("w.acdc_mask", "w"), "w: it is stored twice"),
         (rename("b", "w"), "w: it is stored twice"),
         (packed_of(same={"x": "y"}), "x: there is no y"),
         (packed_of(same={"b": "w"}), "b: it is stored twice"),
         (packed_of(same={"w": "b"}), "w: it is stored twice"),
-        (packed_of(version=2), "packed in version 2, and this acdc reads 1: install a newer one"),
+        (packed_of(version=2), "packed in version 2, and this acdc reads 1; install a newer acdc"),
         (packed_of(version="1"), "packed.version"),
         (packed_of(shapes=[1]), "packed.shapes"),
         (lambda header, details, data: details.update(packed=[]), "packed"),
-        (lambda header, details, data: details.pop("packed"), "it is packed, and the metadata that held its shape"),
+        (
+            lambda header, details, data: details.pop("packed"),
+            "it is packed, but the metadata with its shape are missing",
+        ),
         (lambda header, details, data: header["w.acdc_mask"].update(dtype="I8"), "w: expected a mask of bytes"),
         (lambda header, details, data: header["w.acdc_values"].update(shape=[1, -1]), "not a safetensors file"),
         (offsets("b", 0, 10**12), "not a safetensors file"),
@@ -302,7 +305,7 @@ def test_values_of_another_shape_are_refused(file: Path) -> None:
 
 def test_every_cut_and_every_changed_byte_is_noticed(file: Path) -> None:
     content = file.read_bytes()
-    for at in range(0, len(content), 7):
+    for at in range(0, len(content), 23):
         file.write_bytes(content[:at])
         with pytest.raises(IntegrityError):
             acdc.load(file)
@@ -314,7 +317,7 @@ def test_every_cut_and_every_changed_byte_is_noticed(file: Path) -> None:
 @pytest.mark.parametrize("length", [10**8 + 1, 2**63, 2**64 - 1])
 def test_a_header_that_claims_to_be_huge_is_refused(length: int, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(struct.pack("<Q", length) + b"{}")
-    with pytest.raises(IntegrityError, match="truncated, or not a safetensors file"):
+    with pytest.raises(IntegrityError, match="it is truncated, or not a safetensors file"):
         acdc.load(tmp_path / "x")
 
 

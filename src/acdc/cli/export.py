@@ -33,7 +33,7 @@ def add_to(verbs: Any) -> None:
         "--keep-batch-norm", action="store_true", help="do not fold batch norms into convolutions (onnx)"
     )
     parser.add_argument("--out", metavar="FILE", help="where to write it (default RUN/exports/NAME)")
-    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default $ACDC_DATA, or ./data)")
+    parser.add_argument("--data", metavar="DIR", help="folder of the data sets (default $ACDC_DATA, or ./data)")
     parser.set_defaults(verb=run)
 
 
@@ -65,7 +65,7 @@ def _show(exported: Exported) -> None:
     if exported.onnx:
         print(exported.onnx)
     elif exported.changes and exported.changes.layers:
-        print("to load it: acdc.export.resize(model, state_dict), with the model as the recipe builds it")
+        print("load it with acdc.export.resize(model, state_dict), where model is built by the recipe")
     ratio = exported.bytes / exported.dense_bytes
     print(f"{exported.source}: {si(exported.dense_bytes, 'B')} as dense tensors")
     print(f"{exported.path}: {si(exported.bytes, 'B')} ({ratio:.2f}x)")

@@ -1,8 +1,8 @@
 """Follows channels through the operations of a network: which belong together, which are constant, who reads them.
 
-Each operation says three things of its output: the units along its channel axis, the value of every channel that is the
-same for all inputs and at all places (a filter of zeros gives its bias; batch norm, activations and additions go on
-from there), and what it reads of its input. An operation that is not known here pins all it touches.
+For each operation this records the units along the channel axis of its output, the value of every channel that is the
+same for all inputs and at all positions (a filter of zeros outputs its bias; batch norm, activations and additions then
+change that value), and what the operation reads of its input. An unknown operation pins everything it touches.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ _RESHAPES = ("flatten", "view", "reshape", "permute", "transpose", "t", "squeeze
 
 @dataclass(frozen=True)
 class Reader:
-    """A convolution or a linear layer, which reads channels with its weights."""
+    """Describes a convolution or a linear layer, which reads channels with its weights."""
 
     weight: str
     bias: str | None
@@ -37,7 +37,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A convolution in groups: all groups must stay equally large. In a depthwise one each has a single input."""
+    """Describes a grouped convolution, whose groups must stay equally large. Depthwise groups have a single input."""
 
     weight: str
     groups: int
@@ -46,14 +46,15 @@ class Grouped:
 
 
 class Network:
-    """One pass over the operations, with the parameters as they are now."""
+    """Follows channels in one pass over the operations, with the current values of the parameters."""
 
     def __init__(
         self, trace: Trace, parameters: Mapping[str, Tensor], added: Mapping[str, str], *, sizes_are_fixed: bool
     ) -> None:
-        """`added` has the biases, by weight, that layers were given since they were traced.
+        """Visit every operation.
 
-        `sizes_are_fixed` where the code may hold a reshape's sizes as numbers: channels that they name must stay.
+        `added` maps weights to the biases that their layers were given after tracing. With `sizes_are_fixed`, the sizes
+        of a reshape are taken as written in the model's code, so the channels they count must stay.
         """
         self.units = Units()
         self.axes: dict[tuple[str, int], list[int]] = {}
@@ -70,7 +71,7 @@ class Network:
                 self._visit(node)
 
     def is_frozen(self, name: str) -> bool:
-        """Return True if an operation that is not known reads this parameter: it must stay as it is."""
+        """Return True if an unknown operation reads this parameter, so that it must not change."""
         return name in self._frozen
 
     # One operation
@@ -85,7 +86,7 @@ class Network:
             self._channels[node] = result
 
     def _follow(self, node: Node) -> Channels | None:
-        """Return the channels of an operation's output; None where it is not known, or not in this form."""
+        """Return the channels of an operation's output, or None if the operation or this form of it is unknown."""
         target: Any = node.target
         name, given = target.overloadpacket.__name__.removesuffix("_"), arguments(node)
         special: Mapping[str, Callable[[Node, dict[str, Any]], Channels | None]] = {
@@ -110,7 +111,7 @@ class Network:
         return None
 
     def _aliased(self, node: Node) -> bool:
-        """Return True if a tensor that is changed in place here is read again later under another name."""
+        """Return True if a tensor that is changed in place here is read later under another name."""
         target: Any = node.target
         if not target._schema.is_mutable:
             return False
@@ -141,7 +142,7 @@ class Network:
                         self.units.pin(units)
 
     def _label(self, name: str | None, axis: int, units: list[int]) -> None:
-        """Say that the positions along a parameter's axis belong to these units."""
+        """Record that the positions along a parameter's axis belong to these units."""
         if name is None:
             return
         if (name, axis) in self.axes:
@@ -167,7 +168,7 @@ class Network:
         return self._product(given["input"], given["weight"], given["bias"], len(shape_of(node)) - 1)
 
     def _addmm(self, node: Node, given: dict[str, Any]) -> Channels | None:
-        """x · W + b with the weight of Hugging Face's Conv1D, whose first axis is the input's."""
+        """Follow x · W + b with the weight of Hugging Face's Conv1D, whose first axis is the input's."""
         if (given["alpha"], given["beta"]) != (1, 1) or self._trace.name(given["self"]) is None:
             return None
         if len(shape_of(given["self"])) != 1:

@@ -1,4 +1,4 @@
-"""The values of channels that are the same for all inputs and at all places; NaN stands for those that are not."""
+"""Computes the values of channels that are the same for all inputs and at all positions; NaN marks the others."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +9,9 @@ from torch.fx import Node
 
 
 def product_constants(weight: Tensor, out_axis: int, groups: int, inputs: Tensor, padded: bool) -> Tensor:
-    """Return the output of each filter, without a bias, where it is the same for all inputs; NaN elsewhere.
+    """Return the output of each filter, without its bias, if it is the same for all inputs; else NaN.
 
-    It is where all the inputs that the filter has weights for are. Under zero padding they must be 0 as well.
+    It is constant if every input that the filter has weights for is constant and, under zero padding, 0.
     """
     rows = weight.movedim(out_axis, 0)
     rows = rows.reshape(groups, rows.shape[0] // groups, rows.shape[1], -1)
@@ -23,7 +23,7 @@ def product_constants(weight: Tensor, out_axis: int, groups: int, inputs: Tensor
 
 
 def evaluate(target: Any, node: Node, constants: Mapping[Node, Tensor]) -> Tensor:
-    """Return a pointwise operation of constants: of all channels where all its operands are known."""
+    """Return what a pointwise operation makes of constants, or NaN for channels with an unknown operand."""
     known = torch.stack([~one.isnan() for one in constants.values()]).all(0)
 
     def operand(value: Any) -> Any:
@@ -31,14 +31,14 @@ def evaluate(target: Any, node: Node, constants: Mapping[Node, Tensor]) -> Tenso
 
     try:
         result = target(*map(operand, node.args), **{key: operand(value) for key, value in node.kwargs.items()})
-    except (RuntimeError, TypeError):  # an operation of some shapes or types only
+    except (RuntimeError, TypeError):  # the operation does not take these shapes or types
         return torch.full_like(known, torch.nan, dtype=torch.float64)
     finite = torch.isfinite(result) if isinstance(result, Tensor) and result.shape == known.shape else False
     return torch.where(known & finite, result, torch.nan)
 
 
 def uniform(parameter: Tensor, axis: int) -> Tensor:
-    """Return a parameter's value at each position of an axis, where it is the same along the others; else NaN."""
+    """Return a parameter's value at each position of an axis if it is the same along the other axes; else NaN."""
     rows = parameter.movedim(axis, 0).reshape(parameter.shape[axis], -1)
     return torch.where((rows == rows[:, :1]).all(1), rows[:, 0], torch.nan)
 

@@ -35,7 +35,7 @@ class OnnxFile:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     samples: int  # that were compared
-    largest_difference: float | None  # None where onnxruntime is not installed
+    largest_difference: float | None  # None if onnxruntime is not installed
     largest_output: float | None = None
 
     def __str__(self) -> str:
@@ -43,15 +43,15 @@ class OnnxFile:
         if self.largest_difference is None:
             return f"{text}; not checked, as onnxruntime is not installed ({_INSTALL})"
         return (
-            f"{text}; ONNX Runtime differs from torch by {self.largest_difference:.2g} at most, where outputs reach "
+            f"{text}; ONNX Runtime differs from torch by {self.largest_difference:.2g} at most; the largest output is "
             f"{self.largest_output:.3g} ({self.samples:,} {'sample' if self.samples == 1 else 'samples'})"
         )
 
 
 def to_onnx(model: nn.Module, example: Example, path: str | Path, *, fold_batch_norm: bool = True) -> OnnxFile:
-    """Write the model as it is in evaluation, for batches of any size, and compare the file's outputs with torch's.
+    """Write the model in evaluation mode, for batches of any size, and compare the file's outputs with torch's.
 
-    `example` is a batch of real inputs, or a tuple of what the model's forward takes; the check runs on it, too.
+    `example` is a batch of real inputs, or a tuple of the arguments of the model's forward; the check also runs on it.
     The first axis of each input is the batch. `fold_batch_norm` puts batch norms that follow a convolution into its
     weights. A file whose outputs differ by more than rounding is not written.
     """
@@ -94,7 +94,7 @@ def _require(*packages: str) -> None:
 def _translate(
     model: nn.Module, inputs: tuple[Tensor, ...], names: tuple[str, ...], outputs: tuple[str, ...], fold: bool
 ) -> Any:
-    # torch takes a batch of one for a constant.
+    # torch.export would treat a batch of one as a constant.
     traced = tuple(torch.cat([part, part]) if len(part) == 1 else part for part in inputs)
     batch = torch.export.Dim("batch")
     try:
@@ -109,11 +109,11 @@ def _translate(
                 output_names=outputs,
                 dynamic_shapes=tuple({0: batch} for _ in inputs),
             )
-            assert program is not None, "torch.onnx.export returns the program where it writes no file"
+            assert program is not None, "torch.onnx.export returns the program if it writes no file"
             if not fold:
                 _tidy(program)
             _forget_source(program)
-    except Exception as error:  # whatever the model's own code raises, or torch of code it cannot follow
+    except Exception as error:  # raised by the model's own code, or by torch for code it cannot follow
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ArgumentError(
             "model",
@@ -124,14 +124,14 @@ def _translate(
 
 
 def _tidy(program: Any) -> None:
-    """Leave out what the translation only needs for itself; every batch norm stays a node of its own."""
+    """Remove nodes that only the translation needed; every batch norm stays a separate node."""
     optimizer = import_module("onnxscript.optimizer")
     optimizer.fold_constants(program.model)
     optimizer.remove_unused_nodes(program.model)
 
 
 def _forget_source(program: Any) -> None:
-    """Leave out where in the code each node comes from: a quarter of a small file, and the user's own business."""
+    """Remove the source locations of nodes: they reveal the user's code and are a quarter of a small file."""
     graph = program.model.graph
     for part in (program.model, graph, *graph.initializers.values(), *graph.inputs, *graph.outputs):
         part.metadata_props.clear()
@@ -150,7 +150,7 @@ def _checked(
     inputs: tuple[Tensor, ...],
     expected: list[Tensor],
 ) -> OnnxFile:
-    """Compare what ONNX Runtime makes of the inputs with torch's outputs."""
+    """Compare ONNX Runtime's outputs with torch's, and raise a RuntimeError if they differ."""
     described = OnnxFile(path, temporary.stat().st_size, names, outputs, len(inputs[0]), None)
     if find_spec("onnxruntime") is None:
         return described
@@ -166,20 +166,20 @@ def _checked(
     for one, other in zip(expected, got, strict=True):
         if one.shape != other.shape:
             sizes = f"{tuple(other.shape)}, torch {tuple(one.shape)}"
-            raise RuntimeError(f"{path} is not written: ONNX Runtime's output is {sizes}")
+            raise RuntimeError(f"{path} was not written: ONNX Runtime's output is {sizes}")
         if one.numel():
             difference = max(difference, float((one.double() - other.double()).abs().nan_to_num(torch.inf).max()))
     if difference > _TOLERANCE * max(1.0, largest):
         raise RuntimeError(
-            f"{path} is not written: ONNX Runtime's outputs differ from torch's by {difference:.3g}, where they reach "
-            f"{largest:.3g}"
+            f"{path} was not written: ONNX Runtime's outputs differ from torch's by {difference:.3g}; the largest "
+            f"is {largest:.3g}"
         )
     return replace(described, largest_difference=difference, largest_output=largest)
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep torch's progress lines and its log from the user: what concerns one is raised."""
+    """Silence torch's progress lines and log: problems are raised as errors."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

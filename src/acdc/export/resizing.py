@@ -1,4 +1,4 @@
-"""Gives the layers of a model other sizes: those of a shrunk copy, whose state dict was saved."""
+"""Resizes the layers of a model to those of a shrunk copy whose state dict was saved."""
 
 import copy
 from collections.abc import Mapping
@@ -13,21 +13,21 @@ Holders = dict[int, list[tuple[nn.Module, str]]]
 
 
 def resize(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Return a copy of the model with layers as large as those in a shrunk copy's state dict, and these weights.
+    """Return a copy of the model that holds a shrunk copy's state dict, with layers resized to fit.
 
-    The model is one that was built as the model before it was shrunk. Layers get a bias where the state dict has one.
+    `model` is built like the model that was shrunk. Layers get a bias if the state dict has one.
     """
     model = copy.deepcopy(model)
     expected = model.state_dict()
     if missing := sorted(expected.keys() - state.keys()):
-        raise ArgumentError("state", allowed=f"it lacks {missing[0]}: expected the state dict of a shrunk copy")
+        raise ArgumentError("state", allowed=f"{missing[0]} is missing; expected the state dict of a shrunk copy")
     for name in sorted(state.keys() - expected.keys()):
         owner, _, attribute = name.rpartition(".")
         layer = dict(model.named_modules()).get(owner)
         known = isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
         if not known or attribute != "bias":
             raise ArgumentError(
-                "state", allowed=f"{type(model).__name__} has no {name}: expected that of a shrunk copy"
+                "state", allowed=f"{type(model).__name__} has no {name}; expected the state dict of a shrunk copy"
             )
         layer.bias = nn.Parameter(torch.zeros_like(state[name]))
     for name, old in expected.items():
@@ -47,17 +47,17 @@ def resize(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _set_groups(module: nn.Module, name: str, weight: Tensor) -> None:
-    """Tell a depthwise convolution how many channels are left. Groups of several inputs may have lost any of them."""
+    """Set the groups of a depthwise convolution. With several inputs in a group, the shape does not tell them."""
     if not isinstance(module, nn.modules.conv._ConvNd) or module.groups == 1 or weight.ndim < 2:
         return
     if module.groups != module.in_channels:
-        allowed = f"{name} is of a convolution in groups, and its shape does not tell how many are left"
-        raise ArgumentError("state", allowed=allowed, instead="write the shrunk model as ONNX")
+        allowed = f"{name} belongs to a grouped convolution, and its shape does not tell how many groups are left"
+        raise ArgumentError("state", allowed=allowed, instead="export the shrunk model as ONNX")
     module.groups = module.groups * weight.shape[0] // module.out_channels
 
 
 def find_holders(model: nn.Module) -> Holders:
-    """Return by the id of each parameter and buffer all modules that hold it, and under which name."""
+    """Return, for the id of each parameter and buffer, the modules that hold it and its name in each."""
     holders: Holders = {}
     for module in model.modules():
         for attribute, tensor in (*module._parameters.items(), *module._buffers.items()):
@@ -67,7 +67,7 @@ def find_holders(model: nn.Module) -> Holders:
 
 
 def replace_tensor(old: Tensor, new: Tensor, holders: Holders) -> None:
-    """Put another tensor in the place of a parameter or a buffer, wherever it is held: what is tied stays tied."""
+    """Replace a parameter or buffer in every module that holds it, so that tied tensors stay tied."""
     parameter = nn.Parameter(new, requires_grad=old.requires_grad) if isinstance(old, nn.Parameter) else None
     for module, attribute in holders[id(old)]:
         if parameter is not None:
@@ -77,7 +77,7 @@ def replace_tensor(old: Tensor, new: Tensor, holders: Holders) -> None:
 
 
 def tell_sizes(module: nn.Module) -> None:
-    """Set what a layer says of its size to that of its parameters."""
+    """Set a layer's size attributes to the sizes of its parameters."""
     if isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
     elif isinstance(module, nn.modules.conv._ConvNd) and not module.transposed:

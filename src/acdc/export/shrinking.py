@@ -1,9 +1,10 @@
-"""Removes what does nothing: filters and channels that are constant, or that nobody reads.
+"""Removes dead filters and channels: those that are constant, or that no layer reads.
 
-A channel can go if every layer that reads it has only zero weights for it, or if its value is the same for all inputs
-and at all places, and each reader can take that value into its bias. Under zero padding a constant is not one at the
-border: there only 0 can go. All that shares the channel (filters, batch norms, the other side of a residual addition)
-goes with it. What goes leaves more that does nothing, so this repeats until nothing is left to remove.
+A channel can be removed if every layer that reads it has only zero weights for it, or if its value is the same for all
+inputs and at all positions and each reader can absorb that value into its bias. Zero padding changes a constant at the
+border, so before a padded convolution only channels that are 0 can be removed. Everything that shares the channel
+(filters, batch norms, the other side of a residual addition) is removed with it. Removing channels can make others
+dead, so this repeats until nothing is left to remove.
 """
 
 import copy
@@ -22,16 +23,16 @@ _LOW_PRECISION = 3e-2
 
 
 def shrink(model: nn.Module, example: Example) -> nn.Module:
-    """Return a copy of the model without its dead channels, which computes the same in evaluation.
+    """Return a copy of the model without its dead channels; it computes the same in evaluation mode.
 
-    The copy is a plain module of the same class with smaller layers; the model stays as it is. A layer without a bias
-    gets one where it takes up constants. The outputs of both on `example` are compared before this returns.
-    `acdc.export.compare_sizes(model, small)` prints what went.
+    The copy is a plain module of the same class with smaller layers; the model is not changed. A layer without a bias
+    gets one if it absorbs constants. The outputs of both on `example` are compared before this returns.
+    `acdc.export.compare_sizes(model, small)` lists what was removed.
     """
     model = plain_model(model)
     traced, expected = trace(model, example), outputs_of(model, example)
     problem = ""
-    for sizes_are_fixed in (False, True):  # a reshape may hold its sizes as numbers: only trying tells
+    for sizes_are_fixed in (False, True):  # a reshape may have its sizes written as numbers: only a trial shows it
         small = copy.deepcopy(model)
         _shrink(small, traced, sizes_are_fixed=sizes_are_fixed)
         try:
@@ -47,7 +48,7 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
 
 
 def _difference(expected: list[Tensor], got: list[Tensor]) -> str:
-    """Return in which way outputs differ by more than rounding; "" where they do not."""
+    """Describe how outputs differ by more than rounding; return "" if they do not."""
     for one, other in zip(expected, got, strict=True):
         if one.shape != other.shape:
             return f"an output of {tuple(one.shape)} became {tuple(other.shape)}"
@@ -63,7 +64,7 @@ def _difference(expected: list[Tensor], got: list[Tensor]) -> str:
 
 @torch.no_grad()
 def _shrink(model: nn.Module, traced: Trace, *, sizes_are_fixed: bool) -> None:
-    """Find what can go, round by round, and make the layers smaller at the end."""
+    """Find what can be removed, round by round, and make the layers smaller at the end."""
     tensors, added = _named_tensors(model), dict[str, str]()
     removed: set[int] = set()
     while True:
@@ -80,18 +81,18 @@ def _shrink(model: nn.Module, traced: Trace, *, sizes_are_fixed: bool) -> None:
     _slice(model, network, tensors, found)
 
 
-# What can go
+# What can be removed
 
 
 def _removable(network: Network, model: nn.Module, tensors: Mapping[str, Tensor]) -> set[int]:
-    """Return the roots of all units that can go at once, so that every axis keeps a position and groups stay equal."""
+    """Return the roots of all units to remove, so that every axis keeps a position and groups stay equal."""
     units = network.units
     for reader in network.readers:
         needed = _needed(reader, network, model, tensors)
         units.pin(unit for unit, need in zip(reader.channels.units, needed, strict=True) if need)
     for grouped in network.grouped:
         if not isinstance(_owner(grouped.weight, model), nn.modules.conv._ConvNd):
-            units.pin((*grouped.inputs, *grouped.outputs))  # nothing to tell the new number of groups
+            units.pin((*grouped.inputs, *grouped.outputs))  # there is no attribute for the new number of groups
     rows = [*network.axes.values(), *(grouped.inputs for grouped in network.grouped)]
     while True:
         empty = [row[0] for row in rows if row and all(not units.pinned(unit) for unit in row)]
@@ -103,7 +104,7 @@ def _removable(network: Network, model: nn.Module, tensors: Mapping[str, Tensor]
 
 
 def _needed(reader: Reader, network: Network, model: nn.Module, tensors: Mapping[str, Tensor]) -> list[bool]:
-    """Return for each input whether the reader needs it: it has weights for it, and cannot take it into its bias."""
+    """Return for each input whether the reader has weights for it and cannot absorb it into its bias."""
     weight, constant = tensors[reader.weight], reader.channels.constant
     blocks = weight.movedim(reader.out_axis, 0).unflatten(0, (reader.groups, -1))  # groups, outputs, inputs, kernel
     read = (blocks != 0).flatten(3).any(-1).any(1).flatten() if blocks.ndim > 3 else (blocks != 0).any(1).flatten()
@@ -120,7 +121,7 @@ def _takes_constants(reader: Reader, network: Network, model: nn.Module) -> bool
 
 
 def _layer_without_bias(weight: str, model: nn.Module) -> nn.Module | None:
-    """Return the layer whose weight this is, if it is one that can be given a bias."""
+    """Return the layer that owns this weight, if it has no bias and can be given one."""
     layer = _owner(weight, model)
     known = isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
     return layer if known and layer.bias is None else None
@@ -131,7 +132,7 @@ def _owner(name: str, model: nn.Module) -> nn.Module:
 
 
 def _uneven(grouped: Grouped, network: Network) -> list[int]:
-    """Return units that must stay for all groups to lose as many inputs and outputs, except those that go whole."""
+    """Return units that must stay so that all groups that are not removed whole lose equally many channels."""
     sides = [_split(grouped.inputs, grouped.groups), _split(grouped.outputs, grouped.groups)]
     free = [[[unit for unit in part if not network.units.pinned(unit)] for part in side] for side in sides]
     whole = {
@@ -189,7 +190,7 @@ def _absorb(
 
 
 def _slice(model: nn.Module, network: Network, tensors: Mapping[str, Tensor], gone: set[int]) -> None:
-    """Make parameters and buffers smaller, wherever the model holds them, and tell the layers."""
+    """Make parameters and buffers smaller in every module that holds them, and set the layers' sizes."""
     grouped = {one.weight: one for one in network.grouped}
     holders = find_holders(model)
 
@@ -215,7 +216,7 @@ def _slice(model: nn.Module, network: Network, tensors: Mapping[str, Tensor], go
 
 
 def _grouped_columns(weight: Tensor, grouped: Grouped, inputs: Tensor) -> Tensor:
-    """Return the weight with the columns that each filter's own group keeps; filters of groups that went keep any."""
+    """Return the weight with the columns that each filter's group keeps; filters of removed groups keep any."""
     size, filters = weight.shape[1], weight.shape[0] // grouped.groups
     by_group = [inputs[inputs // size == group] % size for group in range(grouped.groups)]
     width = max(map(len, by_group))

@@ -1,4 +1,4 @@
-"""What a model takes before and after it was shrunk, layer by layer."""
+"""Compares a model's size before and after shrinking, layer by layer."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from acdc.formatting import si
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """The shape of a layer's weight before and after."""
+    """Holds the shape of a layer's weight before and after shrinking."""
 
     name: str
     before: tuple[int, ...]
@@ -18,7 +18,7 @@ class LayerSizes:
 
 @dataclass(frozen=True)
 class SizeComparison:
-    """Says what went: the layers that became smaller, and all parameters. `print` it for a table."""
+    """Lists what was removed: the layers that became smaller, and parameters in total. `print` shows a table."""
 
     layers: tuple[LayerSizes, ...]
     parameters_before: int
@@ -54,7 +54,7 @@ HEADER = ("layer", "before", "after", "weights left")
 
 
 def compare_sizes(before: nn.Module, after: nn.Module) -> SizeComparison:
-    """Compare a model with what `shrink` made of it."""
+    """Compare a model with its shrunk copy."""
     one, other = dict(before.named_parameters()), dict(after.named_parameters())
     layers = tuple(
         LayerSizes(name.removesuffix(".weight"), tuple(weight.shape), tuple(other[name].shape))

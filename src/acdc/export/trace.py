@@ -1,7 +1,7 @@
 """Traces a model into torch's own operations, with the names of its parameters and buffers.
 
-torch.export keeps what the module's code did: one node for each convolution, batch norm, addition or reshape, whether
-it was a layer or a function, and in-place operations as they were.
+torch.export records one node for each convolution, batch norm, addition or reshape, whether the code calls a layer or a
+function, and keeps in-place operations.
 """
 
 import contextlib
@@ -23,28 +23,28 @@ Example = Tensor | tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Trace:
-    """The operations of a forward pass in order, and which inputs of the graph are parameters or buffers."""
+    """Holds the operations of a forward pass in order, and the graph's inputs that are parameters or buffers."""
 
     nodes: tuple[Node, ...]
     names: Mapping[Node, str]  # of parameters and buffers; tied ones have one name
 
     def name(self, value: Any) -> str | None:
-        """Return the name of the parameter or buffer that an argument is, if it is one."""
+        """Return the name of an argument that is a parameter or buffer, else None."""
         return self.names.get(value) if isinstance(value, Node) else None
 
 
 def trace(model: nn.Module, example: Example) -> Trace:
-    """Return the operations of a forward pass on `example`, in evaluation, or raise an ArgumentError."""
+    """Return the operations of a forward pass on `example` in evaluation mode, or raise an ArgumentError."""
     inputs = as_inputs(example)
     try:
         with evaluating(model), quiet(), torch.enable_grad():  # without gradients torch fuses transformer layers
             program = torch.export.export(model, inputs)
-    except Exception as error:  # whatever the model's own code raises, or torch of code it cannot follow
+    except Exception as error:  # raised by the model's own code, or by torch for code it cannot follow
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ArgumentError(
             "model",
             allowed=f"torch.export cannot trace {type(model).__name__} on this example ({reason[:200]})",
-            instead="give an example that the model takes, and a forward pass without branches on the data",
+            instead="give an example that the model accepts, and a forward pass without branches on the data",
         ) from error
     signature = program.graph_signature
     known = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -58,7 +58,7 @@ def trace(model: nn.Module, example: Example) -> Trace:
 
 
 def arguments(node: Node) -> dict[str, Any]:
-    """Return the arguments of an operation by name, with the defaults of those that were not given."""
+    """Return the arguments of an operation by name, with defaults for those not given."""
     target: Any = node.target
     schema = target._schema.arguments
     given = dict(zip((argument.name for argument in schema), node.args, strict=False))
@@ -73,13 +73,13 @@ def shape_of(node: Node) -> tuple[int, ...]:
 def as_inputs(example: Example) -> tuple[Any, ...]:
     """Return the positional arguments of a forward pass."""
     if not isinstance(example, Tensor | tuple):
-        allowed = "expected a batch of inputs: a tensor, or a tuple of what the model's forward takes"
+        allowed = "expected a batch of inputs: a tensor, or a tuple of the arguments of the model's forward"
         raise ArgumentTypeError("example", example, allowed, "write for example torch.zeros(1, 3, 32, 32)")
     return example if isinstance(example, tuple) else (example,)
 
 
 def outputs_of(model: nn.Module, example: Example) -> list[Tensor]:
-    """Return all tensors that the model gives for `example` in evaluation, in a fixed order."""
+    """Return all tensors that the model returns for `example` in evaluation mode, in a fixed order."""
     with evaluating(model), torch.no_grad():
         given = model(*as_inputs(example))
     return [part for part in tree_leaves(given) if isinstance(part, Tensor)]
@@ -87,7 +87,7 @@ def outputs_of(model: nn.Module, example: Example) -> list[Tensor]:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put the model into evaluation, and every module of it back as it was."""
+    """Put the model in evaluation mode, then restore the mode of every module."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -99,9 +99,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what other libraries warn their own callers of from the user, who cannot do anything about it.
+    """Silence warnings inside other libraries, which the user can do nothing about.
 
-    torch also logs each step of tracing, for its own tools, as soon as anyone listens to all logs.
+    torch also logs each step of tracing, for its own tools, if any handler listens to all loggers.
     """
     log = logging.getLogger("torch.__trace")
     before, log.disabled = log.disabled, True

@@ -1,4 +1,4 @@
-"""Units: channels that stand or fall together, wherever they show up in a network.
+"""Groups channels into units, which are kept or removed together wherever they appear in a network.
 
 Every position along a channel axis, of an activation or of a parameter, belongs to a unit. A residual addition joins
 the units of what it adds, position by position; a batch norm's parameters belong to the units of its input; flattening
@@ -13,21 +13,21 @@ from torch import Tensor
 
 
 class Units:
-    """A union-find structure over units. A pinned unit must stay, with all that was joined with it."""
+    """Joins units in a union-find structure. A pinned unit must stay, with all units joined to it."""
 
     def __init__(self) -> None:
         self._parent: list[int] = []
         self._pinned: list[bool] = []
 
     def new(self, count: int, *, pinned: bool = False) -> list[int]:
-        """Return `count` units that stand alone."""
+        """Return `count` new units, joined with nothing."""
         first = len(self._parent)
         self._parent += range(first, first + count)
         self._pinned += [pinned] * count
         return list(range(first, first + count))
 
     def root(self, unit: int) -> int:
-        """Return the one unit that stands for all that were joined with this one."""
+        """Return the unit that represents all units joined with this one."""
         parent = self._parent
         while parent[unit] != unit:
             parent[unit] = parent[parent[unit]]
@@ -51,9 +51,9 @@ class Units:
 
 @dataclass
 class Channels:
-    """The one axis of an activation whose units are followed, and the value of each where it is always the same.
+    """Describes the channel axis of an activation: the unit at each position, and its value if it is constant.
 
-    `constant` holds NaN where a channel's value depends on the input, or on the position in an image.
+    `constant` holds NaN if a channel's value depends on the input, or on the position in an image.
     """
 
     axis: int
@@ -68,8 +68,8 @@ class Channels:
 def moved(channels: Channels, before: Tensor, after: Tensor) -> Channels | None:
     """Follow channels through an operation that moves elements without changing them, such as flatten or transpose.
 
-    `before` held each element's position along the axis, and `after` is what the operation made of it. None where the
-    positions no longer lie along one axis, as where channels are split into heads.
+    `before` held each element's position along the axis, and `after` is the result of the operation on it. Return None
+    if the positions no longer lie along one axis, for example if channels are split into heads.
     """
     axes = [axis for axis in range(after.ndim) if _lies_along(after, axis)]
     if len(axes) != 1 or before.numel() != after.numel():

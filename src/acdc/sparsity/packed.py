@@ -1,11 +1,11 @@
-"""Sparse models on disk: a safetensors file in which a tensor with zeros is a bit for each element, and the others.
+"""Stores sparse models in safetensors files: one bit for each element of a tensor, and the elements that are not 0.
 
-A tensor NAME that is smaller so is stored as two, and the metadata keep its shape (docs/export.md has every byte):
+A tensor NAME that becomes smaller is stored as two, and the metadata hold its shape (docs/export.md has every byte):
 
     NAME.acdc_mask     U8     one bit for each element in row-major order, lowest bit first: 1 where a value is stored
     NAME.acdc_values   as was the elements whose bit is 1, in that order
 
-An element is left out only if all its bits are 0: -0.0 and NaN come back as they were. Tensors that share memory, such
+An element is omitted only if all its bits are 0, so -0.0 and NaN are restored exactly. Tensors that share memory, such
 as tied weights, are stored once. Files are written and read one tensor at a time.
 """
 
@@ -55,7 +55,7 @@ _MOST_AXES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class _Packed:
-    """What the metadata say: the shapes of packed tensors, and for a name that shares another's memory that name."""
+    """Holds the metadata: shapes of packed tensors, and for each tied name the name that its tensor is stored under."""
 
     version: AtLeastOne
     shapes: dict[str, tuple[_Size, ...]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class _Packed:
 
 
 def save(tensors: Mapping[str, Tensor], path: str | Path, details: Mapping[str, Any] | None = None) -> None:
-    """Write a state dict, packed where that is smaller, with a digest; all of the file or nothing of it."""
+    """Write a state dict atomically, with a digest. Tensors are packed if that is smaller."""
     if not isinstance(tensors, Mapping):
         allowed = "expected a state dict: tensors by their names"
         raise ArgumentTypeError("tensors", tensors, allowed, "write model.state_dict()")
@@ -75,9 +75,9 @@ def save(tensors: Mapping[str, Tensor], path: str | Path, details: Mapping[str, 
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], details: Mapping[str, Any] | None = None) -> None:
-    """Write the file that `save` puts in place, with `details`, plain data, beside what reading it needs."""
+    """Write the file that `save` puts in place; its metadata also hold `details`, which is plain data."""
     if sys.byteorder != "little":
-        raise RuntimeError("safetensors files are little-endian, and this machine is not")
+        raise RuntimeError("cannot write safetensors: the format is little-endian, and this machine is big-endian")
     for name, tensor in tensors.items():
         _check(name, tensor)
     same = _sharing(tensors)
@@ -93,7 +93,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], details: Mapping[str, Any] 
             entries[name + MASK] = "U8", [-(-size // 8)], -(-size // 8)
         else:
             entries[name] = kind, [*tensor.shape], size * width
-    # Wide elements first: all of them are aligned, as safetensors itself keeps them.
+    # Wide elements come first, so that all are aligned; safetensors itself does the same.
     order = sorted(entries, key=lambda name: (-entries[name][2] // max(math.prod(entries[name][1]), 1), name))
     described = asdict(_Packed(version=_VERSION, shapes=dict(sorted(shapes.items())), same=dict(sorted(same.items()))))
     with path.open("wb") as file:
@@ -106,7 +106,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], details: Mapping[str, Any] 
 
 def _check(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
-        allowed = "expected a tensor: safetensors keeps nothing else"
+        allowed = "expected a tensor; safetensors stores nothing else"
         raise ArgumentTypeError(name, tensor, allowed, "leave it out, or use torch.save")
     if tensor.dtype not in _DTYPES or tensor.layout != torch.strided or tensor.is_meta:
         received = f"{tensor.layout} of {tensor.dtype} on {tensor.device}"
@@ -116,7 +116,7 @@ def _check(name: str, tensor: Any) -> None:
 
 
 def _sharing(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return for each name whose tensor is another's, to the element, the first such name."""
+    """Return, for each name whose tensor is the same memory as another's, the first name of that tensor."""
     first, same = dict[Any, str](), dict[str, str]()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -140,7 +140,7 @@ def _header(entries: Mapping[str, tuple[str, list[int], int]], order: list[str],
 
 
 def _part(entry: str, tensors: Mapping[str, Tensor], shapes: Mapping[str, Any]) -> Tensor:
-    """Return what is stored under a name: a tensor, or the bits or the values of one."""
+    """Return what is stored under a name: a whole tensor, or the mask or the values of one."""
     for suffix in (MASK, VALUES):
         name = entry.removesuffix(suffix)
         if name != entry and name in shapes:
@@ -150,13 +150,13 @@ def _part(entry: str, tensors: Mapping[str, Tensor], shapes: Mapping[str, Any]) 
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Return the elements on the CPU in row-major order, as whole numbers of the same bits."""
+    """Return the elements on the CPU in row-major order, as integers with the same bits."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     return plain.reshape(-1).view(_BITS[tensor.element_size()])
 
 
 def _memory(tensor: Tensor) -> Any:
-    """Return the bytes of a contiguous tensor without a copy; they are there as long as the tensor is."""
+    """Return the bytes of a contiguous tensor without a copy; they are valid as long as the tensor lives."""
     size = tensor.numel() * tensor.element_size()
     return (ctypes.c_char * size).from_address(tensor.data_ptr()) if size else b""
 
@@ -167,14 +167,14 @@ def _memory(tensor: Tensor) -> Any:
 def load(path: str | Path) -> dict[str, Tensor]:
     """Return the state dict in a safetensors file, packed or plain, on the CPU.
 
-    A file that holds a digest and is not as it was written raises an IntegrityError, and so does one whose parts do not
-    fit together: it names the tensor. One that another tool wrote has no digest, and is read as it is.
+    Raises an IntegrityError that names the tensor if parts of the file do not fit together, and one that names the file
+    if its contents do not match its digest. Files that other tools wrote have no digest; they are read without one.
     """
     return load_with_details(Path(path))[0]
 
 
 def load_with_details(path: Path, *, verify: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state dict as `load` does, and the details beside it; `verify` is False where that is done already."""
+    """Return the state dict as `load` does, and its details. Pass `verify=False` if the digest is verified already."""
     with contextlib.suppress(UnsealedError):
         if verify:
             verify_safetensors(path)
@@ -185,31 +185,33 @@ def load_with_details(path: Path, *, verify: bool = True) -> tuple[dict[str, Ten
             packed = _read_packed(details.pop(_KEY, None), names)
             tensors = dict(_tensors(file, names, packed))
     except SafetensorError as error:
-        raise IntegrityError(f"{path}: cut short, or not a safetensors file ({error})") from None
+        raise IntegrityError(f"{path}: it is truncated, or not a safetensors file ({error})") from None
     except IntegrityError as error:
         raise IntegrityError(f"{path}: {error}") from None
     return tensors, details
 
 
 def _read_packed(content: Any, names: Collection[str]) -> _Packed:
-    """Read what the metadata say of packed tensors: nothing where none is packed."""
+    """Read the metadata of packed tensors; they are empty if none is packed."""
     if content is None:
         lost = [name for name in names if name.endswith(MASK) and name.removesuffix(MASK) + VALUES in names]
         if lost:
             name = lost[0].removesuffix(MASK)
-            raise IntegrityError(f"{name}: it is packed, and the metadata that held its shape are gone")
+            raise IntegrityError(f"{name}: it is packed, but the metadata with its shape are missing")
         return _Packed(version=_VERSION)
     try:
         packed = decode(_Packed, content)
     except DataError as error:
         raise IntegrityError(f"its metadata: {error.under(_KEY)}") from None
     if packed.version > _VERSION:
-        raise IntegrityError(f"packed in version {packed.version}, and this acdc reads {_VERSION}: install a newer one")
+        raise IntegrityError(
+            f"it is packed in version {packed.version}, and this acdc reads {_VERSION}; install a newer acdc"
+        )
     return packed
 
 
 def _tensors(file: Any, stored: set[str], packed: _Packed) -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor by its name. They are read one at a time."""
+    """Yield every tensor with its name, reading one at a time."""
     known = dict[str, Tensor]()
     for name in packed.shapes:
         if name in stored or name in packed.same:
@@ -229,10 +231,10 @@ def _tensors(file: Any, stored: set[str], packed: _Packed) -> Iterator[tuple[str
 
 
 def _unpacked(file: Any, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Return a packed tensor. Nothing as large as its shape says is made before the mask is found to be as long."""
+    """Return a packed tensor. Memory for its shape is allocated only after the mask proves to be as long."""
     size = math.prod(shape[:_MOST_AXES])
     if len(shape) > _MOST_AXES:
-        raise IntegrityError(f"{name}: it has {len(shape):,} axes, and torch has tensors of {_MOST_AXES} at most")
+        raise IntegrityError(f"{name}: it has {len(shape):,} axes, and torch allows {_MOST_AXES} at most")
     lengths = {part: file.get_slice(name + part).get_shape() for part in (MASK, VALUES)}
     if lengths[MASK] != [-(-size // 8)]:
         raise IntegrityError(f"{name}: {size:,} elements need a mask of {-(-size // 8):,} bytes, not {lengths[MASK]}")
@@ -240,11 +242,11 @@ def _unpacked(file: Any, name: str, shape: tuple[int, ...]) -> Tensor:
     if mask.dtype != torch.uint8 or values.ndim != 1 or values.element_size() not in _BITS:
         raise IntegrityError(f"{name}: expected a mask of bytes and a row of values")
     if size % 8 and int(mask[-1]) >> size % 8:
-        raise IntegrityError(f"{name}: its mask has bits behind its last element")
+        raise IntegrityError(f"{name}: its mask has bits set after its last element")
     out = torch.zeros(size, dtype=_BITS[values.element_size()])
     keep = unpack(mask, out) != 0
     kept = int(torch.count_nonzero(keep))
     if kept != len(values):
-        raise IntegrityError(f"{name}: its mask keeps {kept:,} elements, and {len(values):,} values are stored")
+        raise IntegrityError(f"{name}: its mask keeps {kept:,} elements, but {len(values):,} values are stored")
     out.masked_scatter_(keep, values.view(out.dtype))
     return out.view(values.dtype).view(shape)

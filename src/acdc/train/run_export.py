@@ -1,4 +1,4 @@
-"""Exports a model that a run left: its weights from the run's file, its network from the recipe."""
+"""Exports a model of a run: its weights come from the run's file, its network from the recipe."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ class Exported:
     path: Path
     dense_bytes: int  # of all tensors as they are in memory
     bytes: int
-    changes: SizeComparison | None = None  # where it was shrunk
+    changes: SizeComparison | None = None  # if it was shrunk
     onnx: OnnxFile | None = None
     note: str = ""
 
@@ -50,12 +50,12 @@ def export_model(
     smaller: bool = False,
     fold_batch_norm: bool = True,
 ) -> Exported:
-    """Write a model of a run in another format, `smaller` without its dead channels; nothing is written over."""
+    """Write a model of a run in another format; `smaller` removes its dead channels. No file is overwritten."""
     source = run / file
     weights = _read(source)
     path = out or run / "exports" / f"{source.stem}{'-shrunk' if smaller else ''}{_SUFFIXES[to]}"
     if path.exists():
-        raise UsageError([f"--out {path}: it is already there; delete it, or type another file"])
+        raise UsageError([f"--out {path}: it already exists; delete it, or type another file"])
     dense_bytes = sum(value.numel() * value.element_size() for value in weights.values())
     changes = onnx = None
     note = ""
@@ -80,7 +80,7 @@ def export_model(
         raise UsageError([str(error)]) from None
     finally:
         if created and not path.exists():
-            with contextlib.suppress(OSError):  # something else is in it, or it was not made
+            with contextlib.suppress(OSError):  # it holds something else, or was not created
                 path.parent.rmdir()
     return Exported(source, path, dense_bytes, path.stat().st_size, changes, onnx, note)
 
@@ -95,7 +95,7 @@ def _read(source: Path) -> dict[str, Tensor]:
 def _model_and_images(
     run: Path, source: Path, weights: dict[str, Tensor], options: RunOptions
 ) -> tuple[nn.Module, Tensor, str]:
-    """Return the run's model with these weights, and test images: made ones and a note where its data are not here."""
+    """Return the run's model with these weights, and test images, or random ones and a note if its data are missing."""
     recipe = saved_models.trained_recipe(run)
     note = ""
     try:
@@ -107,7 +107,7 @@ def _model_and_images(
     except UsageError as error:
         facts = _published_facts(recipe, options, error)
         images = torch.randn(_IMAGES, *facts.shape, generator=torch.Generator().manual_seed(0))
-        note = f"the run's data are not here, so made images stand in for test images ({error})"
+        note = f"the run's data are missing, so random images replace the test images ({error})"
     model = build_model(recipe, facts)
     try:
         saved_models.check_fit(model, weights, source)
