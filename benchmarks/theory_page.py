@@ -144,6 +144,22 @@ def _recovery(rows: list[Row]) -> str:
     return _table([title, *names, "median time"], body, mine)
 
 
+def _held_out(rows: list[Row]) -> str:
+    mine = newest(rows, "held out")
+    families = list(dict.fromkeys(row["family"] for row in mine))
+    body = []
+    for solver in dict.fromkeys(row["solver"] for row in mine):
+        line = [row for row in mine if row["solver"] == solver]
+        body.append([solver, *(" / ".join(f"{row['recall']:.0%}" for row in line if row["family"] == family)
+                               for family in families)])  # fmt: skip
+    titles = []
+    for family in families:
+        line = [row for row in mine if row["family"] == family]
+        counts = " / ".join(map(str, dict.fromkeys(row["samples"] for row in line)))
+        titles.append(f"{family}: N = {line[0]['features']:,}, k = {line[0]['k']}, {counts} samples")
+    return _table(["support found", *titles], body, mine)
+
+
 def _speed(rows: list[Row]) -> str:
     scale, omp = newest(rows, "scale"), newest(rows, "omp")
     first = _table(
@@ -207,5 +223,6 @@ TABLES = {
     "rounds": _rounds,
     "stationary": _stationary,
     "recovery": _recovery,
+    "held-out": _held_out,
     "speed": _speed,
 }
