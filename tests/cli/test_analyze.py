@@ -12,7 +12,7 @@ from acdc.cli import main
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "made"
     settings = ("run.keep=100", "run.checkpoint_every=1ep", "run.baseline=false", "run.finetune=false",
-                "data.validation=1000")  # fmt: skip
+                "data.validation=1500")  # fmt: skip
     typed = [part for setting in settings for part in ("--set", setting)]
     assert main(["train", "--no-report", "--epochs", "4", "--device", "cpu", "--out", str(out), *typed]) == 0
     return out

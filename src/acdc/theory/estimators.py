@@ -21,11 +21,11 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from acdc.errors import ArgumentError
+from acdc.errors import ArgumentError, Shown
 from acdc.theory.design_matrix import DesignMatrix
 from acdc.theory.linear_models import LeastSquares, LinearModel, LogisticRegression
 from acdc.theory.step_sizes import AdaptiveStep, ConstantStep
-from acdc.theory.truncation import SparseVector, Vector
+from acdc.theory.truncation import SparseVector, Vector, check_count
 from acdc.theory.widening import widened_iht
 
 _USUAL_K = 10
@@ -45,7 +45,7 @@ class SparsePath:
 
 
 class _SparseIHT(BaseEstimator):
-    """What both estimators share."""
+    """The settings and the solver of both estimators."""
 
     def __init__(
         self,
@@ -93,14 +93,27 @@ class _SparseIHT(BaseEstimator):
         """Scale columns to unit variance, about 0 without an intercept; a constant column stays as it is."""
         design = DesignMatrix(entries)
         if self.normalize:
-            mean, square = design.column_moments(weights / weights.sum())
-            spread = square - mean**2 if self.fit_intercept else square
-            scales = np.sqrt(np.maximum(spread, 0.0))
-            flat = scales <= 1e-10 * np.sqrt(np.maximum(square, np.finfo(np.float64).tiny))
+            shares = weights / weights.sum()
+            with np.errstate(over="ignore", invalid="ignore"):
+                scales = design.column_spreads(shares, centred=self.fit_intercept)
+                sizes = scales if not self.fit_intercept else design.column_spreads(shares, centred=False)
+            if not np.isfinite(sizes).all():
+                received = Shown(f"{int((~np.isfinite(sizes)).sum()):,} columns with numbers too large to square")
+                raise ArgumentError("X", received, "their variance overflows", "divide them by their largest value")
+            flat = scales <= 1e-10 * np.maximum(sizes, np.finfo(np.float64).tiny)
             design.scales = np.where(flat, 1.0, scales)
         return design
 
+    def _check_settings(self) -> None:
+        """Raise about a setting by the name that it has here, before it reaches the solver under another."""
+        check_count("max_iter", self.max_iter, 0, "type max_iter=500")
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size, 1, "type batch_size=None for all samples")
+        if not (np.isreal(self.tol) and np.isfinite(self.tol) and self.tol >= 0):
+            raise ArgumentError("tol", self.tol, "expected a finite number, 0 or more", "type tol=1e-6")
+
     def _solve(self, problem: LinearModel, k: int, start: SparseVector | None) -> tuple[SparseVector, int]:
+        self._check_settings()
         stochastic = self.batch_size is not None
         result, iterations = widened_iht(
             problem,
@@ -131,7 +144,7 @@ class _SparseIHT(BaseEstimator):
         return (coef if scales is None else coef / scales), intercept
 
     def _start(self, problem: LinearModel, row: int) -> SparseVector | None:
-        """Return the last fit in this one's scale, if it is to be gone on from."""
+        """Return the last fit in this one's scale, if this one is to go on from it."""
         coef = np.atleast_2d(getattr(self, "coef_", np.zeros((0, 0))))
         if not self.warm_start or row >= len(coef) or coef.shape[1] != problem.size:
             return None
@@ -160,7 +173,7 @@ class _SparseIHT(BaseEstimator):
 class SparseIHTRegressor(RegressorMixin, _SparseIHT):
     """Least squares with at most k non-zero coefficients.
 
-    k              how many features may have one; None: 10, or all where there are fewer
+    k              how many features may have one; None: 10, or all if there are fewer
     ridge          λ of (λ/2)‖θ‖², on the scaled coefficients
     fit_intercept  add one that does not count in k
     normalize      judge features by coefficients of columns with unit variance; coef_ is for X as given
@@ -198,7 +211,7 @@ class SparseIHTRegressor(RegressorMixin, _SparseIHT):
 class SparseIHTClassifier(ClassifierMixin, _SparseIHT):
     """Logistic regression with at most k non-zero coefficients, for each class against the rest if there are several.
 
-    The parameters are those of SparseIHTRegressor. A small ridge, 1e-4 unless set, keeps coefficients finite where
+    The parameters are those of SparseIHTRegressor. A small ridge, 1e-4 unless set, keeps coefficients finite if the
     classes can be told apart without error.
     """
 
@@ -256,7 +269,7 @@ class SparseIHTClassifier(ClassifierMixin, _SparseIHT):
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> Vector:  # noqa: N803
-        """Return each class's probability: of one against the rest, made to sum to 1 where there are several."""
+        """Return each class's probability: of one against the rest, made to sum to 1 if there are several."""
         scores = self.decision_function(X)
         positive = 1 / (1 + np.exp(-np.clip(scores, -500, 500)))
         if scores.ndim == 1:

@@ -23,7 +23,7 @@ from acdc.theory.truncation import SparseVector, Vector
 
 
 class LinearModel(Problem):
-    """What least squares and logistic regression share."""
+    """A loss of xᵀθ for each sample: what least squares and logistic regression share."""
 
     _steepest = 1.0  # the largest second derivative of the loss in its prediction
     is_quadratic = False
@@ -123,7 +123,7 @@ class LinearModel(Problem):
         return minimise_on_support(self, theta, steps=steps, tolerance=tolerance)
 
     def constants(self, sparsity: int) -> Constants:
-        """Return α and β along directions of so many entries: bounds by spectrum or coherence where N is moderate."""
+        """Return α and β along directions of so many entries: bounds by spectrum or coherence if N is moderate."""
         if self.size > EXACT_UP_TO:
             make: Any = LinearOperator  # its stubs do not know that it chooses a subclass
             beta = largest_eigenvalue(make((self.size, self.size), matvec=self._gram_product, dtype=np.float64))
@@ -133,7 +133,7 @@ class LinearModel(Problem):
         return Constants(alpha=self._flattest_times(alpha), beta=_affine(beta, self._steepest, self.ridge))
 
     def gram(self) -> Vector:
-        """Return Σ_i w_i x_i x_iᵀ, centred where there is an intercept: the Hessian of least squares without λ."""
+        """Return Σ_i w_i x_i x_iᵀ, centred if there is an intercept: the Hessian of least squares without λ."""
         columns = self.design.columns(slice(None))
         if self.intercept:
             columns = columns - self.weights @ columns

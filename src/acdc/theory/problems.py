@@ -44,7 +44,7 @@ class Problem(ABC):
         raise ArgumentError("batch", batch, f"{type(self).__name__} has no samples", "set noise instead")
 
     def batch_smoothness(self, batch: int) -> float:
-        """Return what β grows by where gradients are of `batch` samples."""
+        """Return what β grows by if gradients are of `batch` samples."""
         return 0.0
 
     def refine(self, theta: SparseVector, *, steps: int, tolerance: float = 1e-10) -> SparseVector:

@@ -1,6 +1,6 @@
 """Step sizes of IHT.
 
-ConstantStep is the theorems': 1/β, or 1/2β where gradients are noisy, with what mini-batches add to β. AdaptiveStep
+ConstantStep is the theorems': 1/β, or 1/2β if gradients are noisy, with what mini-batches add to β. AdaptiveStep
 needs no β: it proposes the step that is best along the gradient on the support (normalised IHT) and halves it until
 
     f(θ⁺) ≤ f(θ) + ⟨∇f(θ), θ⁺ − θ⟩ + ‖θ⁺ − θ‖²/2η,
