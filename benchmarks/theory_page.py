@@ -160,6 +160,10 @@ def _held_out(rows: list[Row]) -> str:
     return _table(["support found", *titles], body, mine)
 
 
+def _seeds(count: int) -> str:
+    return "one seed only" if count == 1 else f"{count} seeds"
+
+
 def _speed(rows: list[Row]) -> str:
     scale, omp = newest(rows, "scale"), newest(rows, "omp")
     first = _table(
@@ -171,7 +175,7 @@ def _speed(rows: list[Row]) -> str:
     ) if scale else ""  # fmt: skip
     names = ("IHT, cycles", "IHT", "OMP")
     second = _table(
-        [f"k = {omp[0]['k']:,}, {omp[0]['features']:,} features", "recall: IHT with cycles, IHT, OMP",
+        [f"k = {omp[0]['k']:,}, {omp[0]['features']:,} features, {_seeds(omp[0]['n'])}", "recall: IHT with cycles, IHT, OMP",
          "CPU seconds", "OMP / IHT with cycles", "OMP / IHT"],
         [[f"{row['samples']:,} samples, correlation {row['correlation']:g}, "
           f"{'±1' if row['entries'] == 'signs' else 'normal'}",

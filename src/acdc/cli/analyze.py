@@ -1,4 +1,4 @@
-"""acdc analyze: check the assumptions of the theory on the models that a run kept. `cpl`: is the gradient concentrated?"""
+"""acdc analyze: check the theory's assumptions on the models that a run kept. `cpl`: is the gradient concentrated?"""
 
 import argparse
 import sys

@@ -68,8 +68,8 @@ def theorem_1(*, alpha: float, beta: float, k: int, k_star: int, sigma2: float =
     gamma = alpha / (4 * inverse) * (1 - 8 * x - 16 * x * x) if applies else 0.0
     ratio = f"k > k*(1 + {_WIDEST**-2:.1f}({'β' if sigma2 == 0 else '2β'}/α)²) = {needed:,.0f}"
     return Bound(
-        theorem="Theorem 1 (CPL)", condition=ratio if alpha else _NO_ALPHA, k_needed=needed, applies=applies, step=1 / inverse,
-        rate=1 - gamma, floor=sigma2 / (inverse * gamma) if applies else math.inf,
+        theorem="Theorem 1 (CPL)", condition=ratio if alpha else _NO_ALPHA, k_needed=needed, applies=applies,
+        step=1 / inverse, rate=1 - gamma, floor=sigma2 / (inverse * gamma) if applies else math.inf,
     )  # fmt: skip
 
 
