@@ -175,8 +175,8 @@ def _speed(rows: list[Row]) -> str:
     ) if scale else ""  # fmt: skip
     names = ("IHT, cycles", "IHT", "OMP")
     second = _table(
-        [f"k = {omp[0]['k']:,}, {omp[0]['features']:,} features, {_seeds(omp[0]['n'])}", "recall: IHT with cycles, IHT, OMP",
-         "CPU seconds", "OMP / IHT with cycles", "OMP / IHT"],
+        [f"k = {omp[0]['k']:,}, {omp[0]['features']:,} features, {_seeds(omp[0]['n'])}",
+         "recall: IHT with cycles, IHT, OMP", "CPU seconds", "OMP / IHT with cycles", "OMP / IHT"],
         [[f"{row['samples']:,} samples, correlation {row['correlation']:g}, "
           f"{'±1' if row['entries'] == 'signs' else 'normal'}",
           ", ".join(f"{statistics.mean(row['recall'][name]):.1%}" for name in names),

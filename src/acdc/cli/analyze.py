@@ -106,7 +106,8 @@ def _show(folder: Path, points: list[TrajectoryPoint], counts: list[int], summar
             text += f" and with no α above {one.alpha_at_most:.3g}"
         if one.k_needed is not None and one.beta is not None:
             verdict = "more than there are weights" if one.k_needed > size else "within the model's weights"
-            text += f"; as β ≥ {one.beta:.3g}, Theorem 1 needs k > {si(one.k_needed)} at least, {verdict}"
+            text += f"; if β is a Lipschitz constant, {one.beta:.3g} or more, Theorem 1 needs k > {si(one.k_needed)}, "
+            text += verdict
         print(text)
 
 
