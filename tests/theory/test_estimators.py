@@ -227,7 +227,8 @@ def test_estimators_work_in_a_pipeline_and_with_numpys_numbers() -> None:
     grid = {"sparseihtclassifier__k": np.array([1, 5]), "sparseihtclassifier__cycles": np.array([1])}
     search = GridSearchCV(pipeline, grid, cv=2).fit(design, targets > 0)
     assert search.best_params_["sparseihtclassifier__k"] == 5
-    assert clone(SparseIHTClassifier(k=3, ridge=0.2)).get_params()["ridge"] == 0.2
+    copied: Any = clone(SparseIHTClassifier(k=3, ridge=0.2))
+    assert copied.get_params()["ridge"] == 0.2
     with pytest.raises(NotFittedError):
         SparseIHTClassifier().predict_proba(design)
 

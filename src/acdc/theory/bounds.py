@@ -1,4 +1,4 @@
-"""The theorems on stochastic IHT as numbers: from which k on each holds, its rate, and the floor its noise leaves.
+"""Computes what the theorems on stochastic IHT promise: the k they need, their rates, and the floor noise leaves.
 
 The paper states them with constants inside O(·) and "k = C·k*(β/α)² for an appropriate C". Here every constant is
 explicit, by the derivations in docs/theory.md. B is the inverse step: β without noise, 2β with it.
@@ -22,12 +22,12 @@ _NO_ALPHA = "α > 0, and none above 0 is known"
 
 
 class GuaranteeWarning(UserWarning):
-    """No theorem covers what was asked for. The message names the condition and the number it misses."""
+    """Warns that no theorem covers what was asked for. The message names the condition that is missed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What a theorem promises of IHT with one k. `rate` and `floor` mean nothing unless it applies."""
+    """Holds what a theorem promises of IHT with one k. `rate` and `floor` mean nothing unless it applies."""
 
     theorem: str
     condition: str  # that k must meet, with its numbers
@@ -105,7 +105,7 @@ def strongly_convex(
 
 @dataclass(frozen=True)
 class Stationarity:
-    """A bound on ‖∇f‖∞, and the iterations after which some iterate has met it."""
+    """Bounds ‖∇f‖∞, and the iterations after which some iterate has met that bound."""
 
     gradient: float
     iterations: float

@@ -1,4 +1,4 @@
-"""What can be proved of the point where IHT stopped, and under which condition.
+"""Certifies the point at which IHT stopped: says what can be proved of it, and under which condition.
 
 Without any assumption: the gradient on the support and off it, and whether θ = T_k(θ − η∇f(θ)), IHT's fixed point.
 
@@ -22,7 +22,7 @@ _ROUNDING = 1e-6  # relative: how near 0 the gradient on the support of a fixed 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What is proved at a point. `gap` bounds f(θ) − f(v) from above for every k*-sparse v; None if nothing does."""
+    """Holds what is proved at a point. `gap` bounds f(θ) − f(v) for every k*-sparse v; it is None if nothing does."""
 
     value: float
     gradient_on_support: float  # ‖∇_S f‖

@@ -1,6 +1,6 @@
-"""A design matrix as sparse regression uses it: few columns forward, all columns back, some rows for a mini-batch.
+"""Multiplies with a design matrix as sparse regression does: by few columns, by all rows, by a mini-batch of them.
 
-Dense arrays and scipy's sparse matrices alike, both held by columns: those of a support lie together, and a sparse
+Dense arrays and scipy's sparse matrices are both held by columns: those of a support lie together, and a sparse
 matrix's transpose times a residual gathers from the residual, which fits a cache, and scatters nothing. Columns can be
 scaled without touching the entries.
 """

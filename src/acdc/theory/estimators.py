@@ -1,4 +1,4 @@
-"""Sparse regression and classification with a hard budget of k features, as scikit-learn estimators.
+"""Fits sparse regression and classification with a hard budget of k features, as scikit-learn estimators.
 
     model = SparseIHTRegressor(k=20).fit(X, y)
     model.coef_, model.intercept_, model.support_
@@ -36,7 +36,7 @@ _SETTLED = 1e-12  # of the gradient on the support
 
 @dataclass(frozen=True)
 class SparsePath:
-    """Models of growing size, each begun where the one before it ended."""
+    """Holds models of growing size. The fit of each began where the one before it ended."""
 
     ks: list[int]
     coefs: Vector  # one row for each k
@@ -45,7 +45,7 @@ class SparsePath:
 
 
 class _SparseIHT(BaseEstimator):
-    """The settings and the solver of both estimators."""
+    """Holds the settings and the solver that both estimators share."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class _SparseIHT(BaseEstimator):
         return int(k)
 
     def _design(self, entries: Any, weights: Vector) -> DesignMatrix:
-        """Scale columns to unit variance, about 0 without an intercept; a constant column stays as it is."""
+        """Scale columns to unit variance, or to unit mean square without an intercept, unless they are constant."""
         design = DesignMatrix(entries)
         if self.normalize:
             shares = weights / weights.sum()
@@ -171,7 +171,7 @@ class _SparseIHT(BaseEstimator):
 
 
 class SparseIHTRegressor(RegressorMixin, _SparseIHT):
-    """Least squares with at most k non-zero coefficients.
+    """Fits least squares with at most k non-zero coefficients.
 
     k              how many features may have one; None: 10, or all if there are fewer
     ridge          λ of (λ/2)‖θ‖², on the scaled coefficients
@@ -187,6 +187,7 @@ class SparseIHTRegressor(RegressorMixin, _SparseIHT):
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Fit the model to X, dense or sparse, and return the estimator."""
         problem = self._problem(X, y, sample_weight)
         theta, self.n_iter_ = self._solve(problem, self._budget(problem.size, self.k), self._start(problem, 0))
         self.coef_, self.intercept_ = self._unscaled(problem, theta)
@@ -194,10 +195,11 @@ class SparseIHTRegressor(RegressorMixin, _SparseIHT):
         return self
 
     def path(self, X: Any, y: Any, ks: Sequence[int], sample_weight: Any = None) -> SparsePath:  # noqa: N803
-        """Fit a model for each k, each from where the last one ended; the estimator itself stays unfitted."""
+        """Fit a model for each k, each from the solution before; the estimator itself stays unfitted."""
         return self._path(self._problem(X, y, sample_weight), ks)
 
     def predict(self, X: Any) -> Vector:  # noqa: N803
+        """Return the model's value for each sample."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)  # noqa: N806
         return safe_sparse_dot(X, self.coef_) + self.intercept_
@@ -209,7 +211,7 @@ class SparseIHTRegressor(RegressorMixin, _SparseIHT):
 
 
 class SparseIHTClassifier(ClassifierMixin, _SparseIHT):
-    """Logistic regression with at most k non-zero coefficients, for each class against the rest if there are several.
+    """Fits logistic regression with at most k non-zero coefficients; several classes are each set against the rest.
 
     The parameters are those of SparseIHTRegressor. A small ridge, 1e-4 unless set, keeps coefficients finite if the
     classes can be told apart without error.
@@ -238,6 +240,7 @@ class SparseIHTClassifier(ClassifierMixin, _SparseIHT):
         )  # fmt: skip
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Fit a model to X, dense or sparse, for each class but the first of two; return the estimator."""
         problems = self._problems(X, y, sample_weight)
         coefs, intercepts, iterations = [], [], []
         for row, problem in enumerate(problems):
@@ -252,19 +255,21 @@ class SparseIHTClassifier(ClassifierMixin, _SparseIHT):
         return self
 
     def path(self, X: Any, y: Any, ks: Sequence[int], sample_weight: Any = None) -> SparsePath:  # noqa: N803
-        """Fit a model of two classes for each k, each from where the last one ended."""
+        """Fit a model of two classes for each k, each from the solution before."""
         problems = self._problems(X, y, sample_weight)
         if len(problems) > 1:
-            raise ArgumentError("y", len(problems), "a path is of two classes", "type y == one_of_them")
+            raise ArgumentError("y", len(problems), "a path needs two classes", "type y == one_of_them")
         return self._path(problems[0], ks)
 
     def decision_function(self, X: Any) -> Vector:  # noqa: N803
+        """Return the log-odds of the second class, or of each class against the rest."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)  # noqa: N806
         scores = safe_sparse_dot(X, self.coef_.T) + self.intercept_
         return scores.ravel() if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> Any:  # noqa: N803
+        """Return the class of highest score for each sample."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 

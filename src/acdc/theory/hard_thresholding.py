@@ -1,4 +1,4 @@
-"""Iterative hard thresholding, deterministic and stochastic: θ ← T_k(θ − η g), g the gradient or an estimate of it.
+"""Runs iterative hard thresholding, θ ← T_k(θ − η g): g is the gradient, or an estimate of it in stochastic IHT.
 
 The paper (§3, eq. 1) studies it as the theory behind AC/DC; it is also a quick solver of sparse regression with a hard
 budget of k entries. Its cost is one product with the design's transpose an iteration: everything else touches the k
@@ -38,7 +38,7 @@ _SLACK = 1e-12  # relative rounding allowed in a comparison of values
 
 @dataclass(frozen=True)
 class History:
-    """What happened, one number an iteration; values are f before the step."""
+    """Records every iteration. `values` starts with f at the start, so it has one number more than `steps`."""
 
     values: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
@@ -48,7 +48,7 @@ class History:
 
 @dataclass(frozen=True, kw_only=True)
 class IHTResult:
-    """Where IHT stopped, what it did, and what is proved there."""
+    """Tells where IHT stopped, what it did, and what is proved there."""
 
     theta: SparseVector
     iterations: int
@@ -132,7 +132,7 @@ def iht(
 
 
 def iht_path(problem: Problem, ks: Sequence[int], **settings: Any) -> list[IHTResult]:
-    """Run IHT for each k in turn, every one from where the last stopped; the settings are those of `iht`."""
+    """Run IHT for each k in turn, starting from the last result; the settings are those of `iht`."""
     if not len(ks):
         raise ArgumentError("ks", list(ks), "expected at least one k")
     results: list[IHTResult] = []
@@ -144,7 +144,7 @@ def iht_path(problem: Problem, ks: Sequence[int], **settings: Any) -> list[IHTRe
 
 
 class _Run:
-    """The state of IHT between iterations."""
+    """Keeps the state of IHT between iterations."""
 
     def __init__(
         self, problem: Problem, k: int, rule: StepRule, usual: float | None, batch: int | None, noise: float,

@@ -1,4 +1,4 @@
-"""A problem that is not convex: fit a symmetric matrix by u uᵀ, the linear net u(uᵀx) of two layers with tied weights.
+"""Defines a problem that is not convex: fit a symmetric matrix by u uᵀ, a linear net of two layers with tied weights.
 
     f(u) = ¼ ‖u uᵀ − M‖²,   ∇f(u) = ‖u‖² u − M u
 
@@ -20,7 +20,7 @@ _GRID = 401  # points each way on which the region's PL constant is taken
 
 
 class RankOne(Problem):
-    """¼‖u uᵀ − M‖² inside the ball ‖u‖ ≤ `radius`, which is where its constants hold."""
+    """Is the problem f(u) = ¼‖u uᵀ − M‖². Its constants hold inside the ball ‖u‖ ≤ `radius`."""
 
     def __init__(self, matrix: Any, *, radius: float | None = None) -> None:
         self.matrix = np.asarray(matrix, np.float64)
@@ -53,7 +53,7 @@ class RankOne(Problem):
         raise ArgumentError("step", allowed=allowed, instead="use ConstantStep")
 
     def constants(self, sparsity: int) -> Constants:
-        """∇²f = ‖u‖²I + 2uuᵀ − M is at most 3R² less the smallest eigenvalue of M."""
+        """Return β = 3R² less the smallest eigenvalue of M, which bounds ∇²f = ‖u‖²I + 2uuᵀ − M."""
         lowest = min(float(self._spectrum[0]), 0.0)
         beta = Constant(3 * self.radius**2 - lowest, "upper bound", f"3R² − λ_min(M) in the ball R = {self.radius:.3g}")
         return Constants(beta=beta, alpha=Constant(0.0, "lower bound", "not convex"), radius=self._radius())

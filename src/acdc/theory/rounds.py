@@ -1,4 +1,4 @@
-"""AC/DC as its corollary has it: rounds of a dense phase, one truncation, and optimisation of the support.
+"""Runs AC/DC as its corollary states it: rounds of a dense phase, a truncation, and optimisation of the support.
 
     dense phase   `passes` over the samples in mini-batches, each a step of η·length/steps: damped, so that the phase
                   as a whole moves θ by about one full gradient step

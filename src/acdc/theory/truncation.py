@@ -1,4 +1,4 @@
-"""T_k on numpy vectors: the k entries of largest magnitude, exactly k, ties by position.
+"""Computes T_k on numpy vectors: it keeps exactly the k entries of largest magnitude, and position decides ties.
 
 `acdc.sparsity.topk` selects over a model's torch tensors and gives masks. Here a vector has millions of entries, few
 survive, and the places are wanted, not a mask: a threshold known from the step before leaves a handful of candidates,
@@ -20,7 +20,7 @@ Places = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class SparseVector:
-    """A vector of `size` entries, zero but for `values` at `indices`, which ascend."""
+    """Holds a vector of `size` entries that is zero except for `values` at `indices`, which ascend."""
 
     size: int
     indices: Places

@@ -1,4 +1,4 @@
-"""IHT that escapes bad supports: widen the budget, optimise, truncate again, keep what is better.
+"""Helps IHT escape bad supports: it widens the budget, optimises, truncates again, and keeps what is better.
 
 AC/DC's alternation carried over to sparse regression. A support of k entries that IHT is stuck on is given up to
 `factor`·k entries to work with for a few iterations; those that explain the target better grow there, and the
