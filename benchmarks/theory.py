@@ -17,7 +17,14 @@ import scipy
 import sklearn
 import torch
 
-from benchmarks import theory_experiments, theory_figures, theory_page, theory_recovery, theory_supports
+from benchmarks import (
+    theory_experiments,
+    theory_figures,
+    theory_held_out,
+    theory_page,
+    theory_recovery,
+    theory_supports,
+)
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, append, environment
 from benchmarks.theory_experiments import Size
@@ -33,6 +40,7 @@ EXPERIMENTS: dict[str, Callable[[Size], list[Row]]] = {
     "rounds": theory_supports.rounds,
     "stationary": theory_supports.stationary,
     "recovery": theory_recovery.recovery,
+    "held out": theory_held_out.held_out,
     "scale": theory_recovery.at_scale,
     "omp": theory_recovery.against_omp,
 }

@@ -144,6 +144,26 @@ def _recovery(rows: list[Row]) -> str:
     return _table([title, *names, "median time"], body, mine)
 
 
+def _held_out(rows: list[Row]) -> str:
+    mine = newest(rows, "held out")
+    families = list(dict.fromkeys(row["family"] for row in mine))
+    body = []
+    for solver in dict.fromkeys(row["solver"] for row in mine):
+        line = [row for row in mine if row["solver"] == solver]
+        body.append([solver, *(" / ".join(f"{row['recall']:.0%}" for row in line if row["family"] == family)
+                               for family in families)])  # fmt: skip
+    titles = []
+    for family in families:
+        line = [row for row in mine if row["family"] == family]
+        counts = " / ".join(map(str, dict.fromkeys(row["samples"] for row in line)))
+        titles.append(f"{family}: N = {line[0]['features']:,}, k = {line[0]['k']}, {counts} samples")
+    return _table(["support found", *titles], body, mine)
+
+
+def _seeds(count: int) -> str:
+    return "one seed only" if count == 1 else f"{count} seeds"
+
+
 def _speed(rows: list[Row]) -> str:
     scale, omp = newest(rows, "scale"), newest(rows, "omp")
     first = _table(
@@ -155,8 +175,8 @@ def _speed(rows: list[Row]) -> str:
     ) if scale else ""  # fmt: skip
     names = ("IHT, cycles", "IHT", "OMP")
     second = _table(
-        [f"k = {omp[0]['k']:,}, {omp[0]['features']:,} features", "recall: IHT with cycles, IHT, OMP",
-         "CPU seconds", "OMP / IHT with cycles", "OMP / IHT"],
+        [f"k = {omp[0]['k']:,}, {omp[0]['features']:,} features, {_seeds(omp[0]['n'])}",
+         "recall: IHT with cycles, IHT, OMP", "CPU seconds", "OMP / IHT with cycles", "OMP / IHT"],
         [[f"{row['samples']:,} samples, correlation {row['correlation']:g}, "
           f"{'±1' if row['entries'] == 'signs' else 'normal'}",
           ", ".join(f"{statistics.mean(row['recall'][name]):.1%}" for name in names),
@@ -207,5 +227,6 @@ TABLES = {
     "rounds": _rounds,
     "stationary": _stationary,
     "recovery": _recovery,
+    "held-out": _held_out,
     "speed": _speed,
 }

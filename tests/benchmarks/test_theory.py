@@ -30,14 +30,25 @@ def test_trials_are_no_measurements(rows: Path, tmp_path: Path) -> None:
     assert set(theory_page.blocks(rows).values()) == {""}
 
 
-def test_figures_and_tables_of_what_was_measured(rows: Path, tmp_path: Path) -> None:
-    measured, page = tmp_path / "theory.jsonl", tmp_path / "theory.md"
+@pytest.fixture(scope="module")
+def measured(rows: Path) -> Path:
+    """The same rows as if they were no trial."""
+    file = rows.with_name("measured.jsonl")
     bound = {"noise": {"bound": 1.0}}  # a trial's k is too small for one
     lines = [json.dumps({**row, "quick": False, **bound.get(row["experiment"], {})}) for row in read(rows)]
-    measured.write_text("\n".join(lines))
+    file.write_text("\n".join(lines))
+    return file
+
+
+@pytest.mark.long
+def test_figures_of_what_was_measured(measured: Path, tmp_path: Path) -> None:
     drawn = theory_figures.draw(measured, tmp_path / "theory")
     assert [path.stem for path in drawn] == ["convergence", "noise", "threshold", "rounds", "recovery"]
     assert all(path.read_text().endswith("</svg>\n") for path in drawn)
+
+
+def test_tables_of_what_was_measured(measured: Path, tmp_path: Path) -> None:
+    page = tmp_path / "theory.md"
     page.write_text("\n".join(f"<!-- results:{name} -->\n<!-- /results:{name} -->" for name in BLOCKS))
     theory_page.fill(page, measured)
     text = page.read_text()

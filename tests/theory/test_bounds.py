@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from acdc.errors import ArgumentError
@@ -36,7 +36,7 @@ FOLLOW: dict[str, Any] = {"tolerance": 0.0, "keep_points": True, "certificate": 
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1.0, 1.5, 2.0, 3.0]), st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_the_strongly_convex_rate_holds_at_every_step(seed: int, condition: float, k_star: int) -> None:
     rng = np.random.default_rng(seed)
     planted = planted_regression(conditioned_design(50, 40, condition, rng), k_star, rng)
@@ -53,7 +53,7 @@ def test_the_strongly_convex_rate_holds_at_every_step(seed: int, condition: floa
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_the_best_sparse_point_is_approached_though_it_is_no_minimiser(seed: int) -> None:
     rng = np.random.default_rng(seed)
     planted = planted_classification(correlated_design(300, 30, 0.2, rng), 1, rng, ridge=0.4)
@@ -74,7 +74,7 @@ def test_the_best_sparse_point_is_approached_though_it_is_no_minimiser(seed: int
 
 def test_the_noise_floor_is_below_its_bound() -> None:
     """In the mean over seeds and the last iterations."""
-    for sigma in (0.1, 1.0):
+    for sigma in (1.0,):
         ends, distances = [], []
         bound = strongly_convex(alpha=1.0, beta=1.5, k=20, k_star=2, sigma2=sigma**2)
         assert bound.applies
@@ -104,7 +104,7 @@ def one_step(problem: Problem, theta: SparseVector, planted: SparseVector, k: in
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 8), st.floats(0.05, 0.95))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_step_gains_what_theorem_1_says(seed: int, k_star: int, more: int, c: float) -> None:
     rng = np.random.default_rng(seed)
     k = k_star + more
@@ -116,7 +116,7 @@ def test_a_step_gains_what_theorem_1_says(seed: int, k_star: int, more: int, c: 
 
 
 @given(st.integers(0, 10**6), st.floats(0.05, 0.95))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_step_gains_what_theorem_1_says_though_f_is_not_convex(seed: int, c: float) -> None:
     rng = np.random.default_rng(seed)
     problem, planted = planted_rank_one(30, 3, rng)
@@ -124,8 +124,8 @@ def test_a_step_gains_what_theorem_1_says_though_f_is_not_convex(seed: int, c: f
     assert beta is not None
     near = planted.dense() + 0.3 * rng.standard_normal(30) * (rng.random(30) < 0.3) / 3
     theta = truncate(near, 8)
-    if theta.norm <= problem.radius / 1.1:
-        one_step(problem, theta, planted, 8, beta.value, c)
+    assume(theta.norm <= problem.radius / 1.1)
+    one_step(problem, theta, planted, 8, beta.value, c)
 
 
 def test_theorem_1_contracts_from_its_k_on() -> None:
@@ -189,7 +189,7 @@ def test_a_k_without_guarantee_is_a_warning_with_its_number() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_optimised_supports_come_near_a_stationary_point(seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)
     planted = planted_regression(correlated_design(20, 40, 0.6, rng), 6, rng, noise=0.5)
@@ -223,11 +223,23 @@ def test_iterations_from_the_rate() -> None:
     assert bound.rate ** bound.iterations(1.0, 1e-6) <= 1e-6 < bound.rate ** (bound.iterations(1.0, 1e-6) - 1)
     assert strongly_convex(alpha=1.0, beta=2.0, k=4, k_star=4).iterations(1.0, 0.1) == -1
     assert strongly_convex(alpha=0.0, beta=2.0, k=4, k_star=4).k_needed == math.inf
+    assert (bound.iterations(0.0, 1e-6), bound.iterations(1e-7, 1e-6)) == (0, 0)
+    with pytest.raises(ArgumentError, match=r"epsilon=0"):
+        bound.iterations(1.0, 0.0)
+
+
+def test_conditions_are_those_that_are_missed() -> None:
+    assert strongly_convex(alpha=1.0, beta=1.1, k=3, k_star=4).condition == "k ≥ k* = 4"
+    for theorem in (theorem_1, strongly_convex):
+        assert theorem(alpha=0.0, beta=1.0, k=3, k_star=2).condition == "α > 0, and none above 0 is known"
+    with pytest.raises(ArgumentError, match=r"radius=-1"):
+        near_stationary(beta=1.0, k=1, radius=-1.0, epsilon=0.1, decrease=1.0)
 
 
 @pytest.mark.parametrize(
     ("given", "argument"),
-    [({"alpha": -1.0}, "alpha"), ({"alpha": math.nan}, "alpha"), ({"beta": 0.0}, "beta"), ({"k": 0}, "k"),
+    [({"alpha": -1.0}, "alpha"), ({"alpha": 9.0}, "alpha"), ({"sigma2": -1.0}, "sigma2"),
+     ({"alpha": math.nan}, "alpha"), ({"beta": 0.0}, "beta"), ({"k": 0}, "k"),
      ({"k_star": 0}, "k_star")],
 )  # fmt: skip
 def test_refused(given: dict[str, Any], argument: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -102,6 +102,17 @@ def test_scaled_columns_are_a_scaled_design() -> None:
 
 
 @pytest.mark.parametrize("as_sparse", [False, True])
+def test_spreads_are_taken_about_the_mean_and_none_is_left_of_a_constant(as_sparse: bool) -> None:
+    rng, weights = np.random.default_rng(0), np.arange(1.0, 31) / np.arange(1.0, 31).sum()
+    entries = rng.standard_normal((30, 4)) * (rng.random((30, 4)) < 0.5)
+    entries[:, 1], entries[:, 2] = 0.1, 0.0
+    design = DesignMatrix(sparse.csr_array(entries) if as_sparse else entries)
+    expected = np.sqrt(weights @ (entries - weights @ entries) ** 2)
+    np.testing.assert_allclose(design.column_spreads(weights, centred=True), expected, atol=1e-15)
+    np.testing.assert_allclose(design.column_spreads(weights, centred=False), np.sqrt(weights @ entries**2))
+
+
+@pytest.mark.parametrize("as_sparse", [False, True])
 def test_refined_least_squares_is_least_squares(as_sparse: bool) -> None:
     problem = made(LeastSquares, as_sparse=as_sparse)
     support = np.array([1, 3, 4])
@@ -138,7 +149,7 @@ def test_weights_stand_for_repeated_samples() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_eigenvalue_bounds_hold_on_every_support(seed: int, sparsity: int) -> None:
     rng = np.random.default_rng(seed)
     factor = rng.standard_normal((8, 6)) * rng.choice([0.1, 1.0, 3.0])
@@ -204,7 +215,7 @@ def test_rank_one_gradient_and_smoothness() -> None:
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_rank_one_is_concentrated_pl_near_its_minimiser(seed: int) -> None:
     from acdc.theory.truncation import truncate
 
@@ -216,9 +227,10 @@ def test_rank_one_is_concentrated_pl_near_its_minimiser(seed: int) -> None:
     away[planted.indices] = rng.standard_normal(3)
     away *= 0.5 * rng.random() / np.linalg.norm(away)
     theta = truncate(planted.dense() + away, 9)
-    if theta.distance(planted) <= 0.5:
-        gradient = problem.gradient(theta)
-        assert truncate(gradient, 3).norm ** 2 >= alpha.value / 2 * problem.value(theta) * (1 - 1e-3)
+    assume(theta.distance(planted) <= 0.5)
+    gradient = problem.gradient(theta)
+    assert truncate(gradient, 3).norm ** 2 >= alpha.value / 2 * problem.value(theta) * (1 - 1e-3)
+    assert not alpha.is_proved  # a grid is no proof, and the test allows for it
 
 
 def test_rank_one_is_not_convex() -> None:
@@ -236,6 +248,8 @@ def test_rank_one_is_not_convex() -> None:
         (lambda: LeastSquares(np.zeros((0, 3)), np.zeros(0)), "design"),
         (lambda: LeastSquares(np.zeros(3), np.zeros(3)), "design"),
         (lambda: LeastSquares([[1.0, np.nan]], [1.0]), "design"),
+        (lambda: LeastSquares([["a"]], [1.0]), "design"),
+        (lambda: LeastSquares([[1j]], [1.0]), "design"),
         (lambda: LeastSquares(sparse.csr_array([[1.0, np.inf]]), [1.0]), "design"),
         (lambda: LeastSquares([[1.0]], [np.nan]), "targets"),
         (lambda: LeastSquares([[1.0]], [1.0, 2.0]), "targets"),
@@ -245,6 +259,9 @@ def test_rank_one_is_not_convex() -> None:
         (lambda: RankOne(np.ones((2, 3))), "matrix"),
         (lambda: RankOne([[0.0, 1.0], [2.0, 0.0]]), "matrix"),
         (lambda: RankOne(np.eye(3)).cpl(1, 2), "matrix"),
+        (lambda: RankOne(np.eye(3)).cpl(0, 2), "r"),
+        (lambda: RankOne(np.eye(3)).cpl(1, 2, closeness=2.0), "closeness"),
+        (lambda: RankOne(np.eye(3), radius=-1.0), "radius"),
         (lambda: RankOne(np.eye(3)).refine(SparseVector.zeros(3), steps=1), "refine"),
         (lambda: RankOne(np.eye(3)).batch_gradient(SparseVector.zeros(3), 2, np.random.default_rng()), "batch"),
         (lambda: conditioned_design(2, 3, 1.0, np.random.default_rng()), "samples"),

@@ -16,7 +16,7 @@ any_floats = st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=40)
 
 
 @given(few | any_floats, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_keeps_what_top_k_keeps(values: list[float], data: st.DataObject) -> None:
     """Ties included: vectors of few different values are full of them."""
     k = data.draw(st.integers(0, len(values)))
@@ -26,7 +26,7 @@ def test_keeps_what_top_k_keeps(values: list[float], data: st.DataObject) -> Non
 
 
 @given(few, st.floats(0, 4), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_hint_changes_nothing(values: list[float], hint: float, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, len(values)))
     vector = np.array(values)
@@ -34,7 +34,7 @@ def test_a_hint_changes_nothing(values: list[float], hint: float, data: st.DataO
 
 
 @given(any_floats, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_k_sparse_vector_is_nearer(values: list[float], data: st.DataObject) -> None:
     vector = np.array(values)
     k = data.draw(st.integers(1, len(values)))
@@ -46,7 +46,7 @@ def test_no_k_sparse_vector_is_nearer(values: list[float], data: st.DataObject) 
 
 
 @given(any_floats, st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_lemma(values: list[float], data: st.DataObject) -> None:
     """‖T_k(θ) − θ‖²/(n − k) ≤ ‖θ* − θ‖²/(n − k*) for θ of n entries and θ* of k* ≤ k."""
     vector = np.array(values)
@@ -58,7 +58,9 @@ def test_the_lemma(values: list[float], data: st.DataObject) -> None:
     free = data.draw(st.lists(st.floats(-1e6, 1e6), min_size=k_star, max_size=k_star))
     other[places] = data.draw(st.sampled_from([vector[places], np.array(free)]))
     lost = np.square(truncate(vector, k).dense() - vector).sum()
-    assert lost <= truncation_error(n, k, k_star) * np.square(other - vector).sum() * (1 + 1e-9) + 1e-300
+    nearest = truncate(vector, k_star).dense()  # no θ* is harder to satisfy
+    for rival in (other, nearest):
+        assert lost <= truncation_error(n, k, k_star) * np.square(rival - vector).sum() * (1 + 1e-9) + 1e-300
 
 
 def test_the_lemma_is_tight_for_equal_entries() -> None:
@@ -92,6 +94,11 @@ def test_numbers_that_cannot_be_ordered() -> None:
         with pytest.raises(ArgumentError, match="not defined"):
             largest(np.array([1.0, bad]), 1, hint=0.5)
     assert largest(np.array([1e308, -1e308, 1e308]), 1).tolist() == [2]  # their sum overflows, and they are finite
+
+
+def test_whole_numbers_are_vectors_and_counts_too() -> None:
+    assert truncate(np.array([np.iinfo(np.int64).min, 3, 2]), 1).indices.tolist() == [0]
+    check_k(np.int64(3), 10)  # pyright: ignore[reportArgumentType]
 
 
 def test_checks_of_k() -> None:

@@ -1,4 +1,4 @@
-"""acdc analyze: ask of a run's kept models what the theory assumes of them. `cpl`: is the gradient concentrated?"""
+"""acdc analyze: check the theory's assumptions on the models that a run kept. `cpl`: is the gradient concentrated?"""
 
 import argparse
 import sys
@@ -23,7 +23,9 @@ _BATCHES = 50
 
 
 def add_to(verbs: Any) -> None:
-    parser = verbs.add_parser("analyze", description="Ask of a run what the theory assumes.", allow_abbrev=False)
+    parser = verbs.add_parser(
+        "analyze", description="Check the assumptions of the theory on a run.", allow_abbrev=False
+    )
     kinds = parser.add_subparsers(title="analyses", metavar="ANALYSIS", required=True)
     cpl = kinds.add_parser(
         "cpl",
@@ -76,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _needed(alpha: float, beta: float, k_star: int) -> float:
-    """Return the k from which on Theorem 1 holds, for k* = r."""
-    return theorem_1(alpha=alpha, beta=max(beta, alpha), k=k_star, k_star=k_star).k_needed
+    """Return the k from which on Theorem 1 holds, for k* = r; no f has an α of CPL above 4β."""
+    return theorem_1(alpha=alpha, beta=max(beta, alpha / 4), k=k_star, k_star=k_star).k_needed
 
 
 def _say(file: str) -> None:
@@ -104,7 +106,8 @@ def _show(folder: Path, points: list[TrajectoryPoint], counts: list[int], summar
             text += f" and with no α above {one.alpha_at_most:.3g}"
         if one.k_needed is not None and one.beta is not None:
             verdict = "more than there are weights" if one.k_needed > size else "within the model's weights"
-            text += f"; as β ≥ {one.beta:.3g}, Theorem 1 needs k > {si(one.k_needed)} at least, {verdict}"
+            text += f"; if β is a Lipschitz constant, {one.beta:.3g} or more, Theorem 1 needs k > {si(one.k_needed)}, "
+            text += verdict
         print(text)
 
 

@@ -26,7 +26,7 @@ Gradients = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Concentration:
-    """What the gradient is like at one θ."""
+    """The size, variance and concentration of the gradient at one θ."""
 
     value: float  # f(θ)
     gradient: float  # ‖∇f‖² over the prunable weights
@@ -37,7 +37,7 @@ class Concentration:
     samples: int
 
     def share(self, r: int) -> float:
-        """Return ‖T_r(∇f)‖² / ‖∇f‖²; 1 where the gradient is 0."""
+        """Return ‖T_r(∇f)‖² / ‖∇f‖²; 1 if the gradient is 0."""
         return self.largest[r] / self.gradient if self.gradient else 1.0
 
     def alpha(self, r: int) -> float:
@@ -111,9 +111,10 @@ def measure_concentration(
 def secant_smoothness(
     a: tuple[Mapping[str, Tensor], Mapping[str, Tensor]], b: tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 ) -> float | None:
-    """Return ‖∇f(a) − ∇f(b)‖/‖a − b‖, which no β of the smoothness of f can be below; None for equal points.
+    """Return ‖∇f(a) − ∇f(b)‖/‖a − b‖; None for equal points. Each is a point's parameters and its gradients.
 
-    Each is a point's parameters and its gradients.
+    No Lipschitz constant of the gradient is below it. If f is not convex, or along sparse directions only, the β of an
+    upper bound on f may be.
     """
     (point_a, slope_a), (point_b, slope_b) = a, b
     moved = sum(_square(point_a[name].double() - point_b[name].double()) for name in slope_a)

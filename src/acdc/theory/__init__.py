@@ -1,4 +1,4 @@
-"""Theory that runs: stochastic IHT, AC/DC's rounds, and the paper's theorems as numbers beside what happens.
+"""Runs stochastic IHT and AC/DC's rounds, and computes what the paper's theorems promise of them.
 
     result = acdc.theory.iht(acdc.theory.LeastSquares(X, y), k=20)
     print(result.certificate)

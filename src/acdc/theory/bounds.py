@@ -1,4 +1,4 @@
-"""The theorems on stochastic IHT as numbers: from which k on each holds, its rate, and the floor its noise leaves.
+"""Computes what the theorems on stochastic IHT promise: the k they need, their rates, and the floor noise leaves.
 
 The paper states them with constants inside O(·) and "k = C·k*(β/α)² for an appropriate C". Here every constant is
 explicit, by the derivations in docs/theory.md. B is the inverse step: β without noise, 2β with it.
@@ -18,15 +18,16 @@ from acdc.errors import ArgumentError
 from acdc.theory.constants import Constants
 
 _WIDEST = (math.sqrt(2) - 1) / 4  # of x in Theorem 1
+_NO_ALPHA = "α > 0, and none above 0 is known"
 
 
 class GuaranteeWarning(UserWarning):
-    """No theorem covers what was asked for. The message names the condition and the number it misses."""
+    """Warns that no theorem covers what was asked for. The message names the condition that is missed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What a theorem promises of IHT with one k. `rate` and `floor` mean nothing unless it applies."""
+    """Holds what a theorem promises of IHT with one k. `rate` and `floor` mean nothing unless it applies."""
 
     theorem: str
     condition: str  # that k must meet, with its numbers
@@ -38,9 +39,16 @@ class Bound:
     distance_floor: float | None = None  # of E‖θ − θ*‖²
 
     def iterations(self, gap: float, epsilon: float) -> int:
-        """Return how many iterations bring what `rate` contracts from `gap` to `epsilon` above its floor."""
+        """Return how many iterations bring what `rate` contracts from `gap` to `epsilon` above its floor.
+
+        The number is -1 if the theorem does not apply.
+        """
+        if not epsilon > 0:
+            raise ArgumentError("epsilon", epsilon, "expected a positive number", "type epsilon=1e-6")
         if not self.applies:
             return -1
+        if gap <= epsilon:
+            return 0
         return max(0, math.ceil(math.log(epsilon / gap) / math.log(self.rate))) if self.rate > 0 else 1
 
     def warn(self, k: int, stacklevel: int = 3) -> None:
@@ -52,7 +60,7 @@ class Bound:
 
 def theorem_1(*, alpha: float, beta: float, k: int, k_star: int, sigma2: float = 0.0) -> Bound:
     """Return what Theorem 1 gives for f that is (2k + 3k*, β)-smooth and (k*, α)-CPL."""
-    _check(alpha, beta, k, k_star)
+    _check(alpha, beta, k, k_star, sigma2, steepest=4)
     inverse = beta if sigma2 == 0 else 2 * beta
     needed = k_star * (1 + (inverse / alpha / _WIDEST) ** 2) if alpha else math.inf
     applies = k > needed
@@ -60,8 +68,8 @@ def theorem_1(*, alpha: float, beta: float, k: int, k_star: int, sigma2: float =
     gamma = alpha / (4 * inverse) * (1 - 8 * x - 16 * x * x) if applies else 0.0
     ratio = f"k > k*(1 + {_WIDEST**-2:.1f}({'β' if sigma2 == 0 else '2β'}/α)²) = {needed:,.0f}"
     return Bound(
-        theorem="Theorem 1 (CPL)", condition=ratio, k_needed=needed, applies=applies, step=1 / inverse,
-        rate=1 - gamma, floor=sigma2 / (inverse * gamma) if applies else math.inf,
+        theorem="Theorem 1 (CPL)", condition=ratio if alpha else _NO_ALPHA, k_needed=needed, applies=applies,
+        step=1 / inverse, rate=1 - gamma, floor=sigma2 / (inverse * gamma) if applies else math.inf,
     )  # fmt: skip
 
 
@@ -73,10 +81,11 @@ def strongly_convex(
     θ* is the k*-sparse minimiser of f. With `minimiser=False` it is only the best of the k*-sparse points, whose
     gradient need not vanish: then k must be above k*(2B/α − 1)², and the bound holds until f falls below f(θ*).
     """
-    _check(alpha, beta, k, k_star)
+    _check(alpha, beta, k, k_star, sigma2, steepest=1)
     inverse = beta if sigma2 == 0 else 2 * beta
     times, name = (1 if minimiser else 2), "β" if sigma2 == 0 else "2β"
-    needed = max(k_star * (times * inverse / alpha - 1) ** 2, k_star - 1) if alpha else math.inf
+    square = k_star * (times * inverse / alpha - 1) ** 2 if alpha else math.inf
+    needed = max(square, k_star - 1)
     applies = k > needed
     root = math.sqrt(k_star / k)
     s = (1 - root) / (1 + root)
@@ -84,7 +93,9 @@ def strongly_convex(
     applies = applies and kept > inverse - alpha
     rate = (inverse - alpha) / kept if applies else 1.0
     distance = 2 * sigma2 / (inverse * kept * (1 - rate)) if applies else math.inf
-    condition = f"k > k*({'2·' if times == 2 else ''}{name}/α − 1)² = {needed:,.0f}"
+    condition = f"k > k*({'2·' if times == 2 else ''}{name}/α − 1)² = {square:,.0f}" if alpha else _NO_ALPHA
+    if alpha and needed > square:
+        condition = f"k ≥ k* = {k_star:,}"
     return Bound(
         theorem="the strongly convex theorem", condition=condition, k_needed=needed, applies=applies,
         step=1 / inverse, rate=rate, distance_floor=distance,
@@ -94,7 +105,7 @@ def strongly_convex(
 
 @dataclass(frozen=True)
 class Stationarity:
-    """A bound on ‖∇f‖∞, and the iterations after which some iterate has met it."""
+    """Bounds ‖∇f‖∞, and the iterations after which some iterate has met that bound."""
 
     gradient: float
     iterations: float
@@ -108,6 +119,10 @@ def near_stationary(
 
     `decrease` is f(θ₀) − f(θ_T), or any upper bound on it.
     """
+    for name, value in (("beta", beta), ("radius", radius), ("epsilon", epsilon), ("decrease", decrease),
+                        ("sigma2", sigma2)):  # fmt: skip
+        if not value >= 0:
+            raise ArgumentError(name, value, "expected a number, 0 or more")
     paper = beta * radius * math.sqrt(k) + beta * math.sqrt(sigma2) + epsilon
     if sigma2 == 0:
         scale = beta * radius + epsilon
@@ -138,11 +153,17 @@ def truncation_error(size: int, k: int, k_star: int) -> float:
     return (size - k) / (size - k_star)
 
 
-def _check(alpha: float, beta: float, k: int, k_star: int) -> None:
+def _check(alpha: float, beta: float, k: int, k_star: int, sigma2: float, *, steepest: int) -> None:
+    """Raise unless a function can have these constants; no α is above `steepest`·β."""
     if not (math.isfinite(alpha) and alpha >= 0):
         raise ArgumentError("alpha", alpha, "expected a finite number, 0 or more")
     if not beta > 0:
         raise ArgumentError("beta", beta, "expected a positive number")
+    if alpha > steepest * beta * (1 + 1e-9):
+        most = f"{steepest if steepest > 1 else ''}β = {steepest * beta:g}"
+        raise ArgumentError("alpha", alpha, f"no function has an α above {most}", "check which is which")
+    if not sigma2 >= 0:
+        raise ArgumentError("sigma2", sigma2, "expected a variance, 0 or more")
     for name, value in (("k", k), ("k_star", k_star)):
         if value < 1:
             raise ArgumentError(name, value, "expected a whole number, 1 or more")

@@ -1,4 +1,4 @@
-"""What can be proved of the point where IHT stopped, and under which condition.
+"""Certifies the point at which IHT stopped: says what can be proved of it, and under which condition.
 
 Without any assumption: the gradient on the support and off it, and whether θ = T_k(θ − η∇f(θ)), IHT's fixed point.
 
@@ -22,7 +22,7 @@ _ROUNDING = 1e-6  # relative: how near 0 the gradient on the support of a fixed 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What is proved at a point. `gap` bounds f(θ) − f(v) from above for every k*-sparse v; None if nothing does."""
+    """Holds what is proved at a point. `gap` bounds f(θ) − f(v) for every k*-sparse v; it is None if nothing does."""
 
     value: float
     gradient_on_support: float  # ‖∇_S f‖
@@ -40,13 +40,25 @@ class Certificate:
         ]
         if self.gap is None:
             return f"{lines[0]}\nno bound on f − f*: {self.condition}"
-        return f"{lines[0]}\nf − f* ≤ {self.gap:.3g}, given {self.condition}{'' if self.is_verified else ' (assumed)'}"
+        return (
+            f"{lines[0]}\nf − f* ≤ {self.gap:.3g}, given {self.condition}{'' if self.is_verified else ', not proved'}"
+        )
 
 
 def certify(
-    problem: Problem, theta: SparseVector, *, step: float, k_star: int, constants: Constants | None = None
+    problem: Problem,
+    theta: SparseVector,
+    *,
+    step: float,
+    k_star: int,
+    k: int | None = None,
+    constants: Constants | None = None,
 ) -> Certificate:
-    """Return what is proved at θ, against every k*-sparse point."""
+    """Return what is proved at θ, against every k*-sparse point.
+
+    `k` is the budget that IHT ran with, as many entries as θ has unless given. If θ has fewer, any gradient off its
+    support would add one, and θ is no fixed point.
+    """
     prediction = problem.predict(theta)
     gradient = problem.gradient_at(prediction, theta)
     on = float(np.linalg.norm(gradient[theta.indices]))
@@ -55,7 +67,8 @@ def certify(
     off = float(np.abs(rest).max(initial=0.0))
     scale = max(theta.norm / step, float(np.finfo(np.float64).tiny))
     is_full = len(theta.indices) == theta.size
-    fixed = on <= _ROUNDING * scale and (is_full or step * off <= theta.smallest * (1 + _ROUNDING))
+    weakest = theta.smallest if len(theta.indices) >= (k or 0) else 0.0
+    fixed = on <= _ROUNDING * scale and (is_full or step * off <= weakest * (1 + _ROUNDING))
     gap, condition, verified = None, "strong convexity was not asked for; pass constants", False
     if constants is not None and constants.alpha is not None:
         alpha = constants.alpha

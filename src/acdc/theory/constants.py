@@ -1,4 +1,4 @@
-"""The constants that the theorems name, each with the way it was found: computed, bounded, estimated or assumed.
+"""Finds the constants that the theorems name; each says if it was computed, bounded, estimated or assumed.
 
     β        (t, β)-smoothness: f(θ + u) ≤ f(θ) + ⟨∇f(θ), u⟩ + (β/2)‖u‖² for t-sparse u
     α        strong convexity along t-sparse directions, or the constant of (r, α)-CPL, as `kind` says
@@ -26,7 +26,7 @@ _MARGIN = 1.01  # on an eigenvalue that Lanczos found from below
 
 @dataclass(frozen=True)
 class Constant:
-    """A number, how it was found, and a word on it."""
+    """Holds a number, says how it was found, and explains it in a word."""
 
     value: float
     how: How
@@ -37,13 +37,13 @@ class Constant:
 
     @property
     def is_proved(self) -> bool:
-        """True if the number holds without an assumption."""
+        """Return True if the number holds without an assumption."""
         return self.how in ("computed", "upper bound", "lower bound")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Reports what is known of a problem. None stands for what nobody asked for or could say."""
+    """Reports what is known of a problem. None stands for a constant that was not asked for or is not known."""
 
     beta: Constant | None = None
     alpha: Constant | None = None

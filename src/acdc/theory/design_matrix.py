@@ -1,6 +1,6 @@
-"""A design matrix as sparse regression uses it: few columns forward, all columns back, some rows for a mini-batch.
+"""Multiplies with a design matrix as sparse regression does: by few columns, by all rows, by a mini-batch of them.
 
-Dense arrays and scipy's sparse matrices alike, both held by columns: those of a support lie together, and a sparse
+Dense arrays and scipy's sparse matrices are both held by columns: those of a support lie together, and a sparse
 matrix's transpose times a residual gathers from the residual, which fits a cache, and scatters nothing. Columns can be
 scaled without touching the entries.
 """
@@ -24,7 +24,7 @@ class DesignMatrix:
             shape = Shown(" x ".join(map(str, entries.shape)) or "a number")
             raise ArgumentError("design", shape, "expected samples x features, at least one of each", "check X.shape")
         if entries.dtype.kind != "f":
-            entries = entries.astype(np.float64)
+            entries = _as_real(entries)
         self.is_sparse = sparse.issparse(entries)
         self._entries: Any = sparse.csc_array(entries) if self.is_sparse else np.asfortranarray(entries)
         check_finite("design", self._entries.data if self.is_sparse else self._entries)
@@ -75,6 +75,25 @@ class DesignMatrix:
         squares = (self._entries.multiply(self._entries) if self.is_sparse else self._entries**2).T @ weights
         return self.back(weights), self._unscaled(self._unscaled(squares, slice(None)), slice(None))
 
+    def column_spreads(self, weights: Vector, *, centred: bool) -> Vector:
+        """Return √(Σ_i w_i (x_ij − c_j)²) of every column of X D⁻¹: c is the mean if `centred`, else 0.
+
+        Weights sum to 1. The mean is taken off first: a difference of moments would leave a constant column the root
+        of a rounding error, and that is no spread.
+        """
+        if not centred:
+            return np.sqrt(self.column_moments(weights)[1])
+        means = self._transposed @ weights
+        if self.is_sparse:
+            columns = np.repeat(np.arange(self.features), np.diff(self._entries.indptr))
+            weight = weights[self._entries.indices]
+            squares = np.bincount(columns, weight * (self._entries.data - means[columns]) ** 2, self.features)
+            absent = 1.0 - np.bincount(columns, weight, self.features)
+            squares = squares + np.where(absent > 1e-12, absent, 0.0) * means**2
+        else:
+            squares = weights @ (self._entries - means) ** 2
+        return self._unscaled(np.sqrt(squares), slice(None))
+
     def row_square_norms(self) -> Vector:
         """Return ‖x_i‖² of every row of X D⁻¹."""
         entries = self._entries if self.scales is None else self._entries / self.scales
@@ -82,6 +101,16 @@ class DesignMatrix:
 
     def _unscaled(self, values: Vector, places: Any) -> Vector:
         return values if self.scales is None else values / self.scales[places]
+
+
+def _as_real(entries: Any) -> Any:
+    try:
+        if entries.dtype.kind == "c":
+            raise ValueError("they are complex")
+        return entries.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        received = Shown(f"entries of type {entries.dtype}")
+        raise ArgumentError("design", received, f"expected real numbers: {error}", "encode them first") from None
 
 
 def check_finite(argument: str, values: Vector) -> None:

@@ -1,4 +1,4 @@
-"""Sparse regression and classification with a hard budget of k features, as scikit-learn estimators.
+"""Fits sparse regression and classification with a hard budget of k features, as scikit-learn estimators.
 
     model = SparseIHTRegressor(k=20).fit(X, y)
     model.coef_, model.intercept_, model.support_
@@ -21,11 +21,11 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from acdc.errors import ArgumentError
+from acdc.errors import ArgumentError, Shown
 from acdc.theory.design_matrix import DesignMatrix
 from acdc.theory.linear_models import LeastSquares, LinearModel, LogisticRegression
 from acdc.theory.step_sizes import AdaptiveStep, ConstantStep
-from acdc.theory.truncation import SparseVector, Vector
+from acdc.theory.truncation import SparseVector, Vector, check_count
 from acdc.theory.widening import widened_iht
 
 _USUAL_K = 10
@@ -36,7 +36,7 @@ _SETTLED = 1e-12  # of the gradient on the support
 
 @dataclass(frozen=True)
 class SparsePath:
-    """Models of growing size, each begun where the one before it ended."""
+    """Holds models of growing size. The fit of each began where the one before it ended."""
 
     ks: list[int]
     coefs: Vector  # one row for each k
@@ -45,7 +45,7 @@ class SparsePath:
 
 
 class _SparseIHT(BaseEstimator):
-    """What both estimators share."""
+    """Holds the settings and the solver that both estimators share."""
 
     def __init__(
         self,
@@ -90,17 +90,30 @@ class _SparseIHT(BaseEstimator):
         return int(k)
 
     def _design(self, entries: Any, weights: Vector) -> DesignMatrix:
-        """Scale columns to unit variance, about 0 without an intercept; a constant column stays as it is."""
+        """Scale columns to unit variance, or to unit mean square without an intercept, unless they are constant."""
         design = DesignMatrix(entries)
         if self.normalize:
-            mean, square = design.column_moments(weights / weights.sum())
-            spread = square - mean**2 if self.fit_intercept else square
-            scales = np.sqrt(np.maximum(spread, 0.0))
-            flat = scales <= 1e-10 * np.sqrt(np.maximum(square, np.finfo(np.float64).tiny))
+            shares = weights / weights.sum()
+            with np.errstate(over="ignore", invalid="ignore"):
+                scales = design.column_spreads(shares, centred=self.fit_intercept)
+                sizes = scales if not self.fit_intercept else design.column_spreads(shares, centred=False)
+            if not np.isfinite(sizes).all():
+                received = Shown(f"{int((~np.isfinite(sizes)).sum()):,} columns with numbers too large to square")
+                raise ArgumentError("X", received, "their variance overflows", "divide them by their largest value")
+            flat = scales <= 1e-10 * np.maximum(sizes, np.finfo(np.float64).tiny)
             design.scales = np.where(flat, 1.0, scales)
         return design
 
+    def _check_settings(self) -> None:
+        """Raise about a setting by the name that it has here, before it reaches the solver under another."""
+        check_count("max_iter", self.max_iter, 0, "type max_iter=500")
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size, 1, "type batch_size=None for all samples")
+        if not (np.isreal(self.tol) and np.isfinite(self.tol) and self.tol >= 0):
+            raise ArgumentError("tol", self.tol, "expected a finite number, 0 or more", "type tol=1e-6")
+
     def _solve(self, problem: LinearModel, k: int, start: SparseVector | None) -> tuple[SparseVector, int]:
+        self._check_settings()
         stochastic = self.batch_size is not None
         result, iterations = widened_iht(
             problem,
@@ -131,7 +144,7 @@ class _SparseIHT(BaseEstimator):
         return (coef if scales is None else coef / scales), intercept
 
     def _start(self, problem: LinearModel, row: int) -> SparseVector | None:
-        """Return the last fit in this one's scale, if it is to be gone on from."""
+        """Return the last fit in this one's scale, if this one is to go on from it."""
         coef = np.atleast_2d(getattr(self, "coef_", np.zeros((0, 0))))
         if not self.warm_start or row >= len(coef) or coef.shape[1] != problem.size:
             return None
@@ -158,9 +171,9 @@ class _SparseIHT(BaseEstimator):
 
 
 class SparseIHTRegressor(RegressorMixin, _SparseIHT):
-    """Least squares with at most k non-zero coefficients.
+    """Fits least squares with at most k non-zero coefficients.
 
-    k              how many features may have one; None: 10, or all where there are fewer
+    k              how many features may have one; None: 10, or all if there are fewer
     ridge          λ of (λ/2)‖θ‖², on the scaled coefficients
     fit_intercept  add one that does not count in k
     normalize      judge features by coefficients of columns with unit variance; coef_ is for X as given
@@ -174,6 +187,7 @@ class SparseIHTRegressor(RegressorMixin, _SparseIHT):
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Fit the model to X, dense or sparse, and return the estimator."""
         problem = self._problem(X, y, sample_weight)
         theta, self.n_iter_ = self._solve(problem, self._budget(problem.size, self.k), self._start(problem, 0))
         self.coef_, self.intercept_ = self._unscaled(problem, theta)
@@ -181,10 +195,11 @@ class SparseIHTRegressor(RegressorMixin, _SparseIHT):
         return self
 
     def path(self, X: Any, y: Any, ks: Sequence[int], sample_weight: Any = None) -> SparsePath:  # noqa: N803
-        """Fit a model for each k, each from where the last one ended; the estimator itself stays unfitted."""
+        """Fit a model for each k, each from the solution before; the estimator itself stays unfitted."""
         return self._path(self._problem(X, y, sample_weight), ks)
 
     def predict(self, X: Any) -> Vector:  # noqa: N803
+        """Return the model's value for each sample."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)  # noqa: N806
         return safe_sparse_dot(X, self.coef_) + self.intercept_
@@ -196,9 +211,9 @@ class SparseIHTRegressor(RegressorMixin, _SparseIHT):
 
 
 class SparseIHTClassifier(ClassifierMixin, _SparseIHT):
-    """Logistic regression with at most k non-zero coefficients, for each class against the rest if there are several.
+    """Fits logistic regression with at most k non-zero coefficients; several classes are each set against the rest.
 
-    The parameters are those of SparseIHTRegressor. A small ridge, 1e-4 unless set, keeps coefficients finite where
+    The parameters are those of SparseIHTRegressor. A small ridge, 1e-4 unless set, keeps coefficients finite if the
     classes can be told apart without error.
     """
 
@@ -225,6 +240,7 @@ class SparseIHTClassifier(ClassifierMixin, _SparseIHT):
         )  # fmt: skip
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Fit a model to X, dense or sparse, for each class but the first of two; return the estimator."""
         problems = self._problems(X, y, sample_weight)
         coefs, intercepts, iterations = [], [], []
         for row, problem in enumerate(problems):
@@ -239,24 +255,26 @@ class SparseIHTClassifier(ClassifierMixin, _SparseIHT):
         return self
 
     def path(self, X: Any, y: Any, ks: Sequence[int], sample_weight: Any = None) -> SparsePath:  # noqa: N803
-        """Fit a model of two classes for each k, each from where the last one ended."""
+        """Fit a model of two classes for each k, each from the solution before."""
         problems = self._problems(X, y, sample_weight)
         if len(problems) > 1:
-            raise ArgumentError("y", len(problems), "a path is of two classes", "type y == one_of_them")
+            raise ArgumentError("y", len(problems), "a path needs two classes", "type y == one_of_them")
         return self._path(problems[0], ks)
 
     def decision_function(self, X: Any) -> Vector:  # noqa: N803
+        """Return the log-odds of the second class, or of each class against the rest."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse=("csr", "csc"), dtype=[np.float64, np.float32], reset=False)  # noqa: N806
         scores = safe_sparse_dot(X, self.coef_.T) + self.intercept_
         return scores.ravel() if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> Any:  # noqa: N803
+        """Return the class of highest score for each sample."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> Vector:  # noqa: N803
-        """Return each class's probability: of one against the rest, made to sum to 1 where there are several."""
+        """Return each class's probability: of one against the rest, made to sum to 1 if there are several."""
         scores = self.decision_function(X)
         positive = 1 / (1 + np.exp(-np.clip(scores, -500, 500)))
         if scores.ndim == 1:

@@ -1,4 +1,4 @@
-"""Iterative hard thresholding, deterministic and stochastic: θ ← T_k(θ − η g), g the gradient or an estimate of it.
+"""Runs iterative hard thresholding, θ ← T_k(θ − η g): g is the gradient, or an estimate of it in stochastic IHT.
 
 The paper (§3, eq. 1) studies it as the theory behind AC/DC; it is also a quick solver of sparse regression with a hard
 budget of k entries. Its cost is one product with the design's transpose an iteration: everything else touches the k
@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from acdc.errors import ArgumentError, check_whole
+from acdc.errors import ArgumentError
 from acdc.theory.bounds import best_bound
 from acdc.theory.certificates import Certificate, certify
 from acdc.theory.constants import Constant, Constants
+from acdc.theory.design_matrix import check_finite
 from acdc.theory.problems import Problem, as_sparse
 from acdc.theory.step_sizes import AdaptiveStep, ConstantStep, StepRule
 from acdc.theory.truncation import (
     Places,
     SparseVector,
     Vector,
+    check_count,
     check_k,
     difference,
     gradient_step,
@@ -36,17 +38,17 @@ _SLACK = 1e-12  # relative rounding allowed in a comparison of values
 
 @dataclass(frozen=True)
 class History:
-    """What happened, one number an iteration; values are f before the step."""
+    """Records every iteration. `values` starts with f at the start, so it has one number more than `steps`."""
 
     values: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
     moved: list[float] = field(default_factory=list)  # ‖θ⁺ − θ‖
-    points: list[SparseVector] = field(default_factory=list)  # where they were asked for
+    points: list[SparseVector] = field(default_factory=list)  # if they were asked for
 
 
 @dataclass(frozen=True, kw_only=True)
 class IHTResult:
-    """Where IHT stopped, what it did, and what is proved there."""
+    """Tells where IHT stopped, what it did, and what is proved there."""
 
     theta: SparseVector
     iterations: int
@@ -86,18 +88,22 @@ def iht(
     noise        σ: Gaussian noise with E‖g − ∇f‖² = σ² is added to each gradient
     tolerance    stop once a step moves θ by less than this, relative to ‖θ‖; with noise all iterations are done
     refine       products with the Hessian spent on each new support: optimises it (hard thresholding pursuit)
-    k_star       sparsity of the minimiser compared with; k is checked against the theorem, which may warn
-    constants    α and β where they are known; else they are computed when something needs them
+    k_star       sparsity of the minimiser that f is taken to have: IHT warns if no theorem covers k for it
+    constants    α and β if they are known; else they are computed when something needs them
     certificate  say what is proved at the end
     keep_points  keep every θ in the history
     """
     check_k(k, problem.size)
-    check_whole("iterations", iterations, 0, "type iterations=1000")
-    check_whole("refine", refine, 0, "type refine=0")
+    check_count("iterations", iterations, 0, "type iterations=1000")
+    check_count("refine", refine, 0, "type refine=0")
     if batch is not None:
-        check_whole("batch", batch, 1, "leave batch out for whole gradients")
+        check_count("batch", batch, 1, "leave batch out for whole gradients")
     if not (np.isfinite(noise) and noise >= 0):
         raise ArgumentError("noise", noise, "expected a standard deviation, 0 or more")
+    if not (np.isfinite(tolerance) and tolerance >= 0):
+        raise ArgumentError("tolerance", tolerance, "expected a finite number, 0 or more", "type tolerance=1e-8")
+    if k_star is not None:
+        check_count("k_star", k_star, 1, f"type a number from 1 to {k}")
     noisy = batch is not None or noise > 0
     rule = step or ConstantStep()
     if noisy and isinstance(rule, AdaptiveStep):
@@ -106,6 +112,7 @@ def iht(
         constants = problem.constants(min(2 * k + 3 * (k_star or 0), problem.size))
     if k_star is not None:
         assert constants is not None
+        check_slopes(constants)
         best_bound(constants, k, k_star, float(noisy), minimiser=True).warn(k)
     usual = _usual_step(constants, noisy, problem.batch_smoothness(batch) if batch else 0.0)
     run = _Run(problem, k, rule, usual, batch, noise, refine, np.random.default_rng(seed))
@@ -115,7 +122,7 @@ def iht(
     seconds = time.perf_counter() - began
     proved = None
     if certificate:
-        proved = certify(problem, run.theta, step=run.last_step, k_star=k_star or k, constants=constants)
+        proved = certify(problem, run.theta, step=run.last_step, k=k, k_star=k_star or k, constants=constants)
     if constants is not None and k_star is not None:
         constants = Constants(**{**vars(constants), "k_star": Constant(k_star, "assumed", "as given")})
     return IHTResult(
@@ -125,7 +132,7 @@ def iht(
 
 
 def iht_path(problem: Problem, ks: Sequence[int], **settings: Any) -> list[IHTResult]:
-    """Run IHT for each k in turn, every one from where the last stopped; the settings are those of `iht`."""
+    """Run IHT for each k in turn, starting from the last result; the settings are those of `iht`."""
     if not len(ks):
         raise ArgumentError("ks", list(ks), "expected at least one k")
     results: list[IHTResult] = []
@@ -137,7 +144,7 @@ def iht_path(problem: Problem, ks: Sequence[int], **settings: Any) -> list[IHTRe
 
 
 class _Run:
-    """The state of IHT between iterations."""
+    """Keeps the state of IHT between iterations."""
 
     def __init__(
         self, problem: Problem, k: int, rule: StepRule, usual: float | None, batch: int | None, noise: float,
@@ -227,6 +234,13 @@ class _Run:
             raise ArgumentError("step", self.last_step, allowed, "use a smaller step, or AdaptiveStep()")
 
 
+def check_slopes(constants: Constants) -> None:
+    """Raise if β is 0: f has no slope then, and there is nothing to minimise."""
+    if constants.beta is not None and constants.beta.value <= 0:
+        allowed = f"f is constant, as β is {constants.beta.value:g}: every entry of the design is 0"
+        raise ArgumentError("problem", allowed=allowed, instead="check the data")
+
+
 def _usual_step(constants: Constants | None, noisy: bool, more: float) -> float | None:
     """Return the theorems' step, shortened for mini-batches whose samples differ more than the theorems allow for."""
     if constants is None or constants.beta is None or constants.beta.value <= 0:
@@ -238,4 +252,5 @@ def _starting_point(start: SparseVector | Vector | None, size: int, k: int) -> S
     theta = SparseVector.zeros(size) if start is None else as_sparse(start)
     if theta.size != size:
         raise ArgumentError("start", theta.size, f"expected a vector of {size:,} entries")
+    check_finite("start", theta.values)
     return theta if len(theta.indices) <= k else truncate(theta.dense(), k)

@@ -1,4 +1,4 @@
-"""Made problems with a known sparse minimiser, and the designs they are made of.
+"""Makes problems with a known sparse minimiser, and the designs that they are made of.
 
 `stuck` is the instance that shows how far the theorem is from the truth. Let u and v be the flat unit vectors on a
 support S of k entries and on S* of k*, and H = αI + (β − α)/2·(u + v)(u + v)ᵀ, whose spectrum is {α, β}. The point on
@@ -21,7 +21,7 @@ Entries = Literal["signs", "normal"]
 
 @dataclass(frozen=True)
 class Planted:
-    """A problem and the θ* it was made from."""
+    """Holds a problem and the θ* that it was made from."""
 
     problem: LinearModel
     theta: SparseVector
@@ -94,7 +94,7 @@ def planted_rank_one(size: int, k_star: int, rng: np.random.Generator) -> tuple[
 
 
 def stuck(k: int, k_star: int, condition: float) -> tuple[Planted, SparseVector]:
-    """Return the quadratic on which IHT is stuck for k ≤ k*((β/α − 1)/2)², α = 1, and the point where it is."""
+    """Return the quadratic on which IHT is stuck for k ≤ k*((β/α − 1)/2)², α = 1, and the point that it is stuck at."""
     size = k + k_star
     flat = np.zeros(size)
     flat[:k], flat[k:] = 1 / np.sqrt(k), 1 / np.sqrt(k_star)

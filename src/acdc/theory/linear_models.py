@@ -1,4 +1,4 @@
-"""Least squares and logistic regression as problems for IHT.
+"""Defines least squares and logistic regression as problems for IHT.
 
     least squares   f(θ) = ½ Σ w_i (x_iᵀθ + b − y_i)² + (λ/2)‖θ‖²
     logistic        f(θ) = Σ w_i ln(1 + exp(−y_i (x_iᵀθ + b))) + (λ/2)‖θ‖²,  y_i = ±1
@@ -23,7 +23,7 @@ from acdc.theory.truncation import SparseVector, Vector
 
 
 class LinearModel(Problem):
-    """What least squares and logistic regression share."""
+    """Sums a loss of xᵀθ over samples: what least squares and logistic regression share."""
 
     _steepest = 1.0  # the largest second derivative of the loss in its prediction
     is_quadratic = False
@@ -123,7 +123,7 @@ class LinearModel(Problem):
         return minimise_on_support(self, theta, steps=steps, tolerance=tolerance)
 
     def constants(self, sparsity: int) -> Constants:
-        """Return α and β along directions of so many entries: bounds by spectrum or coherence where N is moderate."""
+        """Return α and β along directions of so many entries: bounds by spectrum or coherence if N is moderate."""
         if self.size > EXACT_UP_TO:
             make: Any = LinearOperator  # its stubs do not know that it chooses a subclass
             beta = largest_eigenvalue(make((self.size, self.size), matvec=self._gram_product, dtype=np.float64))
@@ -133,7 +133,7 @@ class LinearModel(Problem):
         return Constants(alpha=self._flattest_times(alpha), beta=_affine(beta, self._steepest, self.ridge))
 
     def gram(self) -> Vector:
-        """Return Σ_i w_i x_i x_iᵀ, centred where there is an intercept: the Hessian of least squares without λ."""
+        """Return Σ_i w_i x_i x_iᵀ, centred if there is an intercept: the Hessian of least squares without λ."""
         columns = self.design.columns(slice(None))
         if self.intercept:
             columns = columns - self.weights @ columns
@@ -155,7 +155,7 @@ class LinearModel(Problem):
 
 
 class LeastSquares(LinearModel):
-    """½ Σ w_i (x_iᵀθ + b − y_i)² + (λ/2)‖θ‖²."""
+    """Is the problem f(θ) = ½ Σ w_i (x_iᵀθ + b − y_i)² + (λ/2)‖θ‖²."""
 
     is_quadratic = True
 
@@ -173,7 +173,7 @@ class LeastSquares(LinearModel):
 
 
 class LogisticRegression(LinearModel):
-    """Σ w_i ln(1 + exp(−y_i (x_iᵀθ + b))) + (λ/2)‖θ‖², targets −1 and 1."""
+    """Is the problem f(θ) = Σ w_i ln(1 + exp(−y_i (x_iᵀθ + b))) + (λ/2)‖θ‖². Targets are −1 and 1."""
 
     _steepest = 0.25
 
@@ -194,7 +194,7 @@ class LogisticRegression(LinearModel):
         return positive * (1 - positive)
 
     def best_intercept(self, linear: Vector) -> float:
-        """Find the zero of a monotone function: Newton's steps inside a bracket that shrinks."""
+        """Find the zero of a monotone function by Newton's steps inside a bracket that shrinks."""
         share = float(self.weights @ (self.targets > 0))
         if share in (0.0, 1.0):  # no finite b: one that puts every sample far on its side
             return (40.0 if share else -40.0) - float(np.median(linear))
@@ -212,7 +212,7 @@ class LogisticRegression(LinearModel):
         return float(intercept)
 
     def _flattest_times(self, alpha: Constant) -> Constant:
-        """Far from 0 the loss is flat: only the ridge is strongly convex everywhere."""
+        """Return the ridge: far from 0 the loss is flat, and nothing else is strongly convex everywhere."""
         return Constant(self.ridge, "lower bound", "the ridge: a logistic loss is flat far out")
 
 

@@ -1,4 +1,4 @@
-"""What IHT minimises: an objective f over R^N with its value, gradient, mini-batch gradients and constants.
+"""Defines what IHT minimises: an objective f over R^N with its value, gradient, mini-batch gradients and constants.
 
 linear_models.py has least squares and logistic regression, rank_one.py a problem that is not convex. The work that
 value and gradient share, such as the predictions of a linear model, is done once, by `predict`.
@@ -15,7 +15,7 @@ from acdc.theory.truncation import SparseVector, Vector
 
 
 class Problem(ABC):
-    """An objective over vectors of `size` entries."""
+    """Is an objective over vectors of `size` entries."""
 
     size: int
 
@@ -37,18 +37,18 @@ class Problem(ABC):
 
     @abstractmethod
     def constants(self, sparsity: int) -> Constants:
-        """Return α and β along directions of so many entries."""
+        """Return α and β along directions of `sparsity` entries."""
 
     def batch_gradient(self, theta: SparseVector, batch: int, rng: np.random.Generator) -> Vector:
         """Return the gradient of `batch` samples drawn with replacement: unbiased."""
         raise ArgumentError("batch", batch, f"{type(self).__name__} has no samples", "set noise instead")
 
     def batch_smoothness(self, batch: int) -> float:
-        """Return what β grows by where gradients are of `batch` samples."""
+        """Return what β grows by if gradients are of `batch` samples."""
         return 0.0
 
     def refine(self, theta: SparseVector, *, steps: int, tolerance: float = 1e-10) -> SparseVector:
-        """Minimise over the support of θ, by at most so many steps; no support is chosen anew."""
+        """Minimise over the support of θ in at most `steps` steps; the support stays as it is."""
         raise ArgumentError("refine", steps, f"{type(self).__name__} cannot optimise a support", "leave refine out")
 
     def value(self, theta: SparseVector | Vector) -> float:

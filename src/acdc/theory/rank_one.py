@@ -1,4 +1,4 @@
-"""A problem that is not convex: fit a symmetric matrix by u uᵀ, the linear net u(uᵀx) of two layers with tied weights.
+"""Defines a problem that is not convex: fit a symmetric matrix by u uᵀ, a linear net of two layers with tied weights.
 
     f(u) = ¼ ‖u uᵀ − M‖²,   ∇f(u) = ‖u‖² u − M u
 
@@ -14,13 +14,13 @@ from acdc.errors import ArgumentError
 from acdc.theory.constants import Constant, Constants
 from acdc.theory.design_matrix import check_finite
 from acdc.theory.problems import Problem
-from acdc.theory.truncation import SparseVector, Vector
+from acdc.theory.truncation import SparseVector, Vector, check_count
 
 _GRID = 401  # points each way on which the region's PL constant is taken
 
 
 class RankOne(Problem):
-    """¼‖u uᵀ − M‖² inside the ball ‖u‖ ≤ `radius`, which is where its constants hold."""
+    """Is the problem f(u) = ¼‖u uᵀ − M‖². Its constants hold inside the ball ‖u‖ ≤ `radius`."""
 
     def __init__(self, matrix: Any, *, radius: float | None = None) -> None:
         self.matrix = np.asarray(matrix, np.float64)
@@ -30,6 +30,8 @@ class RankOne(Problem):
         if not np.allclose(self.matrix, self.matrix.T):
             raise ArgumentError("matrix", allowed="expected a symmetric matrix", instead="type (M + M.T) / 2")
         self.size = len(self.matrix)
+        if radius is not None and not (np.isfinite(radius) and radius > 0):
+            raise ArgumentError("radius", radius, "expected a positive, finite number", "leave it out")
         self._square = float((self.matrix**2).sum())
         self._spectrum = np.linalg.eigvalsh(self.matrix)
         self.radius = float(np.sqrt(max(self._spectrum[-1], 0.0)) * 1.25) if radius is None else radius
@@ -51,7 +53,7 @@ class RankOne(Problem):
         raise ArgumentError("step", allowed=allowed, instead="use ConstantStep")
 
     def constants(self, sparsity: int) -> Constants:
-        """∇²f = ‖u‖²I + 2uuᵀ − M is at most 3R² less the smallest eigenvalue of M."""
+        """Return β = 3R² less the smallest eigenvalue of M, which bounds ∇²f = ‖u‖²I + 2uuᵀ − M."""
         lowest = min(float(self._spectrum[0]), 0.0)
         beta = Constant(3 * self.radius**2 - lowest, "upper bound", f"3R² − λ_min(M) in the ball R = {self.radius:.3g}")
         return Constants(beta=beta, alpha=Constant(0.0, "lower bound", "not convex"), radius=self._radius())
@@ -59,9 +61,15 @@ class RankOne(Problem):
     def cpl(self, r: int, sparsity: int, closeness: float = 0.5) -> Constants:
         """Return the constant of (r, α)-CPL at u of so many entries with ‖u − v‖ ≤ closeness·‖v‖, where M = v vᵀ.
 
-        f and ‖∇f‖ depend on u through ‖u‖ and ⟨u, v⟩ alone: the PL constant is a minimum over two numbers, taken on a
-        grid. The gradient has sparsity + k* entries at most, so its r largest hold at least r/(sparsity + k*) of it.
+        f and ‖∇f‖ depend on u through ‖u‖ and ⟨u, v⟩ alone: the PL constant is a minimum over two numbers. It is taken
+        on a grid, so it is an estimate, not a bound.
+
+        The gradient has sparsity + k* entries at most, so its r largest hold at least r/(sparsity + k*) of it.
         """
+        check_count("r", r, 1, "type r=1")
+        check_count("sparsity", sparsity, 1, "type the number of entries that u has")
+        if not 0 < closeness < 1:
+            raise ArgumentError("closeness", closeness, "expected a number between 0 and 1", "type closeness=0.5")
         if self._spectrum[-1] <= 0 or np.abs(self._spectrum[:-1]).max(initial=0) > 1e-9 * self._spectrum[-1]:
             raise ArgumentError("matrix", allowed="its CPL constant is known for M = v vᵀ only")
         length = float(np.sqrt(self._spectrum[-1]))
@@ -77,7 +85,7 @@ class RankOne(Problem):
         alpha = 2 * share * float((slope[away] / value[away]).min())
         why = f"PL on a grid within {closeness:g}‖v‖ of v, times r/(k + k*) = {share:.3g}"
         return Constants(
-            alpha=Constant(alpha, "lower bound", why), kind="CPL", beta=self.constants(sparsity).beta,
+            alpha=Constant(alpha, "estimated", why), kind="CPL", beta=self.constants(sparsity).beta,
             k_star=Constant(k_star, "computed"), radius=self._radius(),
         )  # fmt: skip
 

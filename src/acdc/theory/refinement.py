@@ -47,7 +47,7 @@ def minimise_on_support(
 
 
 class _OnSupport:
-    """The problem as a function of the entries of one support."""
+    """Evaluates the problem as a function of the entries of one support."""
 
     def __init__(self, problem: "LinearModel", block: DesignMatrix) -> None:
         self.problem, self.block = problem, block

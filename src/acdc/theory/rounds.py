@@ -1,4 +1,4 @@
-"""AC/DC as its corollary has it: rounds of a dense phase, one truncation, and optimisation of the support.
+"""Runs AC/DC as its corollary states it: rounds of a dense phase, a truncation, and optimisation of the support.
 
     dense phase   `passes` over the samples in mini-batches, each a step of η·length/steps: damped, so that the phase
                   as a whole moves θ by about one full gradient step
@@ -12,12 +12,12 @@ import time
 
 import numpy as np
 
-from acdc.errors import ArgumentError, check_whole
+from acdc.errors import ArgumentError
 from acdc.theory.certificates import certify
 from acdc.theory.constants import Constants
-from acdc.theory.hard_thresholding import History, IHTResult
+from acdc.theory.hard_thresholding import History, IHTResult, check_slopes
 from acdc.theory.linear_models import LinearModel
-from acdc.theory.truncation import SparseVector, Vector, check_k, truncate
+from acdc.theory.truncation import SparseVector, Vector, check_count, check_k, truncate
 
 
 def acdc_rounds(
@@ -44,11 +44,12 @@ def acdc_rounds(
         ("rounds", rounds, 1), ("batch", batch, 1), ("passes", passes, 1), ("sparse_passes", sparse_passes, 0),
         ("refine", refine, 0),
     ):  # fmt: skip
-        check_whole(name, value, least, f"type {name}={max(least, 1)}")
+        check_count(name, value, least, f"type {name}={max(least, 1)}")
     if not (np.isfinite(length) and length > 0):
         raise ArgumentError("length", length, "expected a positive number", "type length=1.0")
     constants = constants or problem.constants(problem.size)
     assert constants.beta is not None
+    check_slopes(constants)
     rng, steps = np.random.default_rng(seed), -(-problem.samples * passes // batch)
     step = length / constants.beta.value / steps
     everything = np.arange(problem.size)
@@ -73,7 +74,7 @@ def acdc_rounds(
             history.points.append(point)
     return IHTResult(
         theta=point, iterations=rounds, converged=False, history=history, constants=constants, gradients=gradients,
-        certificate=certify(problem, point, step=1 / constants.beta.value, k_star=k, constants=constants),
+        certificate=certify(problem, point, step=1 / constants.beta.value, k=k, k_star=k, constants=constants),
         seconds=time.perf_counter() - began,
     )  # fmt: skip
 

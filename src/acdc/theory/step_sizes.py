@@ -1,6 +1,6 @@
-"""Step sizes of IHT.
+"""Chooses the step sizes of IHT.
 
-ConstantStep is the theorems': 1/β, or 1/2β where gradients are noisy, with what mini-batches add to β. AdaptiveStep
+ConstantStep is the theorems': 1/β, or 1/2β if gradients are noisy, with what mini-batches add to β. AdaptiveStep
 needs no β: it proposes the step that is best along the gradient on the support (normalised IHT) and halves it until
 
     f(θ⁺) ≤ f(θ) + ⟨∇f(θ), θ⁺ − θ⟩ + ‖θ⁺ − θ‖²/2η,
@@ -18,7 +18,7 @@ from acdc.errors import ArgumentError
 
 @dataclass(frozen=True)
 class ConstantStep:
-    """The same step in every iteration; None is the theorems'."""
+    """Takes the same step in every iteration: `size`, or that of the theorems if it is None."""
 
     size: float | None = None
 
@@ -29,7 +29,7 @@ class ConstantStep:
 
 @dataclass(frozen=True)
 class AdaptiveStep:
-    """Normalised IHT with backtracking; `shrink` is what a step that fails is multiplied by."""
+    """Takes the step of normalised IHT, multiplied by `shrink` as often as it fails the line search."""
 
     shrink: float = 0.5
 

@@ -1,4 +1,4 @@
-"""T_k on numpy vectors: the k entries of largest magnitude, exactly k, ties by position.
+"""Computes T_k on numpy vectors: it keeps exactly the k entries of largest magnitude, and position decides ties.
 
 `acdc.sparsity.topk` selects over a model's torch tensors and gives masks. Here a vector has millions of entries, few
 survive, and the places are wanted, not a mask: a threshold known from the step before leaves a handful of candidates,
@@ -7,6 +7,7 @@ the same rule for ties, and a test holds them to it.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ Places = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class SparseVector:
-    """A vector of `size` entries, zero but for `values` at `indices`, which ascend."""
+    """Holds a vector of `size` entries that is zero except for `values` at `indices`, which ascend."""
 
     size: int
     indices: Places
@@ -41,7 +42,7 @@ class SparseVector:
 
     @property
     def smallest(self) -> float:
-        """Return the smallest magnitude kept; 0 where nothing is."""
+        """Return the smallest magnitude kept; 0 if nothing is."""
         return float(np.abs(self.values).min()) if len(self.values) else 0.0
 
     @property
@@ -62,9 +63,14 @@ def difference(a: SparseVector, b: SparseVector) -> SparseVector:
     return SparseVector(a.size, union, values)
 
 
+def check_count(argument: str, value: Any, least: int, instead: str) -> None:
+    """Raise unless `value` is a whole number, Python's or numpy's, `least` or more."""
+    check_whole(argument, int(value) if isinstance(value, np.integer) else value, least, instead)
+
+
 def check_k(k: int, size: int) -> None:
     """Raise unless k of `size` entries can be kept."""
-    check_whole("k", k, 1, f"type a number from 1 to {size}")
+    check_count("k", k, 1, f"type a number from 1 to {size}")
     if k > size:
         raise ArgumentError("k", k, f"there are {size:,} entries to keep them from", f"set k to {size} or less")
 
@@ -74,11 +80,13 @@ def largest(values: Vector, k: int, hint: float = 0.0) -> Places:
 
     `hint` is a guess below the k-th largest magnitude. A good one saves most of the work; a bad one costs a pass.
     """
+    if values.dtype.kind != "f":
+        values = values.astype(np.float64)  # the smallest integer has no magnitude of its own type
     if not 0 <= k <= len(values):
         raise ArgumentError("k", k, f"expected a number of survivors from 0 to {len(values)}, the number of entries")
     if not np.isfinite(values.sum()) and not np.isfinite(values).all():
         bad = int((~np.isfinite(values)).sum())
-        raise ArgumentError("values", bad, "NaN or infinite entries: the largest k are not defined", "lower the step")
+        raise ArgumentError("values", bad, "NaN or infinite entries: the largest k are not defined", "drop them first")
     if k == 0:
         return np.zeros(0, np.intp)
     magnitudes = np.abs(values)
@@ -126,6 +134,7 @@ def gradient_step(theta: SparseVector, gradient: Vector, step: float, k: int, pl
 
 def truncate(values: Vector, k: int, hint: float = 0.0) -> SparseVector:
     """Return T_k of a dense vector."""
+    values = np.asarray(values)
     places = largest(values, k, hint)
     return SparseVector(len(values), places, values[places])
 

@@ -1,4 +1,4 @@
-"""Follows a run through the models it kept, from checkpoint to checkpoint, and asks of each how the gradient is there.
+"""Follows a run from checkpoint to checkpoint and measures how concentrated the gradient is at each.
 
 The question is whether the concentrated PL condition holds where training goes. Kept are the run's last checkpoints, as
 many as `run.keep` says, and its final models: a run to be looked at from its beginning is trained with a large
@@ -31,7 +31,7 @@ class TrajectoryPoint:
     epoch: float | None
     phase: str  # kind of the phase it was taken in: "dense" or "sparse"; "" for a final model
     concentration: Concentration
-    smoothness: float | None  # a lower bound on β from the step to the checkpoint before; None where there is none
+    smoothness: float | None  # since the checkpoint before: no more than the gradient's Lipschitz constant
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def follow(
 
 
 def of_the_method(points: Sequence[TrajectoryPoint], method: str) -> list[TrajectoryPoint]:
-    """Return the points of the method's own stage, in its order; all of them where it left no checkpoint."""
+    """Return the points of the method's own stage, in its order; all of them if it left no checkpoint."""
     return [point for point in points if point.stage == method] or list(points)
 
 
