@@ -58,7 +58,9 @@ def _runs(results: Path) -> str:
         name, zeros, inference, training = _described(group)
         lines.append(f"| {name} | {runs.percent(runs.of(group, main))} | {zeros} | {inference} | {training} |")
     more = "[All figures, beside the paper's](docs/wrn.md)"
-    note = f"<sub>{_hardware(kept)}; AC/DC-20, the paper's schedule; theoretical FLOPs, relative to dense. {more}.</sub>"
+    schedules = sorted({str(one["recipe"].method.schedule) for one in kept if one["recipe"].method.name == "acdc"})
+    described = f"schedule {', '.join(schedules)}; theoretical FLOPs, relative to dense"
+    note = f"<sub>{_hardware(kept)}; {described}. {more}.</sub>"
     return "\n".join([*lines, "", note]) + "\n" if kept else ""
 
 
