@@ -11,9 +11,9 @@ from acdc.cli import main
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "made"
-    settings = ("run.keep=100", "run.checkpoint_every=1ep", "run.baseline=false", "run.finetune=false", "method.schedule=paper",
-                "data.name=synthetic", "data.classes=10", "data.shape=[1, 8, 8]", "data.train=256", "data.test=32",
-                "data.validation=64", "data.crop=0")  # fmt: skip
+    settings = ("run.keep=100", "run.checkpoint_every=1ep", "run.baseline=false", "run.finetune=false",
+                "method.schedule=paper", "data.name=synthetic", "data.classes=10", "data.shape=[1, 8, 8]",
+                "data.train=256", "data.test=32", "data.validation=64", "data.crop=0")  # fmt: skip
     typed = [part for setting in settings for part in ("--set", setting)]
     assert main(["train", "--no-report", "--epochs", "4", "--device", "cpu", "--out", str(out), *typed]) == 0
     return out
