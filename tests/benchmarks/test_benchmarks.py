@@ -44,6 +44,7 @@ def forked(command, **options):
     return done
 
 
+@pytest.mark.long  # a process for each of the methods, whose memory is measured
 def test_select_writes_a_line_for_each_method(tmp_path, monkeypatch):
     monkeypatch.setattr(memory.subprocess, "run", forked)
     file = tmp_path / "select.jsonl"
@@ -119,6 +120,7 @@ def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
         "docs/wrn.md": ["runs"],
         "docs/methods-compared.md": ["frontier", "digits"],
         "docs/costs.md": ["overhead", "select"],
+        "docs/export.md": ["sizes"],
         "docs/theory.md": [*theory_page.TABLES, "cpl"],
     }
     (tmp_path / "docs").mkdir()

@@ -86,6 +86,7 @@ def test_another_experiment_gets_no_value_of_the_paper(tmp_path: Path) -> None:
     assert one["paper"] is None
 
 
+@pytest.mark.long  # ResNet20 on a CPU, for 18 epochs
 def test_throughput_measures_a_small_recipe(tmp_path: Path, capsys) -> None:
     file = tmp_path / "throughput.jsonl"
     arguments = ["--recipes", "cifar10-resnet20", "--images", "130", "--compile", "off", "--results", str(file)]
