@@ -154,3 +154,14 @@ def _external(path, location: str, length: int, offset: int = 0) -> None:
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)
     path.write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("op", ["Concat", "Softmax", "Flatten"])
+def test_an_axis_that_is_a_list_is_refused(op):
+    """Also where batches are looked at for parts that run by themselves."""
+    inputs = ["input", "input"] if op == "Concat" else ["input"]
+    node = helper.make_node(op, inputs, ["output"], "it", axis=[1, 2])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("input", "output")]
+    ends[0] = helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, 4, 4])
+    with pytest.raises(ModelError, match="'it'.*attribute axis is not an integer"):
+        load(helper.make_model(helper.make_graph([node], "graph", ends[:1], ends[1:])))

@@ -45,13 +45,13 @@ def _rank(graph: Graph, node: Node, live: list[str], ranks: dict[str, int]) -> i
         return first if same and fits and first >= 2 else None
     if node.op == "Concat":
         same = len(live) == len(node.inputs) and all(ranks[i] == first for i in live)
-        return first if same and node.attributes.get("axis", 0) % first != 0 else None
+        return first if same and node.integer("axis", 0) % first != 0 else None
     rule = _RULES.get(node.op)
     return rule(graph, node, first) if rule and live == [node.inputs[0]] else None
 
 
 def _axes(graph: Graph, node: Node) -> list[int] | None:
-    stored = graph.constants.get(node.input(1)) if node.input(1) else node.attributes.get("axes")
+    stored = graph.constants.get(node.input(1)) if node.input(1) else node.integers("axes")
     return None if stored is None else [int(a) for a in np.ravel(stored)]
 
 
@@ -59,22 +59,22 @@ def _product(graph: Graph, node: Node, rank: int) -> int | None:
     summand = graph.constants.get(node.input(2)) if node.input(2) else None
     one_row = summand is None or summand.ndim < 2 or summand.shape[0] == 1
     weight = graph.constants.get(node.input(1))
-    return rank if weight is not None and weight.ndim == 2 and one_row and not node.attributes.get("transA") else None
+    return rank if weight is not None and weight.ndim == 2 and one_row and not node.integer("transA", 0) else None
 
 
 def _reduced(graph: Graph, node: Node, rank: int) -> int | None:
     axes = _axes(graph, node)
     if not axes or any(a % rank == 0 for a in axes):
         return None
-    return rank if node.attributes.get("keepdims", 1) else rank - len(axes)
+    return rank if node.integer("keepdims", 1) else rank - len(axes)
 
 
 _RULES: dict[str, Callable[[Graph, Node, int], int | None]] = {
-    "Flatten": lambda g, n, r: 2 if n.attributes.get("axis", 1) == 1 else None,
+    "Flatten": lambda g, n, r: 2 if n.integer("axis", 1) == 1 else None,
     "Gemm": _product,
     "MatMul": _product,
     "ReduceMean": _reduced,
-    "Softmax": lambda g, n, r: r if n.attributes.get("axis", -1) % r != 0 else None,
-    "LayerNormalization": lambda g, n, r: r if n.attributes.get("axis", -1) % r != 0 else None,
-    "RMSNormalization": lambda g, n, r: r if n.attributes.get("axis", -1) % r != 0 else None,
+    "Softmax": lambda g, n, r: r if n.integer("axis", -1) % r != 0 else None,
+    "LayerNormalization": lambda g, n, r: r if n.integer("axis", -1) % r != 0 else None,
+    "RMSNormalization": lambda g, n, r: r if n.integer("axis", -1) % r != 0 else None,
 }
