@@ -163,5 +163,5 @@ def test_an_axis_that_is_a_list_is_refused(op):
     node = helper.make_node(op, inputs, ["output"], "it", axis=[1, 2])
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("input", "output")]
     ends[0] = helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, 4, 4])
-    with pytest.raises(ModelError, match="'it'.*attribute axis is not an integer"):
+    with pytest.raises(ModelError, match=r"'it'.*attribute axis is not an integer"):
         load(helper.make_model(helper.make_graph([node], "graph", ends[:1], ends[1:])))
