@@ -12,6 +12,11 @@ from acdc.serving import engines, timing
 from acdc.serving.engines import Engine, EngineMissing
 
 
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_PAUSE", 0.0)
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     node = helper.make_node("Relu", ["input"], ["output"])
@@ -41,8 +46,10 @@ def test_engines_take_turns_and_are_compared(model: Path) -> None:
     base, doubled = table
     assert [t.engine for t in table] == ["onnxruntime", "acdc-runtime"]
     assert [len(t.ms) for t in table] == [4, 4]
-    for start in range(2, 10, 2):  # after one run of each to warm up
-        assert {*turns[start : start + 2]} == {"onnxruntime", "acdc-runtime"}
+    assert len(turns) == 2 + 4 * 2 * 4, "one run of each to warm up; then four rounds of two turns, of four runs each"
+    for start in range(2, len(turns), 8):
+        assert {turns[start], turns[start + 4]} == {"onnxruntime", "acdc-runtime"}
+        assert len({*turns[start : start + 4]}) == len({*turns[start + 4 : start + 8]}) == 1
     assert base.ratios == [1.0] * 4
     assert base.difference == 0
     assert doubled.difference == pytest.approx(1.0)
@@ -66,7 +73,7 @@ def test_an_engine_that_cannot_run_says_why_and_the_others_go_on(model: Path) ->
     (table,) = timing.compare_engines(model, chosen, batches=[1], threads=[1], rounds=2)
     assert [t.problem for t in table] == ["no such thing here", "RuntimeError: broken", ""]
     assert table[0].record() == {"engine": "torch", "batch": 1, "threads": 1, "problem": "no such thing here"}
-    assert len(turns) == 3
+    assert len(turns) == 1 + 2 * 4
 
 
 def test_batches_that_a_model_does_not_take_are_refused() -> None:
