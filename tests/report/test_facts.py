@@ -55,6 +55,15 @@ def test_a_file_of_weights_is_measured(run: Path) -> None:
     assert sparse.sparse_bytes == 50_000 - 4 * 9000 + 1250
 
 
+def test_a_packed_file_is_measured_as_such(run: Path) -> None:
+    """It is smaller than its weights: taking zeros off once more gave a negative size."""
+    (run / "sparse.safetensors").write_bytes(bytes(6_000))
+    sparse = facts.model_of(read(run), "sparse")
+    assert sparse is not None
+    assert sparse.sparse_bytes == 6_000
+    assert sparse.dense_bytes == 6_000 + 4 * 9000 - 1250
+
+
 def test_phases_are_those_of_the_metrics(run: Path) -> None:
     found = facts.phases(read(run))
     assert found[0].name == "warm-up"

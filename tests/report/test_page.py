@@ -56,7 +56,7 @@ def test_the_page_has_all_its_parts(run: Path) -> None:
     for words in (
         "90.00 % (89.11 % as the paper counts)",
         "0.10x of dense",
-        "as sparse (estimate)",
+        " packed",
         "acdc train digits",
     ):
         assert words.replace(" %", "\u00a0%") in text or words in text

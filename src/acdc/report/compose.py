@@ -145,7 +145,7 @@ def model_card(model: Model) -> Card:
         rows.append(("training", f"{fmt.times(model.training)} of a dense run"))
     if model.dense_bytes and model.sparse_bytes:
         small = model.sparse_bytes < model.dense_bytes
-        sparse = f", {fmt.si(model.sparse_bytes, 'B')} as sparse (estimate)" if small else ""
+        sparse = f", about {fmt.si(model.sparse_bytes, 'B')} packed" if small else ""
         rows.append(("size", fmt.si(model.dense_bytes, "B") + sparse))
     if model.best and model.role == "twin":
         where = f"epoch {model.best.epoch + 1}, the best of the dense phases on the {model.best.chosen_on} set"
