@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import acdc
-from acdc.methods._choice import RECOVERY, choose
+from acdc.methods._choice import RECOVERY, SHORT, choose
 from tests.warned import SMALL_NETS
 
 
@@ -79,7 +79,7 @@ def test_a_late_dense_phase_is_paid_for_by_twin() -> None:
 def test_two_lines_say_what_was_chosen_and_why() -> None:
     what, why = acdc.ACDC(sparsity=0.9, epochs=100).for_steps(400).choices_made()
     assert what.startswith("AC/DC over 100 epochs: dense up to epoch 10; decompressed at epoch 20, 35; ")
-    assert "sparsity rising to 0.9 by epoch 60" in what
+    assert "sparsity rising to 0.9 by epoch 75" in what
     assert "ACDC.paper" in why
     _, why = acdc.ACDC(sparsity=0.9, epochs=100).for_steps(5).choices_made()
     assert why.startswith("Why: 1 decompression, as a dense phase of 25 steps ends before the loss has recovered")
@@ -163,6 +163,12 @@ def test_replacing_a_knob_keeps_the_choice_open() -> None:
 # The rise
 
 
+def test_a_short_run_has_more_of_its_steps_at_the_target() -> None:
+    method = acdc.ACDC(sparsity=0.9, epochs=10)
+    assert [method.for_steps(steps).rise for steps in (None, SHORT // 10, SHORT // 10 - 1)] == [0.75, 0.75, 0.6]
+    assert acdc.ACDC(sparsity=0.9, epochs=10, rise=0.5).for_steps(5).rise == 0.5
+
+
 def sparsities(method: acdc.ACDC, steps: int) -> list[float]:
     torch.manual_seed(0)
     model = nn.Linear(50, 50, bias=False)
@@ -192,7 +198,7 @@ def test_masks_are_taken_forty_times_at_most_where_an_epoch_is_long() -> None:
     method = acdc.ACDC(sparsity=0.9, epochs=1).for_steps(4000)
     steps = [step for step in range(4000) if method.next_compression(4000, step) == step]
     assert steps[0] == 400
-    assert steps[-1] == 2400
+    assert steps[-1] == 3000
     assert {later - one for one, later in pairwise(steps)} <= {100, 200, 300}
     assert all(method.schedule.phase_at(step, 4000).kind == "sparse" for step in steps)
 

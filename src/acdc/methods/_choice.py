@@ -13,7 +13,8 @@ from acdc.errors import check_whole
 from acdc.schedule import Schedule, number, round_half_up
 
 RECOVERY = 50  # steps after a decompression until the loss is back where it was; see docs/decompression.md
-RISE = 0.6  # of the run, by which the sparsity has reached its target
+RISE, SHORT_RISE = 0.75, 0.6  # of the run, by which the sparsity has reached its target: usually, and in short runs
+SHORT = 1500  # steps; a quarter of a shorter run is too little to train at the target
 _CYCLES = 2
 _BEGIN, _MIDDLE = Fraction(1, 10), Fraction(2, 5)  # of the run: the first compression, and the last
 _LATE = (Fraction(3, 4), Fraction(17, 20))  # the late dense phase, for the sake of the twin
@@ -21,10 +22,11 @@ _LATE = (Fraction(3, 4), Fraction(17, 20))  # the late dense phase, for the sake
 
 @dataclass(frozen=True)
 class Choice:
-    """Phases over `epochs`, with the number of cycles in them and why there are not more."""
+    """Phases over `epochs`, with the number of cycles in them and why there are not more, and the end of the rise."""
 
     schedule: Schedule
     cycles: int
+    rise: float
     shortest: str = ""  # why there are fewer cycles than usual; "" where there are not
 
 
@@ -56,7 +58,8 @@ def choose(epochs: int, steps_per_epoch: int | None, *, cycles: int | None, late
     for index, end in enumerate(ends):
         phases.append(("sparse" if index % 2 else "dense", f"{number((end - before) * unit)}ep"))
         before = end
-    return Choice(Schedule.from_phases(phases), n, shortest)
+    short = steps_per_epoch is not None and epochs * steps_per_epoch < SHORT
+    return Choice(Schedule.from_phases(phases), n, SHORT_RISE if short else RISE, shortest)
 
 
 def _edges(begin: int, middle: int, cycles: int) -> list[int]:

@@ -37,7 +37,7 @@ from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, check_axes
 
 _UPDATES = 40  # of the masks in a run whose sparsity rises, where an epoch is longer than that
-_CHOSEN: dict[str, Any] = {"rise": RISE, "ramp": 0.2, "reset": "nothing"}  # with epochs and no schedule
+_CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing"}  # with epochs and no schedule; rise, when steps are known
 _LATER = ("cycles", "rise", "ramp", "own_timesteps")
 _PAPER: dict[str, Any] = {"rise": 0.0, "ramp": 0.0, "reset": "momentum"}
 
@@ -63,7 +63,8 @@ class ACDC(Scored):
 
     cycles        how many decompressions there are, all in the first 40 % of the run: 2, or fewer in short runs.
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
-                  compression on, t = 1 at `rise`: 0.6. With 0 every compression is to the target.
+                  compression on, t = 1 at `rise`: 0.75, or 0.6 in a run of less than 1,500 steps. With 0 every
+                  compression is to the target.
     ramp          the share of each dense phase over which the steps of weights that come back grow from 0 to their
                   full length: 0.2. With 0 they are as long as the others.
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all" of
@@ -139,7 +140,7 @@ class ACDC(Scored):
         """Raise if a value is out of range, or if remedies that contradict each other or the schedule."""
         for knob, what in (("rise", "the run"), ("ramp", "a dense phase")):
             if getattr(self, knob) is not None:
-                check_fraction(knob, getattr(self, knob), "0.6", of=what)
+                check_fraction(knob, getattr(self, knob), "0.75", of=what)
         if self.cycles is not None:
             check_whole("cycles", self.cycles, 0, "write cycles=2, or 0 for none")
         if self.gradual and self.rise:
@@ -187,9 +188,11 @@ class ACDC(Scored):
         given: dict[str, Any] = {"schedule": choice.schedule, "epochs": None, "cycles": None, "twin": twin}
         if not choice.schedule.transitions[1]:  # nothing comes back
             given |= {"ramp": 0.0, "own_timesteps": False}
+        if self.rise is None:
+            given["rise"] = choice.rise
         fitted = replace(self, **given)
         target = f"{self.sparsity:.4g}" if self.sparsity is not None else "its target"
-        lines = describe(choice, self.epochs, target, rise=self.rise, ramp=self.ramp, keeps=self.reset == "nothing")
+        lines = describe(choice, self.epochs, target, rise=fitted.rise, ramp=self.ramp, keeps=self.reset == "nothing")
         object.__setattr__(fitted, "_lines", lines)
         return fitted
 
@@ -219,6 +222,11 @@ class ACDC(Scored):
 
     # The sparsity on the way to its target
 
+    @property
+    def _rise_end(self) -> float:
+        """Return the share of the run by which the sparsity has reached its target, the usual one until steps are known."""
+        return RISE if self.rise is None else self.rise
+
     def updates_at(self, context: MethodContext, step: int) -> bool:
         return context.phase.kind == "sparse" and self._rises_at(context.steps_per_epoch, step)
 
@@ -227,7 +235,7 @@ class ACDC(Scored):
 
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
         upcoming = super().next_compression(steps_per_epoch, step)
-        if not self.rise:
+        if not self._rise_end:
             return upcoming
         first, last, every = self._times(steps_per_epoch)
         update = min(max(first, step + (first - step) % every), last)
@@ -237,7 +245,7 @@ class ACDC(Scored):
         return min(candidates, default=None)
 
     def _rises_at(self, steps_per_epoch: int | None, step: int) -> bool:
-        if not self.rise:
+        if not self._rise_end:
             return False
         first, last, every = self._times(steps_per_epoch)
         return first < step <= last and ((step - first) % every == 0 or step == last)
@@ -246,7 +254,7 @@ class ACDC(Scored):
         """Return the first compression, the step from which the sparsity is at its target, and the steps between."""
         starts, total = self.schedule.starts(steps_per_epoch), self.schedule.total_steps(steps_per_epoch)
         first = next(start for start, phase in starts if phase.kind == "sparse")
-        last = min(max(first, round((self.rise or 0.0) * total)), total - 1)
+        last = min(max(first, round(self._rise_end * total)), total - 1)
         gradients = min(self.criterion.window, (last - first) // 4)  # that a criterion sees before each of four
         return first, last, max(1, gradients, min(steps_per_epoch or total, total // _UPDATES))
 
@@ -264,7 +272,7 @@ class ACDC(Scored):
 
     def _share_of(self, phase: Phase, step: int, steps_per_epoch: int | None) -> float:
         """Return the share of the target sparsity that a step of a compressed phase has."""
-        if self.rise:
+        if self._rise_end:
             first, last, _ = self._times(steps_per_epoch)
             return 1.0 if step >= last else 1 - (1 - (step - first) / (last - first)) ** 3
         sparse = [p.index for p in self.schedule.phases if p.kind == "sparse"]
