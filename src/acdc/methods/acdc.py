@@ -224,7 +224,7 @@ class ACDC(Scored):
 
     @property
     def _rise_end(self) -> float:
-        """Return the share of the run by which the sparsity has reached its target, the usual one until steps are known."""
+        """Return the share of the run by which the sparsity is at its target; the usual one until steps are known."""
         return RISE if self.rise is None else self.rise
 
     def updates_at(self, context: MethodContext, step: int) -> bool:
