@@ -49,6 +49,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "default": {},
     "default, no cycles": {"cycles": 0},
     "default, at once": {"rise": 0.0},
+    "default, rise by 75 %": {"rise": 0.75},  # as in longer runs
     "default, no ramp": {"ramp": 0.0},
     "default, ramp all through": {"ramp": 1.0},
     "default, momentum reset": {"reset": "momentum"},
