@@ -6,7 +6,7 @@ import pytest
 
 from acdc.recipes import load
 from acdc.report import facts, tables
-from acdc.report.compose import changed_settings, commands
+from acdc.report.reproduce import changed_settings, commands
 from acdc.report.read import read
 from tests.report.runs import DENSE, LAYERS, change_config, make_run, recipe_of
 
