@@ -5,9 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acdc import formatting as fmt
-from acdc.report import facts, group_tables, groups, tables
+from acdc.report import budget_tables, facts, group_tables, groups, tables
+from acdc.report.budgets import (
+    Budget,
+    Panel,
+    budgets_of,
+    count_leads,
+    differing_settings,
+    groups_of,
+    has_budgets,
+    panels_of,
+    requested_panels,
+    untrained,
+)
 from acdc.report.facts import Model
-from acdc.report.figures import bars, frontier, group_curves, run_curves, zeros
+from acdc.report.figures import bars, budget_lines, frontier, group_curves, run_curves, zeros
 from acdc.report.figures.chart import Chart
 from acdc.report.groups import Group, levels_of
 from acdc.report.read import ReportError, Run, log_end
@@ -71,6 +83,8 @@ def compose(runs: Sequence[Run], left_out: Sequence[str] = (), *, compared: bool
     notes += [f"{run.name} is left out: {_progress(run)}" for run in runs if _is_cut(run)]
     if not complete:
         raise ReportError(f"{runs[0].folder.parent}: no run of this comparison is complete yet; wait for the first")
+    if has_budgets(complete):
+        return _budgets(budgets_of(complete), notes)
     settings = groups.group_runs(complete)
     several_methods = all(run.cell for run in complete) or len({group.method for group in settings}) > 1
     return _methods(settings, notes) if several_methods else _settings(settings, notes)
@@ -264,3 +278,47 @@ def _best_methods(standings: Sequence[Standing]) -> str:
     if requested and dense is not None:
         parts.append(f"dense training with {fmt.mean_std(dense.accuracy.values, digits=1)} %")
     return fmt.capitalize("; ".join(parts))
+
+
+# Methods over several budgets
+
+
+def _budgets(budgets: Sequence[Budget], notes: Sequence[str]) -> Report:
+    panels, all_groups = panels_of(budgets), groups_of(budgets)
+    runs = [run for group in all_groups for run in group.runs]
+    charts = [budget_lines.accuracy_by_epochs(budgets), budget_lines.accuracy_by_flops(budgets)]
+    others = differing_settings(panels)
+    names = len({group.name for group in all_groups})
+    differs = [f"Not only epochs differ between budgets, but also {', '.join(others)}."] if others else []
+    return Report(
+        title=_best_by_budget(panels, budgets),
+        subtitle=f"{len(runs)} runs: {names} method{'s' * (names > 1)} over {len(budgets)} budgets of training, "
+        f"{runs[0].config.recipe.model.name or '?'} on {runs[0].data_name}",
+        runs=runs,
+        groups=all_groups,
+        notes=[*notes, *untrained(panels, budgets), *differs],
+        remarks=groups.say_once(runs, facts.remarks),
+        cards=[],
+        charts=[chart for chart in charts if chart is not None],
+        tables=[budget_tables.accuracy(panels, budgets), budget_tables.training_flops(panels, budgets)],
+        details=[
+            tables.environment(runs[0]),
+            *budget_tables.methods(budgets),
+            group_tables.shared_settings(all_groups),
+            group_tables.own_settings(all_groups),
+            group_tables.every_run(all_groups),
+        ],
+        commands=comparison_commands(runs),
+    )
+
+
+def _best_by_budget(panels: Sequence[Panel], budgets: Sequence[Budget]) -> str:
+    """State which methods are most often the most accurate, or too close to that to tell apart, at each sparsity."""
+    parts = []
+    for panel in requested_panels(panels):
+        leads = count_leads(panel, budgets)
+        most = max(leads.values(), default=0)
+        names = fmt.join_names([name for name, count in leads.items() if count == most])
+        parts.append(f"{panel.where}{names} ({most} of {len(budgets)})")
+    span = f"{budgets[0].epochs} to {budgets[-1].epochs} epochs"
+    return f"Most accurate, or too close to tell, at most budgets of {span}: {'; '.join(parts)}"
