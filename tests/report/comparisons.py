@@ -73,6 +73,7 @@ def make_cell(
         "method": {"name": built.name, **built.config()} if built else {"name": "dense"},
         "data": {"train": 1397, "test": 400},
         "hardware": {"device": "cpu", "cpu": "a processor"},
+        "versions": {"torch": "2.13.0"},
     }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "result.json").write_text(json.dumps({"models": models, "seconds": 12.5}))
