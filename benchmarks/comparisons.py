@@ -35,20 +35,21 @@ _FORMS = {"recalibrated": "BN recalibrated", "averaged": "weights averaged"}
 Table = tuple[str, list[str], list[list[str]], str]
 
 
-def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = None, note: str | None = None) -> Path:
+def keep(
+    source: Path,
+    name: str,
+    results: Path = RESULTS,
+    commit: str | None = None,
+    note: str | None = None,
+    *,
+    figure: bool = True,
+) -> Path:
     """Keep a comparison under results/; one that has grown may be kept again, but one that lacks a kept run is refused.
 
     What is kept holds no predictions: if it was unpacked to grow, the agreement of its old runs is carried over.
     """
-    folders = [folder for folder in comparison_runs(source) if (folder / "result.json").is_file()]
-    if not folders:
-        raise FileNotFoundError(f"{source} holds no complete run of a comparison")
     target = results / "comparisons" / name
-    before: Comparison = {"runs": [], "methods": []}
-    if (target / "result.json").is_file():
-        before = json.loads((target / "result.json").read_text(encoding="utf-8"))
-        if gone := sorted(set(before["runs"]) - {folder.name for folder in folders}):
-            raise FileExistsError(f"{target} holds {gone[0]}, which {source} does not; keep this one by another name")
+    folders, before = check_keeping(source, target)
     target.mkdir(parents=True, exist_ok=True)
     comparison = require(records.Comparison, ComparisonFolder(source).file)
     contents = {
@@ -64,13 +65,27 @@ def keep(source: Path, name: str, results: Path = RESULTS, commit: str | None = 
             for row, told in _told(folders)
         ],
     }
-    with contextlib.suppress(ReportError):  # one method alone has no frontier
-        write.make([source], target / "frontier.svg", "svg", "frontier")
+    if figure:
+        with contextlib.suppress(ReportError):  # one method alone has no frontier
+            write.make([source], target / "frontier.svg", "svg", "frontier")
     file = ComparisonFolder(source).file
     told = {file.name: file.read_bytes()}
     keeping.pack(target / keeping.ARCHIVE, {folder.name: folder for folder in sorted(folders)}, told)
     write_json(target / "result.json", contents)
     return target
+
+
+def check_keeping(source: Path, target: Path) -> tuple[list[Path], Comparison]:
+    """Return the complete runs of a comparison and what was kept of it before, or raise if it cannot be kept here."""
+    folders = [folder for folder in comparison_runs(source) if (folder / "result.json").is_file()]
+    if not folders:
+        raise FileNotFoundError(f"{source} holds no complete run of a comparison")
+    before: Comparison = {"runs": [], "methods": []}
+    if (target / "result.json").is_file():
+        before = json.loads((target / "result.json").read_text(encoding="utf-8"))
+        if gone := sorted(set(before["runs"]) - {folder.name for folder in folders}):
+            raise FileExistsError(f"{target} holds {gone[0]}, which {source} does not; keep this one by another name")
+    return folders, before
 
 
 def _told(folders: Sequence[Path]) -> Iterator[tuple[Standing, dict[str, Any]]]:
@@ -138,13 +153,13 @@ def figure(name: str, results: Path, page: Path) -> str:
 
 def note(kept: Comparison) -> str:
     """Return where and with what a comparison was measured, and what is still missing."""
-    left = f" Not trained yet: {_left(kept)}." if kept["missing"] else ""
+    left = f" Not trained yet: {describe_missing(kept)}." if kept["missing"] else ""
     what = "Last epoch, mean ± std over seeds; costs as fractions of dense."
     also = f" {kept['note']}" if kept.get("note") else ""
     return f"{keeping.place(kept)} {what}{also}{left}"
 
 
-def _left(kept: Comparison) -> str:
+def describe_missing(kept: Comparison) -> str:
     """Describe the missing runs, with methods by their titles: "at 90 % GMP, RigL (seed 2); STR-4e-4"."""
     seeds: dict[str, list[str]] = {}
     for name in kept["missing"]:

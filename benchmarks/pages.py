@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from acdc.formatting import si
-from benchmarks import comparisons, runs, theory_page
+from benchmarks import budgets, comparisons, runs, theory_page
 from benchmarks.record import Row, read
 
 _MODELS = {"resnet20": "ResNet20", "mobilenet_v1": "MobileNetV1", "resnet50": "ResNet50", "wrn28_10": "WRN-28-10"}
@@ -20,7 +20,11 @@ def filled(root: Path, results: Path) -> dict[Path, str]:
     blocks = {
         root / "README.md": {"runs": _runs(results)},
         docs / "wrn.md": {"runs": _all_runs(results)},
-        docs / "methods-compared.md": {"frontier": _frontier(results, docs), "digits": _digits(results)},
+        docs / "methods-compared.md": {
+            "frontier": _frontier(results, docs),
+            "digits": _digits(results),
+            "budgets": budgets.blocks(results, docs / "methods-compared.md"),
+        },
         docs / "costs.md": {"overhead": _overhead(results), "select": _select(results)},
         docs / "export.md": {"sizes": _sizes(results)},
         docs / "theory.md": theory_page.blocks(results / "theory.jsonl"),

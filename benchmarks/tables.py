@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import comparisons, memorized, pages, remedies, runs, shock
+from benchmarks import budgets, comparisons, memorized, pages, remedies, runs, shock
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
@@ -99,6 +99,13 @@ that recomputes batch-norm statistics, "weights averaged" an exponential average
 images to which two models give the same class: the sparse model and the dense twin of its own run, or the dense run of
 the same seed (dense: of other seeds).
 """
+_BUDGETS = """
+## Accuracy against budget
+
+`python -m benchmarks.budgets NAME DIR ...`: comparisons of one recipe over different numbers of epochs, kept in
+[comparisons/budgets](comparisons/budgets) like the others. "chosen" is AC/DC as `ACDC(sparsity, epochs)` makes it, and
+"AC/DC" has the paper's phases.
+"""
 _MEMORIZATION = """
 ## Random labels
 
@@ -155,6 +162,11 @@ def page(results: Path) -> str:
     for name, one in compared.items():
         text += markdown(comparisons.comparison_table(name, one))
         text += "\n" + comparisons.figure(name, results, results / "README.md")
+    if sweeps := budgets.read_all(results):
+        text += _BUDGETS
+        for name, sweep in sweeps.items():
+            text += markdown(budgets.table(name, sweep))
+            text += "\n" + budgets.figures(name, results, results / "README.md")
     if found := memorized.read_kept(results):
         text += _MEMORIZATION + markdown(memorized.table(found))
     for intro, file, key, table in (

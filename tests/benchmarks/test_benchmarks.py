@@ -118,7 +118,7 @@ def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
     blocks = {
         "README.md": ["runs"],
         "docs/wrn.md": ["runs"],
-        "docs/methods-compared.md": ["frontier", "digits"],
+        "docs/methods-compared.md": ["frontier", "digits", "budgets"],
         "docs/costs.md": ["overhead", "select"],
         "docs/export.md": ["sizes"],
         "docs/theory.md": [*theory_page.TABLES, "cpl"],

@@ -125,7 +125,7 @@ def test_what_is_missing_is_told_by_title_and_sparsity() -> None:
     names = ["one_shot-90-seed0", "STR-4e-4-seed0", "rigl-90-seed1", "rigl-90-seed2", "rigl-95-seed0", "dense-seed0"]
     names += ["mine-95-seed1", "other-95-seed0"]
     trained = [{"name": "RigL", "asked": 0.9}, {"name": "dense", "asked": None}, {"name": "mine", "asked": 0.95}]
-    told = comparisons._left({"missing": names, "methods": trained})
+    told = comparisons.describe_missing({"missing": names, "methods": trained})
     assert told == (
         "at 90 % one-shot, RigL (seed 1 and 2); STR-4e-4, dense (seed 0), other-95; at 95 % RigL, mine (seed 1)"
     )

@@ -115,6 +115,26 @@ def test_equal_flops_buys_sparse_training_more_epochs(tmp_path: Path, monkeypatc
     assert found["rigl"]["training"] == pytest.approx(found["acdc"]["training"], rel=0.25)
 
 
+def test_budgets_are_comparisons_of_their_own_and_grow_on_one_page(tmp_path: Path, monkeypatch, capsys) -> None:
+    in_process.patch(monkeypatch)
+    outs = [tmp_path / "budget-3", tmp_path / "budget-4"]
+    for out, epochs in zip(outs, ("3", "4"), strict=True):
+        assert compare(out, "--epochs", epochs, "--methods", "static") == 0
+    page = tmp_path / "report.html"
+    assert main(["report", *map(str, outs), "--out", str(page)]) == 0
+    assert "Static" in page.read_text()
+    before = (outs[0] / "static-90-seed0" / "result.json").stat().st_mtime_ns
+    lost = ("--variant", "lost=static:optimizer.lr=1000,optimizer.weight_decay=10")
+    assert compare(outs[0], "--epochs", "3", "--methods", "static,dense", *lost) == 1
+    assert (outs[0] / "static-90-seed0" / "result.json").stat().st_mtime_ns == before, "what is done is kept"
+    capsys.readouterr()
+    assert main(["report", *map(str, outs), "--out", str(page)]) == 0
+    said = capsys.readouterr().err
+    assert "No complete run of dense over 4 epochs." in said
+    assert re.search(r"lost-90-seed0 is left out: .*not finite", said)
+    assert '<figure id="budget"' in page.read_text()
+
+
 def planned(
     recipe: str, *entries: str, like: str = "acdc", settings: Sequence[str] = (), variant: str = ""
 ) -> dict[str, Recipe]:
@@ -173,6 +193,11 @@ def test_equal_flops_know_that_gmp_is_dense_before_it_is_sparse() -> None:
         (["--set", "method.every=1ep", "--methods", "acdc"], "method.every: no such setting"),
         (["--set", "rigl.dropp=1", "--methods", "rigl"], "method.dropp: no such setting.*did you mean drop[?]"),
         (["--jobs", "x"], "--jobs x: expected the number of runs"),
+        (
+            ["--epochs", "5,10"],
+            "^acdc: --epochs 5,10: expected one whole number.*--epochs 5 --out runs/budget-5 and so on, then: "
+            "acdc report runs/budget-5 runs/budget-10\n$",
+        ),
         (
             ["--variant", "fast"],
             "--variant fast: expected NAME=METHOD:setting=value,.*for example --variant distilled=",

@@ -6,8 +6,8 @@ import pytest
 
 from acdc.recipes import load
 from acdc.report import facts, tables
-from acdc.report.compose import changed_settings, commands
 from acdc.report.read import read
+from acdc.report.reproduce import changed_settings, commands
 from tests.report.runs import DENSE, LAYERS, change_config, make_run, recipe_of
 
 KEPT = Path(__file__).parents[2] / "results" / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"

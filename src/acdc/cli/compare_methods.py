@@ -31,6 +31,8 @@ EXAMPLES = """examples:
   acdc compare-methods digits --methods acdc,gmp --set gmp.every=1ep          # for one method alone
   acdc compare-methods digits --methods acdc,dense --variant distilled=acdc:train.distill=0.5
   acdc compare-methods digits --methods acdc --variant str7=str:optimizer.weight_decay=7e-4,rate.warmup=1
+  for e in 5 20 80; do acdc compare-methods digits --epochs $e --out runs/budget-$e; done  # then accuracy by budget:
+  acdc report runs/budget-5 runs/budget-20 runs/budget-80
 
 a variant is a method with its own name and its own settings: METHOD's knobs (no table) or any setting of the recipe;
 it runs beside --methods, at every sparsity unless training decides it. Tables and figures are in DIR/report.html.
@@ -65,6 +67,9 @@ def add_to(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     problems = Problems()  # everything found before any folder is created or any run is trained
+    if "," in (args.epochs or ""):
+        problems.append(_one_budget(args.epochs))
+        args.epochs = None
     settings, own = split_settings(options.readable_settings(args, problems))
     shared = [s for s in settings if not s.startswith("method.") or s.startswith("method.schedule")]
     unreadable: list[str] = []
@@ -98,6 +103,16 @@ def run(args: argparse.Namespace) -> int:
         for text in warnings:
             print(f"warning: {text}")
     return ended.code
+
+
+def _one_budget(epochs: str) -> str:
+    """Return what to type instead of several numbers of epochs."""
+    budgets = [text.strip() for text in epochs.split(",") if text.strip()] or ["5"]
+    first, folders = budgets[0], " ".join(f"runs/budget-{budget}" for budget in budgets)
+    return (
+        f"--epochs {epochs}: expected one whole number, as a comparison has one budget; run it once for each, with "
+        f"--epochs {first} --out runs/budget-{first} and so on, then: acdc report {folders}"
+    )
 
 
 def _read_grid(args: argparse.Namespace, settings: list[str], own: dict[str, list[str]], problems: list[str]) -> Grid:

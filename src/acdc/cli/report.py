@@ -14,8 +14,9 @@ def add_to(verbs: Any) -> None:
     parser = verbs.add_parser(
         "report",
         description="Write the contents of run folders as one self-contained file: a page of figures and tables. "
-        "Several runs are shown side by side; those that differ only in the seed are averaged. An svg or png shows one "
-        "figure, the first unless --figure names another.",
+        "Several runs are shown side by side; those that differ only in the seed are averaged. Comparisons of one "
+        "recipe over different numbers of epochs are shown as accuracy against budget. An svg or png shows one figure, "
+        "the first unless --figure names another.",
         allow_abbrev=False,
     )
     parser.add_argument(

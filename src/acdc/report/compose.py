@@ -1,21 +1,29 @@
 """The content of a report, whatever its format: words, cards, figures and tables of one run or several."""
 
-import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from acdc import formatting as fmt
-from acdc.recipes import load
-from acdc.recipes.load import write_value
-from acdc.recipes.schema import Recipe
-from acdc.report import facts, group_tables, groups, tables
+from acdc.report import budget_tables, facts, group_tables, groups, tables
+from acdc.report.budgets import (
+    Budget,
+    Panel,
+    budgets_of,
+    count_leads,
+    differing_settings,
+    groups_of,
+    has_budgets,
+    panels_of,
+    requested_panels,
+    untrained,
+)
 from acdc.report.facts import Model
-from acdc.report.figures import bars, frontier, group_curves, run_curves, zeros
+from acdc.report.figures import bars, budget_lines, frontier, group_curves, run_curves, zeros
 from acdc.report.figures.chart import Chart
 from acdc.report.groups import Group, levels_of
-from acdc.report.read import ReportError, Run, log_end, read_comparison
+from acdc.report.read import ReportError, Run, log_end
+from acdc.report.reproduce import commands, comparison_commands, first_commands
 from acdc.report.standings import Standing, leaders, reference_epochs, standings_of
 from acdc.report.tables import Table
 
@@ -75,6 +83,8 @@ def compose(runs: Sequence[Run], left_out: Sequence[str] = (), *, compared: bool
     notes += [f"{run.name} is left out: {_progress(run)}" for run in runs if _is_cut(run)]
     if not complete:
         raise ReportError(f"{runs[0].folder.parent}: no run of this comparison is complete yet; wait for the first")
+    if has_budgets(complete):
+        return _budgets(budgets_of(complete), notes)
     settings = groups.group_runs(complete)
     several_methods = all(run.cell for run in complete) or len({group.method for group in settings}) > 1
     return _methods(settings, notes) if several_methods else _settings(settings, notes)
@@ -180,7 +190,7 @@ def _settings(settings: Sequence[Group], notes: Sequence[str]) -> Report:
         charts=[chart for chart in charts if chart is not None],
         tables=[group_tables.all_settings(settings), group_tables.every_run(settings)],
         details=[tables.environment(runs[0]), *(tables.settings(group.runs[0]) for group in settings[:8])],
-        commands=_first_commands(settings),
+        commands=first_commands(settings),
     )
 
 
@@ -217,7 +227,6 @@ def _methods(settings: Sequence[Group], notes: Sequence[str]) -> Report:
     standings = standings_of(settings)
     runs = [run for group in settings for run in group.runs]
     first = runs[0]
-    comparison = read_comparison(first.folder.resolve().parent) if first.cell else None
     charts = [
         frontier.method_frontier(standings),
         bars.accuracy_by_method(standings),
@@ -246,7 +255,7 @@ def _methods(settings: Sequence[Group], notes: Sequence[str]) -> Report:
             group_tables.own_settings(settings),
             group_tables.every_run(settings),
         ],
-        commands=(comparison and comparison.commands) or _first_commands(settings),
+        commands=comparison_commands(runs[:1]) or first_commands(settings),
     )
 
 
@@ -271,49 +280,45 @@ def _best_methods(standings: Sequence[Standing]) -> str:
     return fmt.capitalize("; ".join(parts))
 
 
-# Commands that reproduce a run
+# Methods over several budgets
 
 
-def commands(run: Run) -> list[str]:
-    """Return `acdc train` with the differences from the shipped recipe; if there is none, the file is needed."""
-    if run.recipe is None:
-        return []
-    shipped = run.recipe.name in load.shipped()
-    words = ["acdc", "train", run.recipe.name if shipped else f"{run.recipe.name}.toml"]
-    for setting in changed_settings(run.recipe, load.read(run.recipe.name)) if shipped else ():
-        words += ["--set", setting]
-    words += ["--out", "runs/again"]
-    return [shlex.join(words), "acdc report runs/again"]
+def _budgets(budgets: Sequence[Budget], notes: Sequence[str]) -> Report:
+    panels, all_groups = panels_of(budgets), groups_of(budgets)
+    runs = [run for group in all_groups for run in group.runs]
+    charts = [budget_lines.accuracy_by_epochs(budgets), budget_lines.accuracy_by_flops(budgets)]
+    others = differing_settings(panels)
+    names = len({group.name for group in all_groups})
+    differs = [f"Not only epochs differ between budgets, but also {', '.join(others)}."] if others else []
+    return Report(
+        title=_best_by_budget(panels, budgets),
+        subtitle=f"{len(runs)} runs: {names} method{'s' * (names > 1)} over {len(budgets)} budgets of training, "
+        f"{runs[0].config.recipe.model.name or '?'} on {runs[0].data_name}",
+        runs=runs,
+        groups=all_groups,
+        notes=[*notes, *untrained(panels, budgets), *differs],
+        remarks=groups.say_once(runs, facts.remarks),
+        cards=[],
+        charts=[chart for chart in charts if chart is not None],
+        tables=[budget_tables.accuracy(panels, budgets), budget_tables.training_flops(panels, budgets)],
+        details=[
+            tables.environment(runs[0]),
+            *budget_tables.methods(budgets),
+            group_tables.shared_settings(all_groups),
+            group_tables.own_settings(all_groups),
+            group_tables.every_run(all_groups),
+        ],
+        commands=comparison_commands(runs),
+    )
 
 
-def _first_commands(settings: Sequence[Group]) -> list[str]:
-    return [line for group in settings for line in commands(group.runs[0])[:1]]
-
-
-def changed_settings(recipe: Recipe, base: Recipe) -> list[str]:
-    """Return the settings to `--set` on `base`, a shipped recipe, to get `recipe`."""
-    ours, usual, changed = recipe.to_dict(), base.to_dict(), []
-    for table, part in ours.items():
-        if table in ("name", "about", "paper"):
-            continue
-        for key, value in _keys(part).items():
-            if value is None or value == _keys(usual[table]).get(key):
-                continue
-            setting = f"{table}.{key}={write_value(value)}"
-            if table != "method" or not _is_default(setting, base):
-                changed.append(setting)
-    return changed
-
-
-def _keys(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a table: the options of a model, data set or method, and the common keys."""
-    return {**{key: value for key, value in part.items() if key != "options"}, **part.get("options", {})}
-
-
-def _is_default(setting: str, base: Recipe) -> bool:
-    """Return True if the method does this by default."""
-    try:
-        one, other = load.read(base.name, [setting]).build_method(), base.build_method()
-    except ValueError:
-        return False
-    return one is not None and other is not None and one.name == other.name and one.config() == other.config()
+def _best_by_budget(panels: Sequence[Panel], budgets: Sequence[Budget]) -> str:
+    """State which methods are most often the most accurate, or too close to that to tell apart, at each sparsity."""
+    parts = []
+    for panel in requested_panels(panels):
+        leads = count_leads(panel, budgets)
+        most = max(leads.values(), default=0)
+        names = fmt.join_names([name for name, count in leads.items() if count == most])
+        parts.append(f"{panel.where}{names} ({most} of {len(budgets)})")
+    span = f"{budgets[0].epochs} to {budgets[-1].epochs} epochs"
+    return f"Most accurate, or too close to tell, at most budgets of {span}: {'; '.join(parts)}"

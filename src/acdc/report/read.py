@@ -1,5 +1,6 @@
 """Run folders as a report reads them: whatever is intact is used, and whatever is not becomes a note."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,12 +54,12 @@ class Run:
     classes: int | None
     notes: Sequence[str]  # what is damaged, missing or unfinished
     cell: Cell | None = None
+    qualified: bool = False  # another run of the report has a folder of the same name
 
     @property
     def name(self) -> str:
-        """Return the folder's name; for the folder of a seed, also that of its parent."""
-        here = self.folder.resolve()
-        return f"{here.parent.name}/{here.name}" if here.name.startswith("seed-") else here.name
+        """Return the folder's name; for the folder of a seed, or if another has that name, also its parent's."""
+        return folder_name(self.folder, qualified=self.qualified)
 
     @property
     def seed(self) -> int | None:
@@ -123,6 +124,18 @@ def expand(paths: Iterable[Path]) -> list[Path]:
     return folders
 
 
+def folder_name(folder: Path, *, qualified: bool = False) -> str:
+    """Return a folder's name, with that of its parent if asked or if it is the folder of a seed."""
+    here = folder.resolve()
+    return f"{here.parent.name}/{here.name}" if qualified or here.name.startswith("seed-") else here.name
+
+
+def same_names(folders: Sequence[Path]) -> set[Path]:
+    """Return the folders that have the name of another, such as the same run of two comparisons."""
+    names = Counter(folder.resolve().name for folder in folders)
+    return {folder for folder in folders if names[folder.resolve().name] > 1}
+
+
 def config_of(folder: Path) -> RunConfig:
     """Read a run's config.json, without which nothing else can be understood."""
     if (config := json_files.read(RunConfig, RunFolder(folder).config)) is not None:
@@ -134,10 +147,11 @@ def config_of(folder: Path) -> RunConfig:
     raise ReportError(f"{folder}: there is no run (no config.json) in this folder; name a run's folder")
 
 
-def read(folder: Path, comparisons: "Comparisons | None" = None) -> Run:
+def read(folder: Path, comparisons: "Comparisons | None" = None, *, qualified: bool = False) -> Run:
     """Read a run folder. The run's notes mention what is damaged or missing.
 
-    Readers of many runs share `comparisons`, so that a comparison's file is read once.
+    Readers of many runs share `comparisons`, so that a comparison's file is read once; `qualified` adds the parent's
+    name to the run's.
     """
     config = config_of(folder)
     notes: list[str] = []
@@ -177,13 +191,14 @@ def read(folder: Path, comparisons: "Comparisons | None" = None) -> Run:
         classes=classes,
         notes=notes,
         cell=(comparisons or Comparisons()).cell_of(folder),
+        qualified=qualified,
     )
 
 
-def read_runs(folders: Iterable[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[Run]:
     """Read several run folders, and the comparisons they belong to once."""
-    comparisons = Comparisons()
-    return [read(folder, comparisons) for folder in folders]
+    comparisons, same = Comparisons(), same_names(folders)
+    return [read(folder, comparisons, qualified=folder in same) for folder in folders]
 
 
 def _damaged_models(folder: Path, result: RunResult | None, notes: list[str]) -> set[str]:

@@ -15,9 +15,11 @@ from acdc.report.read import (
     comparison_runs,
     config_of,
     expand,
+    folder_name,
     log_end,
     read,
     read_comparison,
+    same_names,
 )
 from acdc.runs import json_files
 from acdc.runs.folder import RunFolder
@@ -76,16 +78,16 @@ def make(
 def _read(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """Return the runs, and notes on those that have not begun: among others, these are no reason to show nothing."""
     runs, left_out, silent, first = list[Run](), list[str](), list[str](), None
-    comparisons = Comparisons()
+    comparisons, same = Comparisons(), same_names(folders)
     for run in folders:
         try:
-            runs.append(read(run, comparisons))
+            runs.append(read(run, comparisons, qualified=run in same))
         except NotBegunError as error:
-            first = first or error
+            first, name = first or error, folder_name(run, qualified=run in same)
             if end := log_end(run):
-                left_out.append(f"{run.name} is left out: none of its epochs has ended{end}")
+                left_out.append(f"{name} is left out: none of its epochs has ended{end}")
             else:
-                silent.append(run.name)
+                silent.append(name)
     if first and not runs:
         raise first
     if silent:

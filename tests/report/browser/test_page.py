@@ -3,6 +3,7 @@
 These tests are not part of a plain `pytest` (tests/report/conftest.py); without Chromium they fail, and do not skip.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,21 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make([out])[0]
 
 
-@pytest.fixture(params=["one", "real", "many", "compared"])
+@pytest.fixture(scope="module")
+def budgets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six methods at three sparsities over five budgets; one of them collapsed, and one misses a budget."""
+    base = tmp_path_factory.mktemp("budgets")
+    names, variants = ("acdc", "gmp", "rigl", "top_kast", "dense"), {"chosen": ("acdc", ("method.gradual=true",))}
+    epochs = (5, 10, 20, 50, 100)
+    outs = [make_comparison(base / f"{n}", names, (0.9, 0.95, 0.98), (0, 1), variants, n) for n in epochs]
+    for file in outs[0].glob("acdc-98-*/result.json"):
+        file.write_text(re.sub(r'"test_accuracy": [\d.]+', '"test_accuracy": 0.1', file.read_text()))
+    for file in outs[4].glob("rigl-*/result.json"):
+        file.unlink()
+    return make(outs, base / "report.html")[0]
+
+
+@pytest.fixture(params=["one", "real", "many", "compared", "budgets"])
 def page(request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue(request.param)
 
@@ -149,7 +164,7 @@ def test_a_wide_table_scrolls_by_itself_on_a_phone(real: Path) -> None:
 
 
 NAMES = """
-  const shown = [...document.querySelectorAll("#frontier svg")].find((svg) => svg.getBoundingClientRect().width > 0);
+  const shown = [...document.querySelectorAll("#FIGURE svg")].find((svg) => svg.getBoundingClientRect().width > 0);
   const boxes = [...shown.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
   const over = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
     && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
@@ -163,10 +178,18 @@ NAMES = """
 
 @pytest.mark.parametrize("width", [1200, 800, 400])
 def test_no_two_names_of_the_frontier_touch(compared: Path, width: int) -> None:
-    value = ask(compared, NAMES, width=width).value
+    value = ask(compared, NAMES.replace("FIGURE", "frontier"), width=width).value
     assert value["touching"] == []
     assert value["names"].count("AC/DC") == 2, "once at each sparsity"
     assert "STR (91.3 %)" in value["names"]
+
+
+@pytest.mark.parametrize("figure", ["budget", "budget-flops"])
+@pytest.mark.parametrize("width", [1200, 800, 400])
+def test_no_two_names_of_the_budgets_touch(budgets: Path, figure: str, width: int) -> None:
+    value = ask(budgets, NAMES.replace("FIGURE", figure), width=width).value
+    assert value["touching"] == []
+    assert value["names"].count("chosen") == value["names"].count("dense") == 3, "once at each sparsity"
 
 
 def test_the_comparison_s_table_sorts_and_the_failed_run_is_named(compared: Path) -> None:

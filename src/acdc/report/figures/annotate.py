@@ -23,8 +23,11 @@ _TURNS = (
 # The ends of lines
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]], *, apart: float = 13, dx: float = 8) -> None:
-    """Write text to the right of the axes at each height (value, text, colour), moved apart if two would touch."""
+def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]], *, apart: float = 13, dx: float = 8) -> list[float]:
+    """Write text to the right of the axes at each height (value, text, colour), moved apart if two would touch.
+
+    Return the heights, as fractions of the axes'.
+    """
     height = axes.bbox.height
     to_pixels = axes.transData.transform
     low, high = axes.get_ylim()
@@ -32,10 +35,11 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]], *, apart: flo
     heights = [float(to_pixels((0, value))[1] - axes.bbox.y0) for value in clipped]
     order = sorted(range(len(ends)), key=lambda index: heights[index])
     placed = space_out([heights[index] for index in order], apart, height)
+    x, style = 1 + dx / axes.bbox.width, {"va": "center", "fontsize": 10, "clip_on": False}
     for index, y in zip(order, placed, strict=True):
         _, text, colour = ends[index]
-        x = 1 + dx / axes.bbox.width
-        axes.text(x, y / height, text, transform=axes.transAxes, va="center", color=colour, fontsize=10, clip_on=False)
+        axes.text(x, y / height, text, transform=axes.transAxes, color=colour, **style)
+    return [y / height for _, y in sorted(zip(order, placed, strict=True))]
 
 
 def space_out(targets: Sequence[float], apart: float, height: float) -> list[float]:

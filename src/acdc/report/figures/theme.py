@@ -98,7 +98,7 @@ def method_styles(groups: Sequence[Group]) -> dict[str, Style]:
     order = sorted(groups, key=lambda g: (known.index(g.method) if g.method in known else len(known), g.number))
     names = list(dict.fromkeys(group.name for group in order if not group.is_dense))
     styles = {name: _numbered(number) for number, name in enumerate(names)}
-    dense = [group.name for group in order if group.is_dense]
+    dense = dict.fromkeys(group.name for group in order if group.is_dense)
     return styles | {name: Style(LIGHT["baseline"], "s", DASHES[n % len(DASHES)]) for n, name in enumerate(dense)}
 
 
