@@ -105,13 +105,27 @@ def _draw_panel(axes: Axes, panel: Panel, axis: _Axis, styles: Mapping[str, Styl
     ends, drawn = [], sorted(panel.lines, key=lambda line: line.is_dense)
     for index, line in enumerate(drawn):
         aside = _APART * (index - (len(drawn) - 1) / 2) if axis.spread else 0.0
-        _draw_line(axes, line, axis, styles[line.name], scale, floor, aside)
+        for stretch in _stretches(line, panel):
+            _draw_line(axes, stretch, axis, styles[line.name], scale, floor, aside)
         ends.append((scale(line.points[-1].standing.accuracy.mean), _short(line), styles[line.name].colour))
     places = label_ends(axes, ends, apart=14, dx=20)
     for line, y in zip(drawn, places, strict=True):
         style, x = styles[line.name], 1 + 12 / axes.bbox.width
         look = {"color": style.colour, "markersize": 5.5, "transform": axes.transAxes, "clip_on": False}
         axes.plot([x], [y], style.mark, **look, **_hollow(line))
+
+
+def _stretches(line: Line, panel: Panel) -> list[Line]:
+    """Cut a line at budgets that others have and it lacks: a chord over them would show accuracies nobody measured."""
+    order = sorted({point.budget.epochs for one in panel.lines for point in one.points})
+    stretches: list[list[Point]] = []
+    for point in line.points:
+        place = order.index(point.budget.epochs)
+        if place and stretches and stretches[-1][-1].budget.epochs == order[place - 1]:
+            stretches[-1].append(point)
+        else:
+            stretches.append([point])
+    return [Line(line.name, line.is_dense, points) for points in stretches]
 
 
 def _draw_line(
