@@ -125,8 +125,8 @@ def test_a_method_that_lacks_a_budget_is_named_and_has_no_point_there(tmp_path: 
     assert [point.budget.epochs for point in line.points] == [3, 12]
     figure = report.charts[0].draw(False)
     assert {"GMP", "AC/DC"} <= {*names_in(figure, 0)}
-    drawn = [len(line.get_xdata()) for line in figure.axes[0].lines if line.get_linewidth() == 1.5]
-    assert sorted(drawn) == [1, 1, 3, 3], "no chord over the budget that GMP lacks"
+    widths = [len({float(x) for x in line.get_xdata()}) for line in figure.axes[0].lines]  # pyright: ignore[reportArgumentType]
+    assert sorted(widths)[-3:] == [1, 3, 3], "AC/DC and dense; no chord over the budget that GMP lacks"
 
 
 def test_dense_training_may_be_of_some_budgets_or_none(tmp_path: Path) -> None:
