@@ -22,11 +22,11 @@ from torch import nn
 from acdc.core.method import Method
 from acdc.flops.counting import weight_flops
 from acdc.flops.training import epoch_flops
+from acdc.flops.uses import used_weights
 from acdc.sparsity import masks as working
-from acdc.sparsity.distributions import Budget, budgets
+from acdc.sparsity.distributions import Budget, spread_evenly
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.patterns import NM, Channel, Unstructured
-from acdc.sparsity.prunable import find_prunable
 
 Kept = dict[str, int]
 _BEYOND = 0.1  # recorded runs ended at most .06 outside the two estimates; this adds a margin
@@ -60,9 +60,9 @@ def compressed(method: Method, layers: Layers) -> Compressed:
         return Compressed(({budget.names[0]: budget.keep for budget in shares},), "exact")
     initial = _from_weights(method, layers, shares)
     less = "; weights that read a pruned channel may also end at 0, which costs less" * isinstance(pattern, Channel)
-    if method.distribution != "global":
+    if all(len(budget.names) == 1 for budget in shares):
         return Compressed((initial,), f"as if the initial weights were pruned: only whole tiles and channels{less}")
-    even = {budget.names[0]: budget.keep for budget in budgets("uniform", layers.weights, method.sparsity)}
+    even = spread_evenly(shares, layers.weights)
     how = (
         "between every layer as sparse as the whole and the initial weights pruned by global magnitude, and a tenth "
         f"beyond either, since training decides which layers keep more{less}"
@@ -88,7 +88,7 @@ class Inference:
 
 def inference(model: nn.Module, uses: Mapping[str, float], sparse: Compressed | None) -> Inference:
     """Estimate the FLOPs for one image: of the dense model, and of the sparse one if `sparse` says what is kept."""
-    whole = {weight.name: weight.param.numel() for weight in find_prunable(model).weights}
+    whole = {weight.name: weight.param.numel() for weight in used_weights(model, uses)}
     ways = sparse.kept if sparse else ()
     return Inference(weight_flops(whole, uses), tuple(sorted(weight_flops({**whole, **kept}, uses) for kept in ways)))
 

@@ -142,7 +142,8 @@ def _measure(run: Path, files: Sequence[str], prepared: PreparedRun, problems: l
             problems.append(str(error))
             continue
         score = evaluate(model, data.loaders.test, prepared.recipe, setting)
-        yield Measurement(name, score, count_model(model, uses))
+        counts = count_model(model, uses, embeddings=prepared.recipe.prunes_embeddings)
+        yield Measurement(name, score, counts)
 
 
 def read_accuracies(run: Path) -> tuple[dict[str, float], str]:

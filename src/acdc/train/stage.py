@@ -29,7 +29,7 @@ from acdc.core.result import StateDict, to_cpu
 from acdc.core.sparsifier import Sparsifier
 from acdc.data.images import Batches, full_share
 from acdc.flops.counting import weight_flops
-from acdc.measure.dynamics import Dynamics, PhaseEnd, nonzeros
+from acdc.measure.dynamics import Dynamics, PhaseEnd, nonzeros, other_flops
 from acdc.recipes.fit import attach_quietly
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
@@ -82,9 +82,10 @@ class Stage:
         self.extra: Callable[[], dict[str, Any]] = dict  # stored with every checkpoint; set by whoever runs the stages
         self.saved: Path | None = None
         self._warm = False  # whether a step has run
-        self._layers, self._uses = find_prunable(model), uses
+        self._layers, self._uses = find_prunable(model, embeddings=recipe.prunes_embeddings), uses
+        self._other_flops = other_flops(model, self._layers, uses)
         pruned = self.sparsifier.layers if self.sparsifier else self._layers
-        self.dynamics = Dynamics(self._layers, pruned, uses)
+        self.dynamics = Dynamics(self._layers, pruned, uses, self._other_flops)
         self.phase_end: PhaseEnd | None = None  # set if the last row ended a phase
         self._wrapped = setting.world.wrap(model, setting.device)
         self._step = Step(
@@ -226,7 +227,7 @@ class Stage:
             test_accuracy=test.accuracy,
             test_loss=test.loss,
             sparsity=1 - sum(counts.values()) / self._layers.size,
-            flops=weight_flops(counts, self._uses),
+            flops=weight_flops(counts, self._uses) + self._other_flops,
             lr=self.optimizer.param_groups[0]["lr"],
             seconds=now - start,
             eval_seconds=now - trained,
