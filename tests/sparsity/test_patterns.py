@@ -24,8 +24,9 @@ from acdc.sparsity.layers import Weight
 from acdc.sparsity.masks import new_mask
 from acdc.sparsity.patterns import Pattern
 from acdc.sparsity.prunable import find_prunable
-from acdc.sparsity.topk import Shards, top_k
+from acdc.sparsity.topk import WHOLE, Shards, top_k
 from tests.sparsity.tensors import LAYOUTS, lay_out
+from tests.sparsity.workers import on_workers
 
 some = settings(deadline=None, max_examples=50)
 PATTERNS: list[Pattern] = [Unstructured(), NM(2, 4), Block(2, 2), Channel()]
@@ -456,14 +457,54 @@ def test_same_masks_every_time(pattern: Pattern) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("pattern", [NM(2, 4), Block(2, 2), Channel()], ids=str)
-def test_structured_patterns_refuse_shards(pattern: Pattern) -> None:
-    weights = layers_of(nn.Linear(4, 4))
+@by_name
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_shards_of_rows_get_the_masks_of_the_whole(pattern: Pattern, count: int) -> None:
+    """With ties throughout, and with three or five workers the last ones have no rows of the second layer."""
+    weights = layers_of(nn.Conv2d(4, 12 * count, 1), nn.Linear(8, 6 if count == 5 else 4))
+    weights += [replace(layers_of(nn.Conv2d(4, 10, 3))[0], name="conv")] if not isinstance(pattern, Block) else []
+    scores = {name: score.fmod(3) for name, score in scores_of(weights).items()}
+    shares = budgets("global", weights, 0.5)
+
+    def write(piece: dict[str, Tensor], shards: Shards) -> dict[str, Tensor]:
+        out = {name: new_mask(score).fill_(77) for name, score in piece.items()}
+        pattern.write_masks(weights, piece, shares, out, shards)
+        return out
+
+    rows = {name: score.tensor_split([-(-len(score) // count) * i for i in range(1, count)])
+            for name, score in scores.items()}  # fmt: skip
+    answers = on_workers([{name: parts[i] for name, parts in rows.items()} for i in range(count)], write)
+    whole = masks_of(pattern, weights, scores)
+    assert all(torch.equal(torch.cat([answer[name] for answer in answers]) != 0, whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "module", "reason"),
+    [
+        (NM(2, 4), nn.ConvTranspose2d(8, 4, 1), "its input channels, so groups of 4 would be in two shards"),
+        (Block(4, 4), nn.Linear(8, 12), r"its output channels by 6, which divides tiles of 4 rows"),
+        (Block(2, 2), nn.Conv2d(8, 8, 3), "its output channels, but its tiles are counted by kernel positions first"),
+        (Block(2, 2), nn.ConvTranspose2d(8, 8, 1), "its input channels, and tiles are counted along the output"),
+        (Channel(), nn.ConvTranspose2d(8, 4, 1), "its input channels, so every output channel would be in all"),
+    ],
+    ids=str,
+)
+def test_a_split_that_divides_what_belongs_together_is_refused(pattern: Pattern, module: nn.Module, reason: str):
+    weights = layers_of(module)
     shards = Shards(index=0, count=2, sum=lambda counts: counts)
-    out = {"0.weight": torch.full((4, 4), 77, dtype=torch.int8)}
-    with pytest.raises(ValueError, match=rf"^pattern={type(pattern).__name__}\(.*sharded parameters are not supported"):
-        pattern.write_masks(weights, scores_of(weights), [Budget(("0.weight",), 8)], out, shards)
-    assert bool((out["0.weight"] == 77).all())
+    with pytest.raises(ValueError, match=rf"^pattern=.*: 0\.weight of shape \(.*\) is sharded along {reason}.*exclude="):
+        pattern.check_shards(weights, shards)
+    pattern.check_shards(weights, WHOLE)
+
+
+@pytest.mark.parametrize("pattern", [NM(2, 4), Channel()], ids=str)
+def test_every_worker_refuses_a_score_that_one_of_them_holds(pattern: Pattern) -> None:
+    weights = layers_of(nn.Linear(4, 4))
+    pieces = [{"0.weight": torch.ones(2, 4)}, {"0.weight": torch.full((2, 4), math.nan)}]
+    answers = on_workers(pieces, lambda piece, shards: pattern.write_masks(
+        weights, piece, [Budget(("0.weight",), 8)], {name: new_mask(s) for name, s in piece.items()}, shards
+    ))  # fmt: skip
+    assert [type(answer) for answer in answers] == [ValueError] * 2
 
 
 def test_unstructured_passes_shards_on() -> None:

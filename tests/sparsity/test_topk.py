@@ -1,9 +1,7 @@
 """Exact global top-k: the streaming version against the slow one, over dtypes, layouts, ties, chunks and shards."""
 
 import math
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from types import SimpleNamespace
@@ -18,9 +16,9 @@ from torch import Tensor
 
 from acdc.sparsity import topk
 from acdc.sparsity.masks import new_mask
-from acdc.sparsity.topk import Shards, share_ties, top_k, top_k_reference
+from acdc.sparsity.topk import share_ties, top_k, top_k_reference
 from tests.sparsity.tensors import BITS, DTYPES, KINDS, LAYOUTS, MANTISSA, lay_out, make
-from tests.waiting import HANG
+from tests.sparsity.workers import on_workers
 
 many = settings(deadline=None, max_examples=120)
 some = settings(deadline=None, max_examples=40)
@@ -89,42 +87,6 @@ def small(chunk: int = 1 << 18, digits: Callable = gpu_digits) -> Iterator[None]
     """Chunks of this size, so that a small tensor has many of them, and a GPU's digits, which have fewer bins."""
     with patch.object(topk, "_chunk", lambda scores: chunk), patch.object(topk, "_digits", digits):
         yield
-
-
-class _AllReduce:
-    """Sums what the threads of one run bring, as an all-reduce does between processes."""
-
-    def __init__(self, count: int) -> None:
-        self.brought = [torch.zeros(0, dtype=torch.int64)] * count
-        self.barrier = threading.Barrier(count, timeout=HANG)
-
-    def shards(self, index: int) -> Shards:
-        def add(counts: Tensor) -> Tensor:
-            assert counts.dtype == torch.int64
-            self.brought[index] = counts.clone()
-            self.barrier.wait()
-            total = torch.stack(self.brought).sum(0)
-            self.barrier.wait()
-            return total
-
-        return Shards(index, len(self.brought), add)
-
-
-def on_workers(pieces: list[dict[str, Tensor]], run: Callable[[dict[str, Tensor], Shards], object]) -> list:
-    """What each worker returned, or the exception it raised."""
-    reduce = _AllReduce(len(pieces))
-
-    def work(index: int) -> object:
-        try:
-            return run(pieces[index], reduce.shards(index))
-        except ValueError as error:
-            return error
-        except BaseException:
-            reduce.barrier.abort()
-            raise
-
-    with ThreadPoolExecutor(len(pieces)) as pool:
-        return list(pool.map(work, range(len(pieces))))
 
 
 # The answer

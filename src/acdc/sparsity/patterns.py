@@ -4,6 +4,7 @@ A pattern says which layers it fits and writes the masks of the largest scores w
 are magnitudes: only their absolute value counts.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,14 @@ class Pattern(Protocol):
         out: Mapping[str, Tensor],
         shards: Shards = WHOLE,
     ) -> None:
-        """Write the working masks (masks.py) of all `weights` into `out`."""
+        """Write the working masks (masks.py) of all `weights` into `out`.
+
+        Of sharded weights, scores and masks are this process's rows (their first axis, split as torch.chunk does).
+        """
+        ...
+
+    def check_shards(self, weights: Sequence[Weight], shards: Shards) -> None:
+        """Raise if this split of the weights' first axis divides what the pattern keeps or prunes together."""
         ...
 
 
@@ -60,6 +68,9 @@ class Unstructured:
 
     def why_not(self, weight: Weight) -> str | None:
         return None
+
+    def check_shards(self, weights: Sequence[Weight], shards: Shards) -> None:
+        return
 
     def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
         for budget in budgets:
@@ -90,15 +101,24 @@ class NM:
         channels = _in_channels(weight)
         return f"{channels} input channels are not a multiple of {self.m}" if channels % self.m else None
 
-    def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
-        _refuse_shards(self, shards)
-        for weight in weights:
-            _refuse_non_finite(weight.name, scores[weight.name])
-            self.write_mask(weight, scores[weight.name], out[weight.name])
+    def check_shards(self, weights: Sequence[Weight], shards: Shards) -> None:
+        for weight in weights if shards.count > 1 else ():
+            if weight.in_dim == 0:
+                raise _split(self, weight, f"its input channels, so groups of {self.m} would be in two shards")
 
-    def write_mask(self, weight: Weight, score: Tensor, mask: Tensor) -> None:
-        """Write the mask of one layer, whose scores are known to be finite, without waiting for a device."""
-        group = 0
+    def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
+        self.check_shards(weights, shards)
+        _refuse_non_finite({weight.name: scores[weight.name] for weight in weights}, shards)
+        for weight in weights:
+            rows, size = weight.param.shape[0], weight.param.numel()
+            first = shards.first_row(rows) * (size // max(1, rows)) // self.m
+            self.write_mask(weight, scores[weight.name], out[weight.name], first)
+
+    def write_mask(self, weight: Weight, score: Tensor, mask: Tensor, group: int = 0) -> None:
+        """Write the mask of one layer, whose scores are known to be finite, without waiting for a device.
+
+        `group` is the number of its first group; only where shards of earlier rows are elsewhere is it not 0.
+        """
         score, mask = _channels_last(score, weight), _channels_last(mask, weight)
         for part, kept in in_index_order(max(_CHUNK // self.m, 1) * self.m, score, mask):
             groups = part.reshape(-1, self.m)
@@ -149,12 +169,22 @@ class Block:
             return f"{out_channels} x {in_channels} channels do not divide into {self.rows} x {self.cols} tiles"
         return None
 
+    def check_shards(self, weights: Sequence[Weight], shards: Shards) -> None:
+        for weight in weights if shards.count > 1 else ():
+            rows = -(-weight.param.shape[0] // shards.count)  # of each shard but the last ones
+            if weight.out_dim != 0:
+                raise _split(self, weight, "its input channels, and tiles are counted along the output channels")
+            if math.prod(weight.param.shape[2:]) > 1:
+                raise _split(self, weight, "its output channels, but its tiles are counted by kernel positions first")
+            if rows % self.rows:
+                raise _split(self, weight, f"its output channels by {rows}, which divides tiles of {self.rows} rows")
+
     def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
-        _refuse_shards(self, shards)
+        self.check_shards(weights, shards)
         by_name = {w.name: w for w in weights}
         for budget in budgets:
             tiles = {name: self._tile_scores(scores[name], by_name[name]) for name in budget.names}
-            chosen = top_k(tiles, _whole(budget.keep, self.rows * self.cols))
+            chosen = top_k(tiles, _whole(budget.keep, self.rows * self.cols), shards=shards)
             for name in budget.names:
                 mask = _out_in_last(out[name], by_name[name])
                 *_, rows, cols = mask.shape
@@ -184,24 +214,45 @@ class Channel:
         _check_axes(self, weight)
         return None
 
+    def check_shards(self, weights: Sequence[Weight], shards: Shards) -> None:
+        for weight in weights if shards.count > 1 else ():
+            if weight.out_dim != 0:
+                raise _split(self, weight, "its input channels, so every output channel would be in all shards")
+
     def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
-        _refuse_shards(self, shards)
+        self.check_shards(weights, shards)
         by_name = {w.name: w for w in weights}
         for budget in budgets:
+            _refuse_non_finite({name: scores[name] for name in budget.names}, shards)
             rms, size, layer = [], [], []
             for index, name in enumerate(budget.names):
-                _refuse_non_finite(name, scores[name])
-                rows = scores[name].movedim(by_name[name].out_dim, 0).flatten(1).double()
-                rms += rows.square().mean(1).sqrt().tolist()
-                size += [rows.shape[1]] * rows.shape[0]
-                layer += [index] * rows.shape[0]
+                weight, channels = by_name[name], _channels(by_name[name])
+                rows = scores[name].movedim(weight.out_dim, 0).flatten(1).double()
+                rms += _gather(rows.square().mean(1).sqrt(), channels, shards).tolist()
+                size += [weight.param.numel() // max(1, channels)] * channels
+                layer += [index] * channels
             kept = _fill(rms, size, layer, budget.keep)
             start = 0
             for name in budget.names:
-                mask = out[name].movedim(by_name[name].out_dim, 0)
-                keep = torch.tensor(kept[start : start + mask.shape[0]], dtype=torch.int8, device=mask.device)
+                mask, channels = out[name].movedim(by_name[name].out_dim, 0), _channels(by_name[name])
+                first = start + shards.first_row(channels)
+                keep = torch.tensor(kept[first : first + mask.shape[0]], dtype=torch.int8, device=mask.device)
                 mask.copy_(-keep.view(-1, *[1] * (mask.ndim - 1)))
-                start += mask.shape[0]
+                start += channels
+
+
+def _channels(weight: Weight) -> int:
+    return weight.param.shape[weight.out_dim]
+
+
+def _gather(own: Tensor, size: int, shards: Shards) -> Tensor:
+    """Return a vector of float64 of which each shard holds a run. A sum of bits with zeros is exact."""
+    if shards.count == 1:
+        return own
+    whole = torch.zeros(size, dtype=torch.float64, device=own.device)
+    first = shards.first_row(size)
+    whole[first : first + len(own)] = own
+    return shards.sum(whole.view(torch.int64)).view(torch.float64)
 
 
 def _fill(score: list[float], size: list[int], layer: list[int], budget: int) -> list[bool]:
@@ -293,10 +344,13 @@ def _keep_n_by_pairs(groups: Tensor, n: int, turns: Tensor) -> Tensor:
     return (beaten_by < n).t()
 
 
-def _refuse_shards(pattern: Pattern, shards: Shards) -> None:
-    if shards.count > 1:
-        allowed = "sharded parameters are not supported"
-        raise ArgumentError("pattern", pattern, allowed, "use the unstructured pattern, acdc.Unstructured()")
+def _split(pattern: Pattern, weight: Weight, along: str) -> ArgumentError:
+    return ArgumentError(
+        "pattern",
+        pattern,
+        f"{weight.name} of shape {tuple(weight.param.shape)} is sharded along {along}",
+        f"leave it dense with exclude=[{weight.name!r}], or write pattern=acdc.Unstructured()",
+    )
 
 
 def _check_axes(pattern: Pattern, weight: Weight) -> None:
@@ -329,6 +383,10 @@ def _whole(keep: int, area: int) -> int:
     return max((keep + area // 2) // area, min(keep, 1))
 
 
-def _refuse_non_finite(name: str, score: Tensor) -> None:
-    if not score.isfinite().all():
-        top_k({name: score}, 0)  # raises the error that explains it
+def _refuse_non_finite(scores: Scores, shards: Shards) -> None:
+    """Raise if a score is not finite, in all processes if it is in one."""
+    home = next((score.device for score in scores.values()), torch.device("cpu"))
+    bad = torch.stack([(~score.isfinite()).any().to(home) for score in scores.values()]).long()
+    for (name, score), count in zip(scores.items(), shards.sum(bad).tolist(), strict=True):
+        if count:
+            top_k({name: score}, 0, shards=shards)  # raises the error that explains it

@@ -33,6 +33,10 @@ class Shards:
     count: int
     sum: Callable[[Tensor], Tensor]
 
+    def first_row(self, rows: int) -> int:
+        """Return the first of `rows` rows that this piece holds, where they are split as torch.chunk does."""
+        return min(self.index * -(-rows // self.count), rows)
+
 
 WHOLE = Shards(index=0, count=1, sum=lambda counts: counts)
 
@@ -223,17 +227,19 @@ def _pick(histogram: Tensor, rank: int) -> tuple[int, int]:
 def _keep_ties(keys: _Keys, masks: dict[str, Tensor], threshold: int, places: int, shards: Shards) -> None:
     """Add `places` of the keys equal to the threshold to masks (of 0 and 1) that hold those above it."""
     chunk = max(1, keys.chunk // 8)  # torch counts with 8 bytes per element, and ties may be many
-    counts = torch.zeros(2, len(masks), shards.count, dtype=torch.int64, device=keys.home)
+    counts = torch.zeros(2, len(masks), dtype=torch.int64, device=keys.home)
     for layer, (name, mask) in enumerate(masks.items()):
         for part, kept in in_index_order(chunk, keys.scores[name], mask):
-            counts[0, layer, shards.index] += (keys.read(part) == threshold).count_nonzero().to(keys.home)
-            counts[1, layer, shards.index] += kept.count_nonzero().to(keys.home)
-    tied, strict = shards.sum(counts).tolist()
-    shares = share_ties([sum(c) for c in tied], [sum(c) for c in strict], places)
+            counts[0, layer] += (keys.read(part) == threshold).count_nonzero().to(keys.home)
+            counts[1, layer] += kept.count_nonzero().to(keys.home)
+    own = counts[0].tolist()
+    tied, strict = shards.sum(counts).tolist() if shards.count > 1 else counts.tolist()
+    shares = share_ties(tied, strict, places)
+    before = _ties_before(own, [0 < share < ties for share, ties in zip(shares, tied, strict=True)], keys.home, shards)
 
     for layer, (name, mask) in enumerate(masks.items()):
-        ties, share, passed = sum(tied[layer]), shares[layer], sum(tied[layer][: shards.index])
-        if not share or not tied[layer][shards.index]:
+        ties, share, passed = tied[layer], shares[layer], before[layer]
+        if not share or not own[layer]:
             continue
         for part, kept in in_index_order(chunk, keys.scores[name], mask):
             at = (keys.read(part) == threshold).flatten().nonzero().flatten()
@@ -242,6 +248,19 @@ def _keep_ties(keys: _Keys, masks: dict[str, Tensor], threshold: int, places: in
             chosen[at[(rank + 1) * share // ties > rank * share // ties]] = True
             kept |= chosen.view(kept.shape)
             passed += len(at)
+
+
+def _ties_before(own: list[int], shared: list[bool], home: torch.device, shards: Shards) -> list[int]:
+    """Return how many of each layer's ties earlier shards hold, given this one's. Where none or all stay, 0 will do."""
+    layers = [layer for layer, asked in enumerate(shared) if asked]
+    before = [0] * len(own)
+    if shards.count == 1 or not layers:
+        return before
+    table = torch.zeros(shards.count, len(layers), dtype=torch.int64)
+    table[shards.index] = torch.tensor([own[layer] for layer in layers])
+    for layer, count in zip(layers, shards.sum(table.to(home))[: shards.index].sum(0).tolist(), strict=True):
+        before[layer] = count
+    return before
 
 
 def _refuse_non_finite(scores: Scores, histogram: Tensor, digit: _Digit) -> None:
