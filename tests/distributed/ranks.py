@@ -1,4 +1,4 @@
-"""Two ranks of one program or function, which end by themselves: no torchrun ends one when the other has failed."""
+"""Ranks of one program or function, which end by themselves: no torchrun ends one when another has failed."""
 
 import os
 import pickle
@@ -28,11 +28,16 @@ def two_ranks(command: Sequence[str | Path], cwd: Path | None = None) -> Complet
 
 def call_on_two_ranks(function: Callable[..., None], *arguments: Any) -> None:
     """Call it in two processes, with the rank in front of what else it takes."""
+    call_on_ranks(2, function, *arguments)
+
+
+def call_on_ranks(count: int, function: Callable[..., None], *arguments: Any) -> None:
+    """Call it in so many processes, with the rank in front of what else it takes."""
     with tempfile.NamedTemporaryFile() as file:
         pickle.dump((function, arguments), file)
         file.flush()
-        commands = [[sys.executable, "-m", "tests.distributed.ranks", file.name, rank] for rank in "01"]
-        done = _run(commands, [os.environ] * 2)
+        commands = [[sys.executable, "-m", "tests.distributed.ranks", file.name, str(rank)] for rank in range(count)]
+        done = _run(commands, [os.environ] * count)
     assert done.returncode == 0, done.stderr
 
 

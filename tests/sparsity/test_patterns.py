@@ -492,7 +492,9 @@ def test_shards_of_rows_get_the_masks_of_the_whole(pattern: Pattern, count: int)
 def test_a_split_that_divides_what_belongs_together_is_refused(pattern: Pattern, module: nn.Module, reason: str):
     weights = layers_of(module)
     shards = Shards(index=0, count=2, sum=lambda counts: counts)
-    with pytest.raises(ValueError, match=rf"^pattern=.*: 0\.weight of shape \(.*\) is sharded along {reason}.*exclude="):
+    with pytest.raises(
+        ValueError, match=rf"^pattern=.*: 0\.weight of shape \(.*\) is sharded along {reason}.*exclude="
+    ):
         pattern.check_shards(weights, shards)
     pattern.check_shards(weights, WHOLE)
 

@@ -8,9 +8,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from acdc.core.method import Method
-from acdc.errors import ArgumentError, ArgumentTypeError
+from acdc.errors import ArgumentError, ArgumentTypeError, Shown
 from acdc.sparsity.distributions import Budget
-from acdc.sparsity.layers import Layers
+from acdc.sparsity.layers import Layers, is_sharded
+from acdc.sparsity.sharding import find_shards
+from acdc.sparsity.topk import Shards
 
 
 def check_types(model: Any, optimizer: Any, method: Any) -> None:
@@ -29,14 +31,34 @@ def check_types(model: Any, optimizer: Any, method: Any) -> None:
             )
 
 
-def check_not_sharded(layers: Layers) -> None:
-    sharded = [weight.name for weight in layers.weights if hasattr(weight.param, "to_local")]
-    if sharded:
+def check_sharding(model: nn.Module, method: Method, layers: Layers) -> Shards:
+    """Return how the weights are split over processes, or raise if the method or its pattern cannot prune them so."""
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise ArgumentError(
             "model",
-            allowed=f"{few(sharded)} are sharded (FSDP2, tensor parallel); this release cannot prune sharded weights",
-            instead="train with DistributedDataParallel, which keeps whole parameters",
+            allowed="FullyShardedDataParallel (FSDP1) flattens parameters, so their rows and columns are lost",
+            instead="shard it with FSDP2, torch.distributed.fsdp.fully_shard(model)",
         )
+    shards = find_shards(layers.weights)
+    if not any(is_sharded(weight.param) for weight in layers.weights):
+        return shards
+    if obstacle := method.sharding_obstacle():
+        raise ArgumentError(
+            "method",
+            received=Shown(method.title()),
+            allowed=f"the model is sharded (FSDP2, tensor parallel), and {obstacle}",
+            instead="train with DistributedDataParallel, which keeps whole parameters, or use acdc.ACDC",
+        )
+    check = getattr(method.pattern, "check_shards", None)
+    if check is None:
+        raise ArgumentError(
+            "pattern",
+            received=method.pattern,
+            allowed="the model is sharded (FSDP2, tensor parallel), and this pattern has no check_shards",
+            instead="write pattern=acdc.Unstructured(), or add check_shards(weights, shards) to it",
+        )
+    check(layers.weights, shards)
+    return shards
 
 
 def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
@@ -49,7 +71,7 @@ def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
         raise ArgumentError(
             "optimizer",
             allowed=f"this {type(optimizer).__name__} holds none of the model's {len(missing)} prunable weights",
-            instead="build it from the same model, after moving the model to its device: "
+            instead="build it from the same model, after moving it to its device or sharding it: "
             "torch.optim.SGD(model.parameters(), ...)",
         )
     raise ArgumentError(

@@ -20,6 +20,8 @@ from acdc.schedule import Phase
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers
+from acdc.sparsity.sharding import count_nonzero, shard_like
+from acdc.sparsity.topk import WHOLE, Shards
 
 if TYPE_CHECKING:
     from acdc.core.method import Method
@@ -34,6 +36,7 @@ class MethodContext:
 
     model, optimizer   plain: without the wrappers of DistributedDataParallel, torch.compile or Accelerate
     layers, budgets    the prunable weights, and how many of them the method keeps in the end
+    shards             how they are split over processes; weights, gradients and masks are this process's parts
     step, phase        the number of the next step, and the phase the model is in now
     memory             what the method remembers from step to step, tensors and plain data; checkpoints hold it
     twin, best_metric  the dense model kept so far, and the metric reported for it
@@ -51,8 +54,9 @@ class MethodContext:
         scheduler: Any | None,
         masking: Masking,
         state: State,
+        shards: Shards = WHOLE,
     ) -> None:
-        self.model, self.optimizer, self.layers = model, optimizer, layers
+        self.model, self.optimizer, self.layers, self.shards = model, optimizer, layers, shards
         self.budgets = method.budgets(layers)
         self.steps_per_epoch = steps_per_epoch
         self.total_steps = method.schedule.total_steps(steps_per_epoch)
@@ -108,6 +112,15 @@ class MethodContext:
         """Return the position of this weight in `layers.weights`."""
         return self._positions[name]
 
+    def own_rows(self, name: str, whole: Tensor) -> Tensor:
+        """Return the rows of a tensor of a weight's whole shape that this process holds."""
+        first, weight = self.shards.first_row(len(whole)), self.layers.weights[self._positions[name]]
+        return whole[first : first + len(weight.local)]
+
+    def count_nonzero(self, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+        """Count what is not 0 in tensors like the weights, over all processes that hold a part."""
+        return count_nonzero(tensors, self.shards)
+
     # Compressing and decompressing
 
     @torch.no_grad()
@@ -125,7 +138,7 @@ class MethodContext:
         """
         masks = self._masking.masks or self._masking.new_masks()
         scores = self.weights if scores is None else scores
-        self._method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=masks)
+        self._write_masks(scores, budgets, masks)
         if keep_twin:
             self.keep_twin()
         self._masking.prune_by(masks)
@@ -135,8 +148,14 @@ class MethodContext:
     def choose_masks(self, scores: Mapping[str, Tensor], budgets: Sequence[Budget] | None = None) -> dict[str, Tensor]:
         """Return boolean masks of the largest scores in the method's pattern, by name, without applying them."""
         masks = self._masking.new_masks()
-        self._method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=masks)
+        self._write_masks(scores, budgets, masks)
         return {name: working.as_bool(mask) for name, mask in masks.items()}
+
+    def _write_masks(
+        self, scores: Mapping[str, Tensor], budgets: Sequence[Budget] | None, out: dict[str, Tensor]
+    ) -> None:
+        split = {} if self.shards.count == 1 else {"shards": self.shards}  # a user's pattern may not take any
+        self._method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=out, **split)
 
     @torch.no_grad()
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
@@ -177,8 +196,13 @@ class MethodContext:
         self.sparse_model = self.copy_sparse()
 
     def copy_sparse(self) -> tuple[StateDict, dict[str, Tensor]]:
-        """Copy the current model and its masks to the CPU."""
-        return to_cpu(self.model.state_dict()), {name: mask.cpu() for name, mask in self.masks.items()}
+        """Copy the current model and its masks to the CPU; both stay sharded if the model is."""
+        return to_cpu(self.model.state_dict()), {name: to_cpu(mask) for name, mask in self.sharded_masks().items()}
+
+    def sharded_masks(self) -> dict[str, Tensor]:
+        """Return `masks`, as DTensors where the weights are."""
+        weights = self.layers.weights
+        return {name: shard_like(mask, weights[self._positions[name]].param) for name, mask in self.masks.items()}
 
     # Latent weights
 

@@ -8,7 +8,9 @@ from torch.optim import Optimizer
 
 from acdc.core.checks import few
 from acdc.core.hooks import state_like
-from acdc.sparsity.layers import Weight
+from acdc.sparsity.layers import Weight, is_sharded
+from acdc.sparsity.sharding import any_shard, count_nonzero, reshard
+from acdc.sparsity.topk import WHOLE, Shards
 
 _EVERY = 512  # steps between two checks in a long phase; a power of 8
 _DENSE = 0.25  # share of pruned weights that moved: 0.54 or more in models from dense phases, at most 0.03 in others
@@ -23,10 +25,14 @@ class OwnershipCheck:
     results or checkpoints are requested. Each step checks one of them, in turn, through the entries of the modules'
     own dictionaries that lead to it: that costs a microsecond or two, whereas checking all of them would cost up to
     2 % of a step of a small net with many layers.
+
+    A module under fully_shard holds gathered copies of its parameters during its forward pass and, at the root, after
+    an evaluation. All checks but `check_next` are made between steps, and first have the sharded ones put back.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, weights: Sequence[Weight]) -> None:
         self._model, self._optimizer = model, optimizer
+        self._sharded = any(is_sharded(weight.param) for weight in weights)
         ids = {id(weight.param) for weight in weights}
         named = model.named_parameters(remove_duplicate=False)  # includes all names of tied weights
         self._params = {name: param for name, param in named if id(param) in ids}
@@ -45,7 +51,12 @@ class OwnershipCheck:
 
     def in_model(self) -> bool:
         """Return True if the model holds every weight under its name."""
+        self._reshard()
         return all(mapping.get(key) is value for path in self._paths for mapping, key, value in path)
+
+    def _reshard(self) -> None:
+        if self._sharded:
+            reshard(self._model)
 
     def check_next(self, action: str) -> None:
         """Check one weight, the next at each call, and all of them if it is not where it was."""
@@ -73,10 +84,16 @@ class OwnershipCheck:
 
     def check_model(self, action: str) -> None:
         """Raise if the model has lost a weight that `action` needs."""
+        self._reshard()
         now = dict(self._model.named_parameters(remove_duplicate=False))
         lost = [name for name, param in self._params.items() if now.get(name) is not param]
         if not lost:
             return
+        if not self._sharded and is_sharded(now.get(lost[0], next(iter(self._params.values())))):
+            raise RuntimeError(
+                f"{action}: fully_shard was called after attach, and replaced {few(lost)}, so masks no longer apply to "
+                "the model. Call fully_shard first, build the optimizer from model.parameters(), and then attach"
+            )
         raise RuntimeError(
             f"{action}: the model no longer holds {few(lost)}, to which the sparsifier was attached, so masks no "
             "longer apply to it. load_state_dict(assign=True), a new layer or a wrapper in place of a layer, and "
@@ -105,8 +122,8 @@ class LeakCheck:
     64 and 512 of a phase, then every 512th, and the last.
     """
 
-    def __init__(self, weights: Mapping[str, Weight], optimizer: Optimizer) -> None:
-        self._weights, self._optimizer = weights, optimizer
+    def __init__(self, weights: Mapping[str, Weight], optimizer: Optimizer, shards: Shards = WHOLE) -> None:
+        self._weights, self._optimizer, self._shards = weights, optimizer, shards
         self._steps = 0
 
     def restart(self) -> None:
@@ -118,35 +135,44 @@ class LeakCheck:
         self._steps += 1
         if not (last or _is_look(self._steps)) or _is_capturing(masks):
             return
-        params = {name: weight.param for name, weight in self._weights.items()}
-        names = leaks(params, masks)
+        params = {name: weight.local for name, weight in self._weights.items()}
+        names = self._in_any_shard(leaks(params, masks))
         # On a GPU 0 · ∞ leaves NaN in the gradient of a pruned weight: such a run has diverged, which shows elsewhere.
-        if names and all(bool(params[name].isfinite().all()) for name in names):
+        if names and not any(any_shard([not params[name].isfinite().all() for name in names], self._shards)):
             raise RuntimeError(f"step {step}: pruned weights of {few(names)} moved. {self._cause(names, masks)}")
 
     def check_finished(self, masks: Mapping[str, Tensor]) -> None:
         """Raise if pruned weights of a finished model are not 0. Latent weights may prune without masks."""
-        names = leaks({name: self._weights[name].param for name in masks}, masks)
+        names = self._in_any_shard(leaks({name: self._weights[name].local for name in masks}, masks))
         if names:
             raise RuntimeError(f"finish(): pruned weights of {few(names)} are not 0. {self._cause(names, masks)}")
 
+    def _in_any_shard(self, names: list[str]) -> list[str]:
+        """Return the names that any process has found: all of them raise, or none does."""
+        if self._shards.count == 1:
+            return names
+        flags = any_shard([name in names for name in self._weights], self._shards)
+        return [name for name, flag in zip(self._weights, flags, strict=True) if flag]
+
     def _cause(self, names: list[str], masks: Mapping[str, Tensor]) -> str:
         params = {name: self._weights[name].param for name in names}
-        if leaks({name: param.grad for name, param in params.items() if param.grad is not None}, masks):
+        grads = {name: grad for name in names if (grad := self._weights[name].local_grad) is not None}
+        if self._in_any_shard(leaks(grads, masks)):
             return (
                 "Their gradients are not 0: they were changed after they had been masked, in a way that PyTorch does "
                 "not notice (through p.grad.data, p.grad.numpy() or your own kernel). Change them under "
                 "torch.no_grad() by operations on p.grad itself, such as p.grad.add_(noise), or call "
                 "sparsifier.mask_gradients() after the change"
             )
-        if any(leaks({name: state}, masks) for name in names for state in state_like(self._optimizer, params[name])):
+        states = {name: state_like(self._optimizer, param) for name, param in params.items()}
+        if self._in_any_shard([name for name in names for state in states[name] if leaks({name: state}, masks)]):
             return (
                 "Their optimizer state is not 0: it was loaded from a checkpoint of another phase, or the "
                 "model's weights were, or gradients were changed through p.grad.data or numpy in an earlier step. Load "
                 "model, optimizer and sparsifier from one checkpoint, and change gradients by operations on p.grad "
                 "itself"
             )
-        return _writer(self._weights, masks)
+        return _writer(self._weights, masks, self._shards)
 
 
 def leaks(tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> list[str]:
@@ -167,13 +193,11 @@ def leaks(tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> list[st
     ]
 
 
-def _writer(weights: Mapping[str, Weight], masks: Mapping[str, Tensor]) -> str:
+def _writer(weights: Mapping[str, Weight], masks: Mapping[str, Tensor], shards: Shards) -> str:
     """Explain what wrote pruned weights that the optimizer left at 0, judging by how many are not 0."""
     pruned = {name: mask.eq(0) for name, mask in masks.items()}
-    moved = {
-        name: int(weights[name].param.detach().ne(0).logical_and_(places).sum()) for name, places in pruned.items()
-    }
-    total = {name: int(places.sum()) for name, places in pruned.items()}
+    moved = count_nonzero({name: weights[name].local.ne(0) & places for name, places in pruned.items()}, shards)
+    total = count_nonzero(pruned, shards)
     share = sum(moved.values()) / max(1, sum(total.values()))
     if share >= _DENSE and all(moved[name] for name in moved if total[name]):
         return (

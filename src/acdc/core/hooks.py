@@ -25,6 +25,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from acdc.sparsity.layers import local_part
+
 # These are elementwise, and zero weight, gradient and state give zero weight and state.
 _KEEPS_ZEROS = (
     torch.optim.SGD,
@@ -66,11 +68,14 @@ _eager_forward = _EagerForward()
 
 
 class NextForward:
-    """A watch that calls `begin` once, when the next training forward pass starts."""
+    """A watch that calls `begin` once, when the next training forward pass starts.
 
-    def __init__(self, modules: Iterable[nn.Module], begin: Callable[[], None]) -> None:
+    `first` runs it before all other hooks: those of fully_shard copy the weights that are about to change.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], begin: Callable[[], None], *, first: bool = False) -> None:
         self._modules = list(dict.fromkeys(modules))
-        self._begin = begin
+        self._begin, self._first = begin, first
         self._handles: list[RemovableHandle] = []
         self._token = object()
         weakref.finalize(self, _eager_forward.release, self._token)  # a dropped run must not leave everything eager
@@ -80,7 +85,7 @@ class NextForward:
         if self._handles:
             return
         hook = _PreHook(self._begin)
-        self._handles = [module.register_forward_pre_hook(hook) for module in self._modules]
+        self._handles = [module.register_forward_pre_hook(hook, prepend=self._first) for module in self._modules]
         _eager_forward.hold(self._token)
 
     def disarm(self) -> None:
@@ -153,14 +158,18 @@ def reset_state(optimizer: Optimizer, what: str) -> bool:
     moments = [state[key] for state in optimizer.state.values() for key in FIRST_MOMENTS if key in state]
     for moment in moments:
         if isinstance(moment, torch.Tensor):
-            moment.zero_()
+            local_part(moment).zero_()
     return bool(moments) or isinstance(optimizer, _WITHOUT_MOMENTUM)
 
 
 def state_like(optimizer: Optimizer, param: torch.Tensor) -> list[torch.Tensor]:
-    """Return the optimizer state that belongs to single weights: the tensors of the parameter's shape."""
+    """Return the optimizer state that belongs to single weights: the tensors of the parameter's shape.
+
+    Of a sharded parameter, it is the part that this process holds.
+    """
     state = optimizer.state.get(param, {}).values()
-    return [v for v in state if isinstance(v, torch.Tensor) and v.shape == param.shape and v.is_floating_point()]
+    alike = [v for v in state if isinstance(v, torch.Tensor) and v.shape == param.shape and v.is_floating_point()]
+    return [local_part(value) for value in alike]
 
 
 def step_was_skipped(optimizer: Optimizer) -> bool:

@@ -25,7 +25,7 @@ from acdc.core.hooks import has_closure, keeps_zeros, loss_scale, state_like
 from acdc.core.latent import Bundle, LatentWeights
 from acdc.core.state import State, Weights
 from acdc.sparsity import masks as working
-from acdc.sparsity.layers import Weight
+from acdc.sparsity.layers import Weight, is_sharded, local_part
 
 _SMALL = 1 << 21  # elements; a larger tensor keeps the GPU busy for longer than a launch takes
 
@@ -54,20 +54,20 @@ class Masking:
         if not self._state.sparse:
             return {}
         if not self.masks:  # an effective weight of 0 is pruned
-            return {name: weight.param.detach() != 0 for name, weight in self._weights.items()}
+            return {name: weight.local != 0 for name, weight in self._weights.items()}
         return {name: working.as_bool(mask) for name, mask in self.masks.items()}
 
     def trained(self) -> dict[str, Tensor]:
         """Return the weights that the optimizer trains: the model's, or the latent ones behind them."""
         if self.latent is not None:
             return dict(self.latent.tensors)
-        return {name: weight.param.detach() for name, weight in self._weights.items()}
+        return {name: weight.local for name, weight in self._weights.items()}
 
     # From one state to another
 
     def new_masks(self) -> dict[str, Tensor]:
         """Return uninitialised masks for every weight."""
-        return {name: working.new_mask(weight.param) for name, weight in self._weights.items()}
+        return {name: working.new_mask(weight.local) for name, weight in self._weights.items()}
 
     def prune_by(self, masks: dict[str, Tensor]) -> None:
         """Prune every weight by these masks from now on."""
@@ -136,8 +136,8 @@ class Masking:
     def zero(self, names: Iterable[str] | None = None) -> None:
         """Zero the pruned weights of all layers, or of some, and their optimizer state."""
         for name in self._weights if names is None else names:
-            param, mask = self._weights[name].param, self.masks[name]
-            for tensor in (param, *state_like(self._optimizer, param)):
+            weight, mask = self._weights[name], self.masks[name]
+            for tensor in (weight.local, *state_like(self._optimizer, weight.param)):
                 working.apply_(tensor, mask)
 
     def write_masked(self, bundle: Bundle, tensor: Tensor, out: Tensor) -> None:
@@ -160,7 +160,7 @@ class Masking:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        masks = {name: working.unpack(bits, self._weights[name].param) for name, bits in state["masks"].items()}
+        masks = {name: working.unpack(bits, self._weights[name].local) for name, bits in state["masks"].items()}
         self.lift(keep="effective")  # the model loads its own weights, before or after this
         self._state.forward_already_ran = state["late"]
         if state["shadow"] is not None:
@@ -211,8 +211,7 @@ class Gradients:
         self._masked.clear()
         for name, mask in masks.items():
             if mask.is_cuda and mask.numel() <= _SMALL:
-                param = self._weights[name].param
-                factor = self._factors.setdefault(name, torch.empty_like(param, requires_grad=False))
+                factor = self._factors.setdefault(name, torch.empty_like(self._weights[name].local))
                 factor.copy_(mask).neg_()  # in place: a CUDA graph continues to read the same memory
 
     def stop(self) -> None:
@@ -227,12 +226,12 @@ class Gradients:
 
     def whole(self) -> dict[str, Tensor]:
         """Return the existing gradients by name; in an observed step, as they were before masking."""
-        grads = {name: w.param.grad.detach() for name, w in self._weights.items() if w.param.grad is not None}
+        grads = {name: g.detach() for name, w in self._weights.items() if (g := w.local_grad) is not None}
         return grads | {name: whole for name, whole in self._whole.items() if name in grads}
 
     def keep_whole(self) -> None:
         """Keep copies of the gradients that masking would change, until the step ends."""
-        grads = {name: self._weights[name].param.grad for name in self.unmasked()}
+        grads = {name: self._weights[name].local_grad for name in self.unmasked()}
         self._whole |= {name: grad.detach().clone() for name, grad in grads.items() if grad is not None}
 
     def unmasked(self) -> list[str]:
@@ -247,7 +246,7 @@ class Gradients:
         """Mask every gradient that is not masked yet, whoever wrote it."""
         small, factors, names = [], [], self.unmasked()
         for name in names:
-            grad = self._weights[name].param.grad
+            grad = self._weights[name].local_grad
             if name in self._factors:
                 small.append(grad)
                 factors.append(self._factors[name])
@@ -268,7 +267,12 @@ class Gradients:
             self._masked[name] = (weakref.ref(grad), grad._version)
 
     def _is_masked(self, name: str, grad: Tensor) -> bool:
-        """Compare the objects themselves: a freed gradient's id may be the next one's."""
+        """Compare the objects themselves: a freed gradient's id may be the next one's.
+
+        The version of a DTensor does not change when it is clipped: such gradients are always masked again.
+        """
+        if is_sharded(grad):
+            return False
         reference, version = self._masked.get(name, (None, -1))
         return reference is not None and reference() is grad and version == grad._version
 
@@ -283,7 +287,7 @@ class Gradients:
                 self._backward = backward
                 _when_backward_ends(self.mask_now)
         elif name in self._masks and param.grad is not None:
-            working.apply_(param.grad, self._masks[name])
+            working.apply_(local_part(param.grad), self._masks[name])
             self._remember(name)
 
 

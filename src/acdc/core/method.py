@@ -63,6 +63,7 @@ class Method(ABC):
     needs_sparsity: ClassVar[bool] = True  # False if training decides the sparsity
     alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
     averages: ClassVar[bool] = True  # whether the average of compressed weights, masked, is compressed as well
+    supports_shards: ClassVar[bool] = False  # whether it works on this process's part of every tensor alone
     decided_by: ClassVar[str] = "training"  # what decides the sparsity if none can be set
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that accept one of a few words
 
@@ -225,6 +226,10 @@ class Method(ABC):
     def warnings(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
         """Return what a run of this length will not do although its user may expect it; shown at the start."""
         return [idle.message()] if (idle := self.idle(total_steps, steps_per_epoch)) else []
+
+    def sharding_obstacle(self) -> str | None:
+        """Return why the method cannot prune sharded parameters, or None if it can."""
+        return None if self.supports_shards else f"{self.title()} needs whole weights in every process"
 
     def gives_twin(self) -> bool:
         """Return True if a dense model is kept that can be trained further."""

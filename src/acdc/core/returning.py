@@ -48,9 +48,9 @@ class ReturningWeights:
         if packed is not self._packed:
             self._packed = packed
             self._masks = {
-                name: working.as_bool(working.unpack(bits, self._weights[name].param)) for name, bits in packed.items()
+                name: working.as_bool(working.unpack(bits, self._weights[name].local)) for name, bits in packed.items()
             }
-        self._before = {name: self._weights[name].param.detach().clone() for name in self._masks}
+        self._before = {name: self._weights[name].local.clone() for name in self._masks}
 
     def _is_captured(self) -> bool:
         """Return whether a CUDA graph is being captured: it would take this step's factor in all its replays."""
@@ -61,6 +61,6 @@ class ReturningWeights:
     def after_step(self) -> None:
         """Take back what is too much of the step that has been taken."""
         for name, before in self._before.items():
-            param = self._weights[name].param
-            param.copy_(torch.where(self._masks[name], param, torch.lerp(before, param, self._factor)))
+            now = self._weights[name].local
+            now.copy_(torch.where(self._masks[name], now, torch.lerp(before, now, self._factor)))
         self._before = {}

@@ -24,7 +24,7 @@ from acdc.core.summary import Summary
 from acdc.errors import ArgumentError
 from acdc.schedule import Phase
 from acdc.sparsity import masks as working
-from acdc.sparsity.layers import Layers
+from acdc.sparsity.layers import Layers, is_sharded, local_part
 
 # The optimizer's hooks keep a sparsifier alive; these are only weak references to it.
 _attached: "weakref.WeakKeyDictionary[nn.Module | Optimizer, weakref.ref[Sparsifier]]" = weakref.WeakKeyDictionary()
@@ -152,28 +152,46 @@ class Sparsifier:
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """Return boolean masks by name, True where a weight is kept; empty in dense phases."""
-        return self._stepper.masking.kept()
+        """Return boolean masks by name, True where a weight is kept; empty in dense phases.
+
+        Masks of sharded weights are DTensors, sharded like them.
+        """
+        return self.context.sharded_masks()
 
     @property
     def layer_sparsity(self) -> dict[str, float]:
-        """Return the current share of zeros in each prunable layer."""
-        self._stepper.ownership.check_model("layer_sparsity")
-        return {
-            name: 1 - int(w.param.count_nonzero()) / max(1, w.param.numel())
-            for name, w in self._stepper.weights.items()
-        }
+        """Return the current share of zeros in each prunable layer.
+
+        Of a sharded model this, `sparsity`, summary() and finish() count over all processes: call them in each.
+        """
+        sizes = {name: weight.param.numel() for name, weight in self._stepper.weights.items()}
+        return {name: 1 - count / max(1, sizes[name]) for name, count in self._count_weights("layer_sparsity").items()}
 
     @property
     def sparsity(self) -> float:
         """Return the current share of zeros among all prunable weights."""
-        self._stepper.ownership.check_model("sparsity")
-        return 1 - sum(int(w.param.count_nonzero()) for w in self._stepper.weights.values()) / self.layers.size
+        return 1 - sum(self._count_weights("sparsity").values()) / self.layers.size
+
+    def _count_weights(self, action: str) -> dict[str, int]:
+        """Count the weights of each layer that are not 0."""
+        self._stepper.ownership.check_model(action)
+        return self.context.count_nonzero({name: weight.local for name, weight in self._stepper.weights.items()})
 
     def summary(self, example: Any | None = None) -> Summary:
         """Summarize layers, phases so far and, given an example input (a tensor or a tuple of arguments), FLOPs."""
+        if example is not None and self._stepper.sharded:
+            raise ArgumentError(
+                "example",
+                allowed="FLOPs are counted on whole weights, and this model is sharded",
+                instead="load the gathered sparse model into a plain one and call acdc.flops.count(model, example)",
+            )
         return Summary.of(
-            self._model, self.layers, self._stepper.history, headline=repr(self).strip("<>"), example=example
+            self._model,
+            self.layers,
+            self._stepper.history,
+            nonzeros=self._count_weights("summary()"),
+            headline=repr(self).strip("<>"),
+            example=example,
         )
 
     def __repr__(self) -> str:
@@ -236,7 +254,10 @@ class Sparsifier:
             allowed = f"it has no {', '.join(missing[:3])}"
             raise ArgumentError("model", allowed=allowed, instead="pass apply_masks a copy of the model")
         for name, mask in masks.items():
-            working.apply_(parameters[name], working.from_bool(mask).to(parameters[name].device))
+            param = parameters[name]
+            if is_sharded(mask) and not is_sharded(param):
+                mask = mask.full_tensor()  # pyright: ignore[reportAttributeAccessIssue]
+            working.apply_(local_part(param), working.from_bool(local_part(mask)).to(param.device))
 
     # The end
 

@@ -22,7 +22,8 @@ from acdc.core.method import Method
 from acdc.core.returning import ReturningWeights
 from acdc.core.state import State
 from acdc.schedule import Phase
-from acdc.sparsity import masks as working
+from acdc.sparsity.layers import is_sharded
+from acdc.sparsity.sharding import fsdp_roots, reshard
 
 
 class Stepper:
@@ -38,13 +39,15 @@ class Stepper:
         steps_per_epoch: int | None,
         scheduler: Any | None,
     ) -> None:
+        reshard(model)
         layers = method.layers(model)
-        checks.check_not_sharded(layers)
+        shards = checks.check_sharding(model, method, layers)
+        self.sharded = any(is_sharded(weight.param) for weight in layers.weights)
         checks.check_optimizer_holds(optimizer, layers)
         checks.check_optimizer_keeps_pruned(optimizer, layers)
         self.weights = {weight.name: weight for weight in layers.weights}
         self.ownership = OwnershipCheck(model, optimizer, layers.weights)
-        self.leaks = LeakCheck(self.weights, optimizer)
+        self.leaks = LeakCheck(self.weights, optimizer, shards)
         self.state = State()
         self.masking = Masking(
             self.weights, optimizer, self.state, on_backward=self._on_backward, new_latent=self._new_latent
@@ -60,11 +63,14 @@ class Stepper:
             scheduler=scheduler,
             masking=self.masking,
             state=self.state,
+            shards=shards,
         )
         self.history: list[dict[str, Any]] = []
         self._method = method
         self._returning = ReturningWeights(self.weights)
-        self._next_forward = NextForward([called, model, *(w.module for w in layers.weights)], self._on_forward)
+        # Inside a root of fully_shard weights are gathered copies by the time a layer is called.
+        within = fsdp_roots(model) if self.sharded else [weight.module for weight in layers.weights]
+        self._next_forward = NextForward([called, model, *within], self._on_forward, first=self.sharded)
         for warning in [*layers.warnings(), *method.warnings(self.context.total_steps, steps_per_epoch)]:
             self.context.warn(warning)
         if first.kind == "dense":
@@ -122,8 +128,11 @@ class Stepper:
             gradients.stop()
 
     def _writes_weights(self, phase: Phase) -> bool:
-        """Return True if the model's weights change when this phase begins: by the method, or back to latent ones."""
-        return self.state.latent or self._method.writes_weights(phase)
+        """Return True if the model's weights change when this phase begins: by the method, or back to latent ones.
+
+        A sharded model cannot be looked at in the middle of a backward pass, so its phases begin before forward.
+        """
+        return self.sharded or self.state.latent or self._method.writes_weights(phase)
 
     def _take_up(self) -> None:
         """Do what is due when a step begins. If the method raises, it remains due."""
@@ -178,7 +187,7 @@ class Stepper:
 
     def count_kept(self) -> dict[str, int]:
         """Count the weights that each layer keeps, and warn about layers that keep few or none."""
-        kept = {name: working.count_kept(mask) for name, mask in self.context.masks.items()}
+        kept = self.context.count_nonzero(self.context.masks)
         if warning := checks.empty_layers(kept):
             self.context.warn(warning)
         if thin := checks.thin_layers(kept, self.context.layers, self.context.budgets):
@@ -211,8 +220,8 @@ class Stepper:
             self.begin_step()
 
     def _on_backward(self) -> None:
-        """Do what is still due when the first gradient of a step arrives."""
-        if self.state.due:
+        """Do what is still due when the first gradient of a step arrives; in a sharded model, before the step."""
+        if self.state.due and not self.sharded:
             self._take_up_after_forward()
         self._next_forward.release()
         self.state.enter_backward()

@@ -43,15 +43,16 @@ class Summary:
         layers: Layers,
         phases: Sequence[Mapping[str, Any]],
         *,
+        nonzeros: Mapping[str, int],
         headline: str,
         example: Any | None,
     ) -> "Summary":
-        """Count the zeros of a model, and its FLOPs if there is an example input."""
+        """Describe a model, given what each layer has that is not 0, with FLOPs if there is an example input."""
         flops, uses = count(model, example) if example is not None else (Flops(0, 0), {})
-        parameters = dict(model.named_parameters(remove_duplicate=False))
-        zeros = {name: p.numel() - int(p.count_nonzero()) for name, p in parameters.items()}
         rows = tuple(
-            LayerRow(w.name, tuple(w.param.shape), w.param.numel(), zeros[w.name], uses.get(w.name))
+            LayerRow(
+                w.name, tuple(w.param.shape), w.param.numel(), w.param.numel() - nonzeros[w.name], uses.get(w.name)
+            )
             for w in layers.weights
         )
         return cls(

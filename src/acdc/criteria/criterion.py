@@ -17,6 +17,7 @@ class Criterion(ABC):
     """A score for a compression. What it gathers is stored in the context's memory, and dropped after use."""
 
     name: ClassVar[str]
+    supports_shards: ClassVar[bool] = False  # whether it works on this process's part of every tensor alone
 
     @property
     def window(self) -> int:

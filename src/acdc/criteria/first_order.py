@@ -19,6 +19,7 @@ class Magnitude(Criterion):
     """|θ|: the paper's T_k."""
 
     name: ClassVar[str] = "magnitude"
+    supports_shards: ClassVar[bool] = True
 
     def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> None:
         return None
@@ -37,6 +38,7 @@ class Saliency(Criterion):
     steps: int = 100
 
     name: ClassVar[str] = "saliency"
+    supports_shards: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_count("steps", self.steps, 100)
@@ -72,6 +74,7 @@ class Movement(Saliency):
     steps: int = 500
 
     name: ClassVar[str] = "movement"
+    supports_shards: ClassVar[bool] = False
 
     def product(self, weight: Tensor, gradient: Tensor) -> Tensor:
         return -(weight * gradient)
@@ -103,6 +106,7 @@ class Snip(Saliency):
     loss: Callable[[Tensor, Tensor], Tensor] = field(default=F.cross_entropy, repr=False)
 
     name: ClassVar[str] = "snip"
+    supports_shards: ClassVar[bool] = False
 
     @property
     def window(self) -> int:

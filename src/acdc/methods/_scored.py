@@ -34,6 +34,11 @@ class Scored(Method):
         object.__setattr__(self, "criterion", criteria.build(self.criterion))
         super().__post_init__()
 
+    def sharding_obstacle(self) -> str | None:
+        if not self.criterion.supports_shards:
+            return f"criterion={self.criterion.name!r} needs whole weights in every process"
+        return super().sharding_obstacle()
+
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
         """Return the first step, `step` or later, that begins with a compression."""
         starts = self.schedule.starts(steps_per_epoch)

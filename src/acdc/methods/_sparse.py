@@ -15,10 +15,10 @@ from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Distribution, check_distribution, groups_of
 from acdc.sparsity.masks import as_bool
 from acdc.sparsity.patterns import Unstructured
-from acdc.sparsity.topk import top_k
+from acdc.sparsity.topk import WHOLE, Shards, top_k
 
-Growth = Callable[[str, Tensor], Tensor | None]
-"""Returns growth scores for a layer, given its name and mask: the largest grow. None leaves the layer as it is."""
+Growth = Callable[[str], Tensor | None]
+"""Returns growth scores for a layer, given its name: the largest grow. None leaves the layer as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,19 +56,19 @@ class RandomStart(Method):
         if phase.kind == "dense":
             context.decompress(reset="momentum")
             return
-        scores = {
-            weight.name: self.random(context, index, weight.param) + 1e-6
-            for index, weight in enumerate(context.layers.weights)
-        }
+        scores = {weight.name: self.random(context, weight.name) + 1e-6 for weight in context.layers.weights}
         context.compress(scores=scores)
 
     def generator(self, context: MethodContext, layer: int) -> torch.Generator:
         """Return a generator seeded by seed, step and layer; on the CPU, so that all devices draw the same."""
         return torch.Generator().manual_seed((self.seed * 1_000_003 + context.step) * 10_007 + layer)
 
-    def random(self, context: MethodContext, layer: int, like: Tensor) -> Tensor:
-        """Draw uniform numbers in [0, 1)."""
-        return torch.rand(like.shape, generator=self.generator(context, layer)).to(like.device)
+    def random(self, context: MethodContext, name: str) -> Tensor:
+        """Draw uniform numbers in [0, 1) for a layer. Of a sharded one, every process draws all and takes its rows."""
+        layer = context.position(name)
+        param = context.layers.weights[layer].param
+        whole = torch.rand(param.shape, generator=self.generator(context, layer))
+        return context.own_rows(name, whole).to(param.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,29 +117,29 @@ class SparseThroughout(RandomStart):
         """
         share = self.fraction_at(context.step, self.last_update(context))
         masks, weights = context.masks, context.weights
+        sizes = {weight.name: weight.param.numel() for weight in context.layers.weights}
         changed = {}
-        for name, mask in masks.items():
-            kept = int(mask.sum())
-            count = min(math.floor(share * kept), mask.numel() - kept)
-            scores = growth(name, mask) if count else None
+        for name, kept in context.count_nonzero(masks).items():
+            count = min(math.floor(share * kept), sizes[name] - kept)
+            scores = growth(name) if count else None
             if scores is not None:
-                changed[name] = exchange(weights[name].abs(), scores, mask, count)
+                changed[name] = exchange(weights[name].abs(), scores, masks[name], kept, count, context.shards)
         if changed:
             context.set_masks(changed)
 
 
-def exchange(magnitude: Tensor, growth: Tensor, mask: Tensor, count: int) -> Tensor:
-    """Return the mask with its `count` smallest kept weights dropped, and `count` others grown instead.
+def exchange(magnitude: Tensor, growth: Tensor, mask: Tensor, kept: int, count: int, shards: Shards = WHOLE) -> Tensor:
+    """Return the mask with the `count` smallest of its `kept` weights dropped, and `count` others grown instead.
 
     The pruned weights with the largest growth scores grow. Counts are exact, and ties are spread by position, as at a
     compression.
     """
-    stay = largest(magnitude, mask, int(mask.sum()) - count)
-    return stay | largest(growth, ~mask, count)
+    stay = largest(magnitude, mask, kept - count, shards)
+    return stay | largest(growth, ~mask, count, shards)
 
 
-def largest(scores: Tensor, among: Tensor, count: int) -> Tensor:
+def largest(scores: Tensor, among: Tensor, count: int, shards: Shards = WHOLE) -> Tensor:
     """Return a mask of the `count` largest scores among some entries, which come before all others even at 0."""
     least = torch.finfo(scores.dtype).tiny
-    chosen = top_k({"": torch.where(among, scores.clamp(min=least), 0)}, count)[""]
+    chosen = top_k({"": torch.where(among, scores.clamp(min=least), 0)}, count, shards=shards)[""]
     return as_bool(chosen)

@@ -92,6 +92,7 @@ class ACDC(Scored):
     twin: Literal["last", "best", "late"] = "last"
 
     name: ClassVar[str] = "acdc"
+    supports_shards: ClassVar[bool] = True
     alternates: ClassVar[bool] = True
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "reset": ("momentum", "all", "nothing"),
@@ -207,6 +208,9 @@ class ACDC(Scored):
         for weight in layers.weights if self.revive else ():
             check_axes(weight, "revive", True, "omit revive")
         return layers
+
+    def sharding_obstacle(self) -> str | None:
+        return "revive=True draws whole filters" if self.revive else super().sharding_obstacle()
 
     def enter(self, context: MethodContext, phase: Phase) -> None:
         if phase.kind == "dense":

@@ -36,6 +36,7 @@ class DPF(GMP):
     freeze: float = 1.0
 
     name: ClassVar[str] = "dpf"
+    supports_shards: ClassVar[bool] = False  # latent weights
 
     def __post_init__(self) -> None:
         check_fraction("freeze", self.freeze, "1.0")

@@ -72,6 +72,7 @@ class DSD(Densified):
     distribution: Distribution = "uniform"
 
     name: ClassVar[str] = "dsd"
+    supports_shards: ClassVar[bool] = True
 
     def default_schedule(self, epochs: int) -> Schedule:
         return equal_phases(("dense", "sparse", "dense"), epochs)

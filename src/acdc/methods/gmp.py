@@ -31,6 +31,7 @@ class GMP(Scored):
     every: str = "1ep"
 
     name: ClassVar[str] = "gmp"
+    supports_shards: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fraction("begin", self.begin, "0.25")

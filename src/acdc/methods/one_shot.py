@@ -26,6 +26,7 @@ class OneShot(Scored):
     at: float = 0.5
 
     name: ClassVar[str] = "one_shot"
+    supports_shards: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fraction("at", self.at, "0.5")

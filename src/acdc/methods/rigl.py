@@ -34,6 +34,7 @@ class RigL(SparseThroughout):
     end: float = 0.75
 
     name: ClassVar[str] = "rigl"
+    supports_shards: ClassVar[bool] = True
     by_layer: ClassVar[tuple[str, ...]] = ("gradients",)
 
     def fraction_at(self, step: int, last: int) -> float:
@@ -65,4 +66,4 @@ class RigL(SparseThroughout):
             return
         gradients = memory.pop("gradients")
         memory.pop("postponed", None)
-        self.replace_weights(context, lambda name, mask: gradients.get(name))
+        self.replace_weights(context, gradients.get)

@@ -30,7 +30,7 @@ class SET(SparseThroughout):
     end: float = 1.0
 
     name: ClassVar[str] = "set"
+    supports_shards: ClassVar[bool] = True
 
     def update(self, context: MethodContext) -> None:
-        index = {name: layer for layer, name in enumerate(context.weights)}
-        self.replace_weights(context, lambda name, mask: self.random(context, index[name], mask))
+        self.replace_weights(context, lambda name: self.random(context, name))

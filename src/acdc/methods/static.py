@@ -20,3 +20,4 @@ class Static(RandomStart):
     """See the module docstring."""
 
     name: ClassVar[str] = "static"
+    supports_shards: ClassVar[bool] = True

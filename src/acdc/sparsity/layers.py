@@ -7,6 +7,7 @@ attention projections and embeddings. sparsity/prunable.py chooses among them.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils import parametrize
@@ -70,6 +71,16 @@ class Weight:
     computation: Computation | None = None  # how the layer computes it, if it does: `param` is then one of its sources
 
     @property
+    def local(self) -> Tensor:
+        """Return the part of the weight that this process holds, which is all of it unless the model is sharded."""
+        return local_part(self.param).detach()
+
+    @property
+    def local_grad(self) -> Tensor | None:
+        """Return this process's part of the gradient, if there is one."""
+        return None if self.param.grad is None else local_part(self.param.grad)
+
+    @property
     def out_dim(self) -> int:
         """Return the axis of output channels."""
         return self._axes[0]
@@ -90,6 +101,19 @@ class Weight:
         """Return True if each of its output channels reads one input channel."""
         groups = getattr(self.module, "groups", 1)
         return self.kind.startswith("conv") and groups > 1 and groups == self.module.in_channels
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Return True for DTensors, of which every process holds a part."""
+    return hasattr(tensor, "to_local")
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return the part of a DTensor that this process holds, in the same memory; of other tensors, all."""
+    if not is_sharded(tensor):
+        return tensor
+    with torch.no_grad():
+        return tensor.to_local()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def check_axes(weight: Weight, argument: str, received: object, instead: str) -> None:
