@@ -1,7 +1,7 @@
 """FSDP2: the masks, weights and counts of one process, on 1, 2, 4 and 8 of them, some of which hold no rows of a layer.
 
-All ranks see one batch, and there are 1, 2 or 4 of them, so that averaging gradients rounds nothing: a run must give the
-bits of a plain one. Eight round, and must give its masks. One run splits the batch as real ones do.
+All ranks see one batch, and there are 1, 2 or 4 of them, so that averaging gradients rounds nothing: a run must give
+the bits of a plain one. Eight round, and must give its masks. One run splits the batch as real ones do.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 from torch.nn import functional as F  # noqa: N812
@@ -262,3 +264,76 @@ def refuse(rank: int, count: int, folder: str) -> None:
 
 def test_what_cannot_be_sharded_is_refused_by_name_on_every_rank(tmp_path: Path):
     call_on_ranks(2, refuse, 2, str(tmp_path))
+
+
+# Checkpoints and results
+
+
+def resumable(method: acdc.Method | None = None) -> tuple[Net, torch.optim.Optimizer, acdc.Sparsifier]:
+    model = build(sharded=True)
+    s = attach(model, method or acdc.ACDC(**ALTERNATING, ramp=0.9))
+    return model, s.context.optimizer, s
+
+
+def parts_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    state, moments = get_state_dict(model, optimizer)
+    return {"model": state, "optimizer": moments}
+
+
+def save_at(rank: int, count: int, folder: str) -> None:
+    """Save in a compressed phase, in a ramp, and with the twin; then go on to the end."""
+    start(rank, count, folder)
+    model, optimizer, s = resumable()
+    for number in range(STEPS):
+        step(model, s, number)
+        if s.step in (4, 6, 10):
+            whole = {**parts_of(model, optimizer), "sparsifier": s.state_dict()}
+            dcp.save(whole, checkpoint_id=f"{folder}/step-{s.step}")
+    result = s.finish(gather="rank0")
+    if rank:
+        assert not result.sparse
+        with pytest.raises(RuntimeError, match="this process holds no result"):
+            _ = result.sparsity
+    else:
+        assert result.sparsity == pytest.approx(0.7, abs=1e-3)
+        result.save(f"{folder}/result")
+        Net().load_state_dict(result.sparse)
+    dist.destroy_process_group()
+
+
+def resume(rank: int, count: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/again-{count}", rank=rank, world_size=count)
+    torch.set_num_threads(1)
+    expected = acdc.Result.load(f"{folder}/result")
+    for at in (4, 6, 10):
+        model, optimizer, s = resumable()
+        states = parts_of(model, optimizer)
+        dcp.load(states, checkpoint_id=f"{folder}/step-{at}")
+        set_state_dict(model, optimizer, model_state_dict=states["model"], optim_state_dict=states["optimizer"])
+        s.load_checkpoint(f"{folder}/step-{at}")
+        assert s.step == at
+        for number in range(at, STEPS):
+            step(model, s, number)
+        sharded = s.finish()
+        assert sharded.sparsity == expected.sparsity
+        with pytest.raises(RuntimeError, match="the result is sharded: call finish"):
+            sharded.save(f"{folder}/never")
+        result = s.finish(gather="everywhere")
+        for part in ("masks", "sparse", "dense"):
+            assert_part(getattr(result, part), getattr(expected, part), 0, 1, f"{part} from step {at} on {count}")
+        model.load_state_dict(sharded.sparse)
+    _, _, other = resumable(acdc.ACDC(**{**ALTERNATING, "sparsity": 0.5}, ramp=0.9))
+    with pytest.raises(ValueError, match=r"saved with sparsity=0\.7, but the attached method has sparsity=0\.5"):
+        other.load_checkpoint(f"{folder}/step-4")
+    _, _, other = resumable(methods.build("gmp", sparsity=0.7, epochs=6))
+    with pytest.raises(ValueError, match="belongs to method 'acdc', but 'gmp' is attached"):
+        other.load_checkpoint(f"{folder}/step-4")
+    with pytest.raises(ValueError, match="holds no sparsifier under 'nobody'"):
+        other.load_checkpoint(f"{folder}/step-4", key="nobody")
+    dist.destroy_process_group()
+
+
+def test_a_checkpoint_of_two_ranks_resumes_on_one_two_and_four(tmp_path: Path):
+    call_on_ranks(2, save_at, 2, str(tmp_path))
+    for count in (1, 2, 4):
+        call_on_ranks(count, resume, count, str(tmp_path))

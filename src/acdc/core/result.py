@@ -15,6 +15,8 @@ from acdc.core.hooks import plain_model, plain_optimizer
 from acdc.errors import ArgumentError
 from acdc.io import verify_safetensors, write_files, write_safetensors_at
 from acdc.sparsity import packed
+from acdc.sparsity.layers import is_sharded
+from acdc.sparsity.sharding import count_nonzero, shards_of
 
 SPARSE = "sparse.safetensors"
 DENSE = "dense.safetensors"  # the dense twin
@@ -83,8 +85,10 @@ class Result:
 
     @property
     def sparsity(self) -> float:
-        """Return pruned / prunable weights."""
-        kept = sum(int(mask.sum()) for mask in self.masks.values())
+        """Return pruned / prunable weights. Of a result that stayed sharded, call it in every process."""
+        if not self.masks:
+            raise RuntimeError('this process holds no result: finish(gather="rank0") gave it to rank 0')
+        kept = sum(count_nonzero(self.masks, shards_of(self.masks)).values())
         return 1 - kept / sum(mask.numel() for mask in self.masks.values())
 
     def save(self, folder: str | Path) -> None:
@@ -93,6 +97,8 @@ class Result:
         The sparse model is packed: `acdc.load` reads it, and any of the three, as a plain state dict.
         They do not hold the optimizer's state, which finetune_dense needs beside the twin's weights.
         """
+        if any(isinstance(value, Tensor) and is_sharded(value) for value in self.sparse.values()):
+            raise RuntimeError('the result is sharded: call finish(gather="rank0"), and save() on rank 0')
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         parts = {SPARSE: self.sparse, DENSE: self.dense, MASKS: self.masks}

@@ -8,7 +8,8 @@ import math
 import sys
 import weakref
 from collections.abc import Mapping
-from typing import Any, SupportsFloat
+from pathlib import Path
+from typing import Any, SupportsFloat, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from acdc.core.checks import check_finished, check_types
 from acdc.core.hooks import is_first_process, plain_model, plain_optimizer
 from acdc.core.method import Method
 from acdc.core.result import Result, StateDict, Twin, to_cpu, to_device
+from acdc.core.sharded_state import Gather, flatten, gather_tensors, read_checkpoint, unflatten
 from acdc.core.state_dict import check_fit, check_identity, check_structure
 from acdc.core.stepper import Stepper
 from acdc.core.summary import Summary
@@ -261,11 +263,15 @@ class Sparsifier:
 
     # The end
 
-    def finish(self, *, early: bool = False) -> Result:
+    def finish(self, *, early: bool = False, gather: Gather = "nowhere") -> Result:
         """Return the sparse model and its dense twin.
 
-        `early=True` accepts a run stopped in its final phase.
+        `early=True` accepts a run stopped in its final phase. Those of a sharded model stay sharded, on the host,
+        unless `gather` asks for whole tensors on "rank0" (elsewhere the result is then empty) or "everywhere".
         """
+        if gather not in get_args(Gather):
+            allowed = f"expected one of {', '.join(map(repr, get_args(Gather)))}"
+            raise ArgumentError("gather", gather, allowed, 'write gather="rank0"')
         self._refuse_if_detached("finish")
         self._stepper.ownership.check("finish()")
         context = self.context
@@ -287,10 +293,10 @@ class Sparsifier:
         sparse, masks = (context.sparse_model if ends_dense else None) or context.copy_sparse()
         twin = context.twin
         return Result(
-            sparse=sparse,
-            dense=twin.model if twin else None,
+            sparse=gather_tensors(sparse, gather),
+            dense=gather_tensors(twin.model, gather) if twin else None,
             dense_step=twin.step if twin else None,
-            masks=masks,
+            masks=gather_tensors(masks, gather),
             total_steps=self.total_steps,
             twin=twin,
         )
@@ -328,12 +334,13 @@ class Sparsifier:
     def state_dict(self) -> StateDict:
         """Return plain data and tensors, to be saved with those of the model and the optimizer; see `attach`.
 
-        Save it with torch.save, and load it with weights_only=True.
+        Save it with torch.save, and load it with weights_only=True. On a sharded model it is a flat mapping to tensors,
+        for torch.distributed.checkpoint; see load_checkpoint.
         """
         self._refuse_if_detached("state_dict")
         self._stepper.ownership.check("state_dict()")
         context = self.context
-        return {
+        state = {
             **self._identity(),
             "step": self.step,
             "phase": self.phase.index,
@@ -344,11 +351,30 @@ class Sparsifier:
             "memory": to_cpu(context.memory),
             "kept_sparse": list(context.sparse_model) if context.sparse_model else None,
         }
+        return flatten(state, self._stepper.weights) if self._stepper.sharded else state
+
+    def load_checkpoint(self, folder: str | Path, key: str = "sparsifier") -> None:
+        """Resume a sharded run, on any number of processes, from a folder of torch.distributed.checkpoint.
+
+            dcp.save({"model": ..., "sparsifier": sparsifier.state_dict()}, checkpoint_id=folder)
+            ...
+            sparsifier.load_checkpoint(folder)
+
+        `key` is the name under which the sparsifier's state was saved. Model and optimizer load their own state.
+        """
+        if not self._stepper.sharded:
+            raise RuntimeError(
+                "load_checkpoint() is for sharded models, and this one is not sharded: read the state dict with "
+                "torch.load(path, weights_only=True) and call sparsifier.load_state_dict(state)"
+            )
+        self.load_state_dict(read_checkpoint(folder, key, self._stepper.weights))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume where `state` was saved. Model and optimizer load their own state, before or after this."""
         self._refuse_if_detached("load_state_dict")
         self._stepper.ownership.check("load_state_dict()")
+        if self._stepper.sharded:
+            state = unflatten(state, self._stepper.weights)
         check_structure(state)
         check_identity(state, self._identity())
         check_fit(state, method=self.method, layers=self.layers, model=self._model, optimizer=self._optimizer)

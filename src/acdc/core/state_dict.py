@@ -91,7 +91,7 @@ def check_fit(
     state: Mapping[str, Any], *, method: Method, layers: Layers, model: nn.Module, optimizer: Optimizer
 ) -> None:
     """Raise a ValueError that names the first part that does not fit. Method and layers have been compared already."""
-    weights = {weight.name: weight.param for weight in layers.weights}
+    weights = {weight.name: weight.local for weight in layers.weights}  # of a sharded model, this process's parts
     phases = len(method.schedule.phases)
     if state["step"] < 0:
         raise ValueError(f"sparsifier.step: expected 0 or more, received {state['step']}")
@@ -114,7 +114,8 @@ def check_fit(
         if len(kept) != 2:
             raise ValueError(f"sparsifier.kept_sparse: expected weights and masks, received {len(kept)} items")
         check_tensors(kept[0], tensors, "sparsifier.kept_sparse[0]")
-        masks = {name: torch.empty_like(weight, dtype=torch.bool, device="meta") for name, weight in weights.items()}
+        shapes = {weight.name: weight.param.shape for weight in layers.weights}
+        masks = {name: torch.empty(shape, dtype=torch.bool, device="meta") for name, shape in shapes.items()}
         check_tensors(kept[1], masks, "sparsifier.kept_sparse[1]")
 
 

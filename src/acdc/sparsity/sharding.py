@@ -31,7 +31,20 @@ def find_shards(weights: Sequence[Weight]) -> Shards:
             raise _unlike(weight, f"is on another device mesh than {sharded[0].name}, or placed differently there")
     axis = _sharded_axis(sharded[0])
     assert axis is not None
-    mesh = first.device_mesh
+    return _over(first.device_mesh, axis)
+
+
+def shards_of(tensors: Mapping[str, Tensor]) -> Shards:
+    """Return how tensors are split that are sharded like the weights of a model."""
+    sharded: Any = next((tensor for tensor in tensors.values() if is_sharded(tensor)), None)
+    if sharded is None:
+        return WHOLE
+    axis = next(axis for axis, placement in enumerate(sharded.placements) if placement.is_shard())
+    return _over(sharded.device_mesh, axis)
+
+
+def _over(mesh: Any, axis: int) -> Shards:
+    """Return shards over one axis of a mesh."""
     group = mesh.get_group(axis)
 
     def add(counts: Tensor) -> Tensor:
