@@ -12,8 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 from torch.nn import functional as F  # noqa: N812
@@ -288,7 +289,7 @@ def save_at(rank: int, count: int, folder: str) -> None:
         step(model, s, number)
         if s.step in (4, 6, 10):
             whole = {**parts_of(model, optimizer), "sparsifier": s.state_dict()}
-            dcp.save(whole, checkpoint_id=f"{folder}/step-{s.step}")
+            save(whole, checkpoint_id=f"{folder}/step-{s.step}")
     result = s.finish(gather="rank0")
     if rank:
         assert not result.sparse
@@ -308,7 +309,7 @@ def resume(rank: int, count: int, folder: str) -> None:
     for at in (4, 6, 10):
         model, optimizer, s = resumable()
         states = parts_of(model, optimizer)
-        dcp.load(states, checkpoint_id=f"{folder}/step-{at}")
+        load(states, checkpoint_id=f"{folder}/step-{at}")
         set_state_dict(model, optimizer, model_state_dict=states["model"], optim_state_dict=states["optimizer"])
         s.load_checkpoint(f"{folder}/step-{at}")
         assert s.step == at

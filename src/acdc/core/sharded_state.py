@@ -92,19 +92,22 @@ def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def read_checkpoint(folder: Any, prefix: str, weights: Mapping[str, Weight]) -> dict[str, Tensor]:
     """Read the tensors under `prefix` of a checkpoint; what was sharded is sharded over this run's processes."""
-    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
     from torch.distributed.tensor import empty
 
-    reader = dcp.FileSystemReader(folder)
-    entries = reader.read_metadata().state_dict_metadata
-    found = {key.removeprefix(f"{prefix}."): entry for key, entry in entries.items() if key.startswith(f"{prefix}.")}
+    reader = FileSystemReader(folder)
+    entries: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+    found: dict[str, Any] = {
+        key.removeprefix(f"{prefix}."): entry for key, entry in entries.items() if key.startswith(f"{prefix}.")
+    }
     if PLAIN not in found:
         raise ValueError(
             f"{folder} holds no sparsifier under {prefix!r}; save one with dcp.save({{{prefix!r}: "
             f"sparsifier.state_dict(), ...}}, checkpoint_id=...)"
         )
     tensors: dict[str, Tensor] = {PLAIN: torch.empty(found[PLAIN].size, dtype=torch.uint8)}
-    dcp.load({f"{prefix}.{PLAIN}": tensors[PLAIN]}, storage_reader=reader)
+    load({f"{prefix}.{PLAIN}": tensors[PLAIN]}, storage_reader=reader)
     like: Any = next(iter(weights.values())).param
     for key, sharded in _references(json.loads(bytes(tensors[PLAIN].tolist()))).items():
         size, dtype = found[key].size, found[key].properties.dtype
@@ -112,7 +115,7 @@ def read_checkpoint(folder: Any, prefix: str, weights: Mapping[str, Weight]) -> 
         tensors[key] = empty(*size, dtype=dtype, **split) if sharded else torch.empty(size, dtype=dtype)
     rest = {f"{prefix}.{key}": tensor for key, tensor in tensors.items() if key != PLAIN}
     if rest:
-        dcp.load(rest, storage_reader=reader)
+        load(rest, storage_reader=reader)
     return tensors
 
 
