@@ -16,7 +16,7 @@ from torch import Tensor
 
 from acdc.sparsity import topk
 from acdc.sparsity.masks import new_mask
-from acdc.sparsity.topk import share_ties, top_k, top_k_reference
+from acdc.sparsity.topk import Shards, share_ties, top_k, top_k_reference
 from tests.sparsity.tensors import BITS, DTYPES, KINDS, LAYOUTS, MANTISSA, lay_out, make
 from tests.sparsity.workers import on_workers
 
@@ -490,3 +490,25 @@ def test_every_worker_refuses_a_k_beyond_the_whole() -> None:
     pieces = [{"w": torch.ones(3)}, {"w": torch.ones(2)}]
     answers = on_workers(pieces, lambda piece, shards: top_k(piece, 6, shards=shards))
     assert all(isinstance(answer, ValueError) and "from 0 to 5" in str(answer) for answer in answers)
+
+
+@pytest.mark.parametrize(("digits", "expected"), [(gpu_digits, 5), (topk._digits, 4)], ids=["gpu", "cpu"])
+def test_a_sharded_selection_sums_a_few_small_counts(digits: Callable, expected: int) -> None:
+    """With ties to share out, which takes the most: digits, totals by layer, and the ties of earlier shards."""
+    pieces = [{f"layer{i}": torch.ones(4, 4) for i in range(8)} for _ in range(4)]
+    sizes: list[list[int]] = []
+
+    def count(piece: dict[str, Tensor], shards: Shards) -> None:
+        sent: list[int] = []
+        sizes.append(sent)
+
+        def add(counts: Tensor) -> Tensor:
+            sent.append(counts.numel() * counts.element_size())
+            return shards.sum(counts)
+
+        top_k(piece, 100, shards=Shards(shards.index, shards.count, add))
+
+    with small(digits=digits):
+        assert on_workers(pieces, count) == [None] * 4
+    assert all(len(sent) == expected and max(sent) <= 1 << 20 for sent in sizes)
+    assert all(sent[-2:] == [2 * 8 * 8, 4 * 8 * 8] for sent in sizes), "layers twice; shards by layers"
