@@ -66,11 +66,19 @@ def test_an_unknown_name_like_no_other() -> None:
     [
         ("wrn28_10", {"drop_out": 0.1}, r"drop_out=0.1: wrn28_10 has the options dropout, .*mean dropout\?"),
         ("wrn28_10", {"activation": "gelu"}, r"activation='gelu': wrn28_10 has the options .*remove activation"),
-        ("resnet50", {"dropout": 0.1}, r"dropout=0.1: resnet50 has no options besides classes.*remove dropout"),
+        (
+            "resnet50",
+            {"dropout": 0.1},
+            r"dropout=0.1: resnet50 has the options init, bn_splits besides .*remove dropout",
+        ),
         ("wrn28_10", {"dropout": "0.1"}, r"dropout='0.1': expected a number; write, for example, dropout=0.3"),
         ("wrn28_10", {"dropout": True}, r"dropout=True: expected a number"),
         ("wide_resnet", {"depth": 28.5}, r"depth=28.5: expected a whole number; write, for example, depth=28"),
         ("wrn28_10", {"variant": 1}, r"variant=1: expected text; write, for example, variant='published'"),
+        ("resnet50", {"init": "He"}, r"init='He': expected 'he' .* or 'published' .*; write init='published'"),
+        ("mobilenet_v1", {"init": 2}, r"init=2: expected text; write, for example, init='he'"),
+        ("resnet50", {"bn_splits": 0}, r"bn_splits=0: expected the number of parts .*1 or more; write bn_splits=2"),
+        ("resnet20", {"bn_split": 2}, r"bn_split=2: resnet20 has .*; did you mean bn_splits\?"),
         ("resnet50", {"in_channels": None}, r"in_channels=None: expected a whole number"),
     ],
 )

@@ -11,7 +11,7 @@ from acdc.recipes.paper import _decides, beside
 
 NAME, PUBLISHED = "cifar100-wrn28-10", "79.1 ± 0.07 %"
 DECIDE: dict[str, Any] = {
-    "model.name": "resnet20", "model.options": {"depth": 10},
+    "model.name": "resnet20", "model.bn_splits": 1, "model.options": {"depth": 10},
     "data.name": "cifar10", "data.crop": 1, "data.flip": False, "data.validation": 5, "data.corrupt": 5,
     "data.corrupt_kind": "uniform", "data.options": {"classes": 3},
     "optimizer.name": "adam", "optimizer.lr": 0.2, "optimizer.momentum": 0.5, "optimizer.nesterov": False,

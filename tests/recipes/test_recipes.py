@@ -62,6 +62,7 @@ def test_imagenet(name: str) -> None:
     assert (r.rate.shape, r.rate.per, r.rate.warmup, r.rate.final) == ("cosine", "epoch", 5, 0)
     assert (t.batch_size, t.precision, t.label_smoothing, t.channels_last) == (256, "fp16", 0, True)
     assert (r.data.name, r.epochs, r.run.finetune) == ("imagenet", 100, not name.endswith("dense"))
+    assert (r.model.bn_splits, r.model.options["init"]) == (4, "published")
 
 
 @pytest.mark.parametrize("name", WIDE)
@@ -71,6 +72,7 @@ def test_cifar100(name: str) -> None:
     assert (o.name, o.lr, o.momentum, o.nesterov, o.weight_decay) == ("sgd", 0.08, 0.9, True, 5e-4)
     assert (r.rate.shape, r.rate.milestones, r.rate.gamma, r.rate.warmup) == ("step", (76, 116, 156), 0.1, 0)
     assert (r.train.batch_size, r.data.crop, r.data.flip, r.epochs) == (128, 4, True, 200)
+    assert (r.model.bn_splits, r.model.options) == (2, {"variant": "published", "dropout": 0.3})
 
 
 def test_cifar10_memorization() -> None:
@@ -177,10 +179,10 @@ NUMBERS: dict[str, dict[str, dict[str, float]]] = {
         "schedule=cifar100_20 sparsity=0.75": values(sparse=80.0, std=0.17, inference=0.29, training=0.6),
         "schedule=cifar100_20 sparsity=0.9": values(sparse=79.1, std=0.07, inference=0.14, training=0.51),
         "schedule=cifar100_20 sparsity=0.95": values(sparse=78.2, std=0.12, inference=0.08, training=0.47),
-        "schedule=cifar100_14 sparsity=0.5": values(sparse=79.99, training=0.75),
-        "schedule=cifar100_14 sparsity=0.75": values(sparse=79.5, training=0.59),
-        "schedule=cifar100_14 sparsity=0.9": values(sparse=79.0, training=0.47),
-        "schedule=cifar100_14 sparsity=0.95": values(sparse=78.5, training=0.41),
+        "schedule=cifar100_14 sparsity=0.5 model.bn_splits=4": values(sparse=79.99, training=0.75),
+        "schedule=cifar100_14 sparsity=0.75 model.bn_splits=4": values(sparse=79.5, training=0.59),
+        "schedule=cifar100_14 sparsity=0.9 model.bn_splits=4": values(sparse=79.0, training=0.47),
+        "schedule=cifar100_14 sparsity=0.95 model.bn_splits=4": values(sparse=78.5, training=0.41),
         "schedule=cifar100_7 sparsity=0.5": values(sparse=79.92, training=0.73),
         "schedule=cifar100_7 sparsity=0.75": values(sparse=79.7, training=0.54),
         "schedule=cifar100_7 sparsity=0.9": values(sparse=78.4, training=0.39),

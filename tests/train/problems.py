@@ -32,7 +32,7 @@ TABLES: dict[str, Any] = {
 
 JPEGS = (
     "train.batch_size=4", "train.precision=fp32", "model.width=0.25", "data.size=32", "data.resize=36",
-    "data.classes=2", "run.finetune=false",
+    "data.classes=2", "run.finetune=false", "model.bn_splits=1",
 )  # fmt: skip
 """Settings of imagenet-mobilenet for the images of `jpegs`."""
 

@@ -56,14 +56,29 @@ def check(name: str, options: Mapping[str, Any] | None = None) -> None:
         build(name, classes=10, **(options or {}))
 
 
-def build(name: str, *, classes: int, in_channels: int = 3, seed: int | None = None, **options: Any) -> "nn.Module":
+def build(
+    name: str, *, classes: int, in_channels: int = 3, seed: int | None = None, bn_splits: int = 1, **options: Any
+) -> "nn.Module":
     """Return the model of that name; `options` are its own, such as wrn28_10's `dropout` and `variant`.
 
     The initial weights depend on `seed` alone; without one they come from torch's global generator. A function at an
-    import path receives classes (or num_classes), in_channels and seed if it has parameters of these names.
+    import path receives classes (or num_classes), in_channels and seed if it has parameters of these names. With
+    `bn_splits` above 1 every batch norm sees a batch in so many parts, as if each were on its own GPU; see norm.py.
     """
     if is_import_path(name):
-        return _build_from_path(name, classes, in_channels, seed, options)
+        model = _build_from_path(name, classes, in_channels, seed, options)
+    else:
+        model = _build_known(name, classes, in_channels, seed, options)
+    if bn_splits != 1:
+        from acdc.models.norm import split_batch_norms
+
+        split_batch_norms(model, bn_splits)
+    return model
+
+
+def _build_known(
+    name: str, classes: int, in_channels: int, seed: int | None, options: Mapping[str, Any]
+) -> "nn.Module":
     _check_name(name)
     module, function = _MODELS[name][0].split(".")
     make = getattr(import_module(f"{__name__}.{module}"), function)
@@ -102,11 +117,10 @@ def _check_options(name: str, options: Mapping[str, Any], known: Mapping[str, Pa
     own = [option for option in known if option not in ("classes", "in_channels", "seed")]
     for option, value in options.items():
         if option not in known:
-            allowed = f"{name} has the options {', '.join(own)}" if own else f"{name} has no options"
+            own.append("bn_splits")
             instead = did_you_mean(option, own) or f"; remove {option}"
-            raise ArgumentError(
-                option, received=value, allowed=f"{allowed} besides classes, in_channels and seed{instead}"
-            )
+            allowed = f"{name} has the options {', '.join(own)} besides classes, in_channels and seed{instead}"
+            raise ArgumentError(option, received=value, allowed=allowed)
         default = known[option].default
         if default is Parameter.empty:
             continue  # classes, which the data determine

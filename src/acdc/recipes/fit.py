@@ -126,7 +126,12 @@ def build_skeleton(recipe: Recipe, data: ImageFacts) -> nn.Module:
     try:
         with nullcontext() if own else torch.device("meta"):
             return models.build(
-                settings.name, classes=data.classes, in_channels=data.shape[0], seed=0, **settings.options
+                settings.name,
+                classes=data.classes,
+                in_channels=data.shape[0],
+                seed=0,
+                bn_splits=settings.bn_splits,
+                **settings.options,
             )
     except ArgumentError as error:
         raise error.under("model") from None

@@ -5,6 +5,7 @@ its type; for a list it is the range of each item. Caps lie far beyond any real 
 a machine without a message. Nothing here imports torch before a method is built.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -33,6 +34,8 @@ Seed = Annotated[int, Limits(least=0, most=2**31 - 1, text="whole numbers from 0
 @dataclass(frozen=True, kw_only=True)
 class Model:
     name: str  # one of acdc.models, or the import path of a function or class, such as "mypkg.nets:build"
+    # Parts of a batch that batch norms see one at a time, as on so many GPUs: each sees batch_size / bn_splits images.
+    bn_splits: Annotated[int, Limits(least=1, cap=1_000_000, text="parts of a batch, 1 or more")] = 1
     options: Mapping[str, Any] = field(default_factory=dict)  # every other key of the table
 
 
@@ -192,6 +195,26 @@ class Recipe:
                 instead=f"omit train.epochs{self._or_its_proportions()}",
             )
         return self._build(schedule)
+
+    def norm_splits(self, processes: int = 1) -> int:
+        """Return the parts in which a process's batch norms see what it trains on at a time; see model.bn_splits.
+
+        `train.accumulate` and several processes divide a batch already, and batch norms see one part each.
+        """
+        splits, parts = self.model.bn_splits, self.train.accumulate * processes
+        if splits == 1:
+            return 1
+        if splits % parts:
+            each = self.train.batch_size // parts
+            where = f" in {processes} processes" if processes > 1 else ""
+            raise SettingError(
+                "model.bn_splits",
+                received=splits,
+                allowed=f"with train.accumulate = {self.train.accumulate}{where} batch norms see {each} images at a "
+                f"time, which cannot be parts of {self.train.batch_size / splits:g}",
+                instead=f"write model.bn_splits = {math.lcm(splits, parts)}, or 1 to split nothing more",
+            )
+        return splits // parts
 
     def with_seed(self, seed: int) -> "Recipe":
         return replace(self, run=replace(self.run, seeds=(seed,)))

@@ -74,6 +74,7 @@ def _check_alone(recipe: Recipe) -> list[Finding]:
     errors += _checkpoints(recipe)
     depends = {
         "train.accumulate": ("train.batch_size",),
+        "model.bn_splits": ("train.batch_size", "train.accumulate"),
         "train.epochs": ("method.schedule",),
         "rate.milestones": ("rate.shape",),
         "optimizer.nesterov": ("optimizer.momentum",),
@@ -279,7 +280,29 @@ def _ranges(recipe: Recipe) -> list[ArgumentError]:
         )
         if not fine and key not in named
     ]
+    if not {error.argument for error in errors} & {"model.bn_splits", "train.accumulate", "train.batch_size"}:
+        errors += _norm_splits(recipe)
     return errors + _unsuited(recipe, sound=not errors)
+
+
+def _norm_splits(recipe: Recipe) -> list[ArgumentError]:
+    """Check that a batch divides into the parts that batch norms are to see."""
+    splits, batch = recipe.model.bn_splits, recipe.train.batch_size
+    if splits > 1 and (batch % splits or batch == splits):
+        near = max(2, round(batch / splits)) * splits
+        return [
+            SettingError(
+                "model.bn_splits",
+                received=splits,
+                allowed=f"train.batch_size = {batch} does not divide into {splits} parts of two images or more",
+                instead=f"write train.batch_size = {near}, or another model.bn_splits",
+            )
+        ]
+    try:
+        recipe.norm_splits()
+    except ArgumentError as error:
+        return [error]
+    return []
 
 
 def _unsuited(recipe: Recipe, *, sound: bool) -> list[ArgumentError]:

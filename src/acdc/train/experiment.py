@@ -85,7 +85,7 @@ def _stages(
             continue
         method = prepared.method if name not in STAGE_TITLES else None
         torch.manual_seed(recipe.run.seeds[0] + setting.world.rank * 7919)  # dropout differs between ranks
-        model = data.new_model(recipe).to(setting.device)
+        model = data.new_model(recipe, setting.world.size).to(setting.device)
         uses = uses or forward_uses(model, data.example(setting.device))
         if recipe.train.channels_last:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]

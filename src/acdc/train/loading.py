@@ -79,9 +79,9 @@ class LoadedData:
         """Return a batch of one black image."""
         return torch.zeros(1, *self.shape, device=device)
 
-    def new_model(self, recipe: Recipe) -> nn.Module:
+    def new_model(self, recipe: Recipe, processes: int = 1) -> nn.Module:
         """Build the recipe's model. Its initial weights depend only on the seed, so all calls return the same."""
-        return build_model(recipe, self.facts)
+        return build_model(recipe, self.facts, processes)
 
     def identity(self) -> dict[str, Any]:
         """Return what distinguishes this data from other data, on which the run is not resumed."""
@@ -97,13 +97,17 @@ class LoadedData:
             getattr(batches, "close", lambda: None)()
 
 
-def build_model(recipe: Recipe, facts: DataFacts) -> nn.Module:
-    """Build the recipe's model for such data, with the initial weights of the recipe's first seed."""
+def build_model(recipe: Recipe, facts: DataFacts, processes: int = 1) -> nn.Module:
+    """Build the recipe's model for such data, with the initial weights of the recipe's first seed.
+
+    `processes` is how many train it together; batch norms of an evaluation do not depend on it.
+    """
     return models.build(
         recipe.model.name,
         classes=facts.classes,
         in_channels=facts.shape[0],
         seed=recipe.run.seeds[0],
+        bn_splits=recipe.norm_splits(processes),
         **recipe.model.options,
     )
 
@@ -273,6 +277,7 @@ def _check_batch(recipe: Recipe, samples: int, world: World) -> None:
     batch = recipe.train.batch_size
     if batch > samples:
         raise _too_many_images("train.batch_size", batch, recipe, samples, samples)
+    recipe.norm_splits(world.size)  # raises if batch norms cannot see so many images
     last = samples % batch or batch
     if last < world.size:
         raise ArgumentError(
