@@ -168,6 +168,20 @@ def test_without_them_the_test_set_chose_and_that_is_said(tmp_path: Path) -> Non
     assert run.best_weights is None
 
 
+def test_as_published_the_best_is_of_all_compressed_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accuracies that fall from epoch to epoch: the best is the first compressed one, or the last phase's first."""
+    epochs = {}
+    for best in ("compressed", "final"):
+        run = stage(tmp_path / best, "train.epochs=14", f"run.best={best}")
+        fall = (Score(0.9 - n / 100, 1.0, 40, "fp32") for n in range(14))
+        monkeypatch.setattr("acdc.train.stage.evaluate", lambda *_, fall=fall, **__: next(fall))
+        kinds = [(row.kind, row.phase) for row in run.run()]
+        assert run.best is not None
+        epochs[best] = run.best["epoch"]
+    assert epochs["compressed"] == [kind for kind, _ in kinds].index("sparse") > 0
+    assert epochs["final"] == [phase for _, phase in kinds].index("final compressed") > epochs["compressed"] + 1
+
+
 def test_a_loss_that_is_not_finite_stops_with_its_step_and_the_last_good_checkpoint(tmp_path: Path) -> None:
     run = stage(tmp_path, "run.checkpoint_every=3st")
     bad = 7

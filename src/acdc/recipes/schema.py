@@ -126,6 +126,9 @@ class Run:
     seeds: tuple[Seed, ...] = (0,)
     baseline: bool = False  # train a dense model by the same recipe, before the method
     finetune: bool = False  # fine-tune the dense twin over the epochs of the final compressed phase
+    # The epochs among which the best is looked for, at full sparsity: those of the final phase, which a run can end
+    # with, or of all compressed phases, as the published code does.
+    best: Literal["final", "compressed"] = "final"
     recalibrate: bool = False  # also report models with batch-norm statistics recomputed over the training images
     checkpoint_every: str = "10ep"  # besides the end of every phase
     keep: Annotated[int, Limits(least=1, cap=1_000_000, text="checkpoints, 1 or more")] = 2

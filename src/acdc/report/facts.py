@@ -36,7 +36,7 @@ class Model:
     reported_sparsity: float | None  # zeros / (prunable weights + norm parameters), as the paper counts
     flops: int
     dense_flops: int
-    best: BestEpoch | None  # the best epoch of the final phase, or the twin's, and the images that chose it
+    best: BestEpoch | None  # the best epoch of the phases run.best names, or the twin's, and what chose it
     training: float | None  # FLOPs spent to train it, as a fraction of a dense run of as many epochs
     dense_bytes: int | None
     sparse_bytes: int | None

@@ -51,7 +51,7 @@ class EpochRow:
 
 @dataclass(frozen=True, kw_only=True)
 class BestEpoch:
-    """The best epoch of the final phase, or the twin's, and the images that chose it."""
+    """The best epoch of the phases that run.best names, or the twin's, and the images that chose it."""
 
     epoch: Epoch
     accuracy: Share

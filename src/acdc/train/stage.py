@@ -76,7 +76,7 @@ class Stage:
         self.scaler = Scaler(model, setting.device) if recipe.train.precision == "fp16" else None
         self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
         self.totals = Totals(setting.device)
-        self.best: dict[str, Any] | None = None  # of the final phase
+        self.best: dict[str, Any] | None = None  # of the final phase, or of all compressed ones
         self.best_weights: StateDict | None = None
         self.seconds = 0.0  # of the current epoch, before the checkpoint it was resumed from
         self.extra: Callable[[], dict[str, Any]] = dict  # stored with every checkpoint; set by whoever runs the stages
@@ -262,11 +262,11 @@ class Stage:
         self.setting.watch(Progress(self.name, self.epoch, share, mean, speed))
 
     def _counts(self, nonzero: Mapping[str, int]) -> bool:
-        """Return True if the run could end with this epoch's model: in the final phase, at its full sparsity."""
+        """Return True if this epoch's model may be the best: in the phases that run.best names, at full sparsity."""
         if self.sparsifier is None:
             return True
         phase, method = self.sparsifier.phase, self.sparsifier.method
-        if not phase.final or phase.kind != "sparse":
+        if phase.kind != "sparse" or not (phase.final or self.recipe.run.best == "compressed"):
             return False
         layers = self.sparsifier.layers
         kept = sum(nonzero[weight.name] for weight in layers.weights)
