@@ -116,8 +116,8 @@ def note(kept: Kept) -> str:
     seeds = f"seed{'s' if several else ''} {', '.join(map(str, kept['seeds']))}; n = {len(kept['seeds'])} of each run"
     return (
         f"{keeping.place(kept)} {', '.join(kept['precision'])}; {seeds}{', mean ± std' if several else ''}; "
-        f"random labels {wrong}. {_left_dense(kept)} Dense training has one dense phase, all of it. The paper in short; "
-        "the published code trains in fp32 and draws random labels from all classes."
+        f"random labels {wrong}. {_left_dense(kept)} Dense training has one dense phase, all of it. The paper in "
+        "short; the published code trains in fp32 and draws random labels from all classes."
     )
 
 
