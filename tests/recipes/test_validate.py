@@ -145,3 +145,47 @@ def test_a_model_of_one_s_own_without_batch_norm_is_refused() -> None:
 
 def plain(classes: int, in_channels: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64 * in_channels, 32), nn.ReLU(), nn.Linear(32, classes))
+
+
+# Images that grow
+
+
+def growing(*settings: str, **facts: object) -> list[str]:
+    recipe = load.read("digits", ["data.first_size=4", *settings])
+    return texts(validate(recipe, Facts(**facts)), "error")
+
+
+def test_images_grow_from_a_smaller_size_that_the_model_can_process() -> None:
+    assert growing() == []
+    assert growing("data.first_size=8") == [
+        "data.first_size = 8: images are 8 x 8 pixels, and grow to that from a smaller size; write data.first_size "
+        "= 4, or leave it out"
+    ]
+    (problem,) = growing("data.first_size=5", shape=(1, 4, 9))
+    assert problem.startswith("data.first_size = 5: images are 4 x 9 pixels")
+    (problem,) = growing("model.name=tests.recipes.test_validate:plain")
+    assert problem.startswith(
+        "data.first_size = 4: tests.recipes.test_validate:plain: it cannot process images of 1 x 4 x 4 (mat1 and mat2"
+    )
+    assert problem.endswith("set it higher, or choose a model for images of any size")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("first_size=0", "expected pixels, 1 or more"),
+        ("first_size=4.5", "expected a whole number"),
+        ("full_size_by=0", "expected a share of the run, above 0 and up to 1"),
+        ("full_size_by=1.1", "expected a share of the run, above 0 and up to 1"),
+        ("size_step=0", "expected pixels, 1 or more"),
+        ("firstsize=4", "no such setting; expected one of .* did you mean first_size?"),
+    ],
+)
+def test_bad_sizes(setting: str, said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load.read("digits", [f"data.{setting}"])
+    (problem,) = caught.value.problems
+    before, _, after = said.partition(".*")
+    assert problem.startswith(f"data.{setting.partition('=')[0]}")
+    assert before in problem
+    assert after in problem

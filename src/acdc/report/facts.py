@@ -111,7 +111,7 @@ def training_flops(run: Run, rows: Sequence[EpochRow]) -> list[int]:
     if method and rows:
         steps = max(1, round(rows[0].step / (rows[0].epoch + 1)))
         sparse = partial(method.sparse_flops, steps_per_epoch=steps)
-    return [epoch_flops(row.kind, row.flops, dense, sparse=sparse) for row in rows]
+    return [round(row.size_share * epoch_flops(row.kind, row.flops, dense, sparse=sparse)) for row in rows]
 
 
 def training_cost(run: Run, role: str) -> float | None:

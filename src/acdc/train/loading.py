@@ -220,6 +220,7 @@ def _in_memory(part: Images, *, images: ImageData, recipe: Recipe, world: World,
         seed=seed,
         crop=settings.crop,
         flip=settings.flip,
+        sizes=recipe.image_sizes(images.shape) if train else None,
         channels_last=recipe.train.channels_last,
         rank=world.rank,
         world=world.size,
@@ -260,7 +261,8 @@ def _load_folder(
     folder, size = data.find_root(root), settings.options.get("size", data.IMAGE_SIZE)
     if settings.name == "folder":  # images of any size are tested like ImageNet's
         shared = {"resize": round(size * 256 / 224), **shared}
-    train = ImageFolder(folder, "train", train=True, batch_size=recipe.train.batch_size, **shared)
+    sizes = recipe.image_sizes((3, size, size))
+    train = ImageFolder(folder, "train", train=True, batch_size=recipe.train.batch_size, sizes=sizes, **shared)
     test = ImageFolder(folder, "val", train=False, batch_size=256 * world.size, **shared)
     _check_batch(recipe, train.samples, world)
     return LoadedData(

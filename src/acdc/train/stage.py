@@ -63,6 +63,7 @@ class Stage:
         setting: Setting,
         *,
         uses: Mapping[str, float],
+        size_shares: Mapping[int, float] | None = None,
         method: Method | None = None,
     ) -> None:
         self.index, self.name, self.recipe, self.loaders, self.setting = index, name, recipe, loaders, setting
@@ -72,7 +73,7 @@ class Stage:
         self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
         method = self.sparsifier.method if self.sparsifier else None  # with what it chose for so many steps
         starts = tuple(start for start, _ in method.schedule.starts(each)) if method else ()
-        self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
+        self.rates = Rates(recipe.stretched_rate(), recipe.optimizer.lr, self.epochs, each, starts)
         self.scaler = Scaler(model, setting.device) if recipe.train.precision == "fp16" else None
         self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
         self.totals = Totals(setting.device)
@@ -82,7 +83,7 @@ class Stage:
         self.extra: Callable[[], dict[str, Any]] = dict  # stored with every checkpoint; set by whoever runs the stages
         self.saved: Path | None = None
         self._warm = False  # whether a step has run
-        self._layers, self._uses = find_prunable(model), uses
+        self._layers, self._uses, self._size_shares = find_prunable(model), uses, size_shares or {}
         pruned = self.sparsifier.layers if self.sparsifier else self._layers
         self.dynamics = Dynamics(self._layers, pruned, uses)
         self.phase_end: PhaseEnd | None = None  # set if the last row ended a phase
@@ -214,6 +215,8 @@ class Stage:
             self.sparsifier.report_metric((validation or test).accuracy)
         if not math.isfinite(test.loss):
             raise DivergedError(f"{self.name}: the test loss of epoch {self.epoch + 1} is not finite; {self._last()}")
+        sizes = self.loaders.train.sizes
+        side = sizes.at(self.epoch) if sizes else None
         now = time.perf_counter()
         return EpochRow(
             run=self.name,
@@ -234,6 +237,8 @@ class Stage:
             ema_accuracy=average.accuracy if average else None,
             memorization=self._memorization(test.precision),
             skipped_images=len(skipped_images(self.loaders.train, self.setting.world)),
+            image_size=side,
+            size_share=1.0 if side is None else self._size_shares[side],
         )
 
     def _judge(self, model: nn.Module, images: Batches, fast: Any) -> Score:
