@@ -158,8 +158,7 @@ def test_the_same_weights_with_other_statistics() -> None:
     assert all(torch.equal(one, two) for one, two in zip(plain.parameters(), split.parameters(), strict=True))
     x = torch.randn(8, 1, 8, 8)
     torch.testing.assert_close(plain.eval()(x), split.eval()(x), rtol=0, atol=0)
-    plain.train(), split.train()
-    assert not torch.equal(plain(x), split(x))
+    assert not torch.equal(plain.train()(x), split.train()(x))
     first, again = (models.build("digits_net", classes=10, in_channels=1, seed=3) for _ in range(2))
     out = torch.cat([again(x[:4]), first(x[4:])])
     fresh = models.build("digits_net", classes=10, in_channels=1, seed=3, bn_splits=2)
@@ -173,7 +172,7 @@ def test_a_norm_that_occurs_twice_or_has_options_of_its_own_stays_itself() -> No
     norm = nn.BatchNorm2d(3, eps=1e-3, momentum=None, affine=False)
     model = nn.Sequential(norm, nn.ReLU(), nn.Sequential(norm)).eval()
     split_batch_norms(model, 2)
-    first, inner = model[0], model[2][0]
+    first, inner = model[0], model.get_submodule("2.0")
     assert isinstance(first, SplitBatchNorm2d)
     assert first is inner
     assert (first.eps, first.momentum, first.affine, first.training) == (1e-3, None, False, False)

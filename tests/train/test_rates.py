@@ -51,7 +51,8 @@ def test_a_run_ends_at_its_final_share_of_the_rate() -> None:
 
 
 def test_linear_decay_ends_at_0_and_falls_by_the_same_each_time() -> None:
-    for per, steps in (("step", range(1000)), ("epoch", range(0, 1000, 100))):
+    cases: list[tuple[Literal["step", "epoch"], range]] = [("step", range(1000)), ("epoch", range(0, 1000, 100))]
+    for per, steps in cases:
         rates = Rates(Rate(shape="linear", per=per), 2.0, 10, 100)
         each = [rates.at(step) for step in steps]
         falls = {round(one - other, 9) for one, other in pairwise([*each, 0.0])}

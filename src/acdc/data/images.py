@@ -36,7 +36,11 @@ class Batches(Protocol):
     samples: int  # in an epoch, over all ranks
     batch_size: int  # over all ranks
     labels: Tensor  # of all samples, in the order of an evaluation
-    sizes: ImageSizes | None  # of images that grow; None if they have one size
+
+    @property
+    def sizes(self) -> ImageSizes | None:
+        """Return the sizes of training images that grow; None if they have one size."""
+        ...
 
     @property
     def unread(self) -> Sequence[int]:

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, Self
 from torch import nn
 
 from acdc.core.context import MethodContext
-from acdc.errors import ArgumentError, check_whole, did_you_mean
+from acdc.errors import ArgumentError, check_whole
 from acdc.methods._choice import RISE, Choice, choose, describe
 from acdc.methods._knobs import check_fraction
 from acdc.methods._revival import bias_correction, revive
@@ -116,12 +116,10 @@ class ACDC(Scored):
             raise ArgumentError("epochs", epochs, allowed, 'write ACDC.paper(0.9, epochs=100) or schedule="imagenet"')
         if epochs is not None:
             schedule = Schedule.for_epochs(epochs)
-        return cls(sparsity=sparsity, schedule=schedule, **knobs)  # pyright: ignore[reportArgumentType]  # a name is looked up
+        return cls(sparsity=sparsity, schedule=schedule, **knobs)
 
     def __post_init__(self) -> None:
         given = self.epochs is None
-        if isinstance(self.schedule, str):
-            object.__setattr__(self, "schedule", _named(self.schedule))
         self._check_remedies(given)
         fixed = self.pattern.sparsity is not None if hasattr(self.pattern, "sparsity") else False
         chosen = _PAPER if given else {**_CHOSEN, **({"rise": 0.0} if self.gradual or fixed else {})}
@@ -301,11 +299,3 @@ class ACDC(Scored):
         """Return every knob but those that are off and that checkpoints of the paper's AC/DC have never held."""
         config = super().config()
         return {knob: value for knob, value in config.items() if value or knob not in _LATER}
-
-
-def _named(name: str) -> Schedule:
-    named = Schedule.named()
-    if name not in named:
-        allowed = f"expected an acdc.Schedule, or one of {', '.join(named)}{did_you_mean(name, named)}"
-        raise ArgumentError("schedule", received=name, allowed=allowed)
-    return named[name]()

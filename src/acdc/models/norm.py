@@ -122,14 +122,15 @@ def split_batch_norms(model: nn.Module, splits: int) -> None:
         raise ArgumentError("bn_splits", received=splits, allowed=expected, instead="write bn_splits=2, or 1 for none")
     if splits == 1:
         return
-    norms = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
-    other = next((name for name, module in norms.items() if type(module) is not nn.BatchNorm2d), None)
-    if other is not None or not norms or isinstance(model, nn.BatchNorm2d):
-        has_none = f"{type(model).__name__} has none inside"
-        found = f"{other} is a {type(norms[other]).__name__}" if other is not None else has_none
+    norms = {id(module): module for module in model.modules() if type(module) is nn.BatchNorm2d}
+    others = [(name, m) for name, m in model.named_modules() if isinstance(m, _BatchNorm) and id(m) not in norms]
+    if others or not norms or model is norms.get(id(model)):
+        found = f"{type(model).__name__} has none inside"
+        if others:
+            found = f"{others[0][0]} is a {type(others[0][1]).__name__}"
         allowed = f"it splits the batches of nn.BatchNorm2d layers, and {found}"
         raise ArgumentError("bn_splits", received=splits, allowed=allowed, instead="write bn_splits=1 or leave it out")
-    split = {id(norm): _split(norm, splits) for norm in norms.values()}
+    split = {key: _split(norm, splits) for key, norm in norms.items()}
     for module in list(model.modules()):
         for name, child in module.named_children():
             if id(child) in split:
