@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from acdc.flops.training import training_flops
+from acdc.flops.training import epoch_flops
 from acdc.io import write_json
 from acdc.recipes import load
 from acdc.recipes.paper import row_for
@@ -71,9 +71,9 @@ def _read(folder: Path) -> Kept:
     stage = [row for row in _rows(folder) if row.run != "finetune"]
     recipe = load.from_dict(config.recipe.settings)
     method = recipe.build_method()
-    cost = training_flops(
-        ((row.kind, row.flops) for row in stage), dense, sparse=method.sparse_flops if method else None
-    ) / (3 * dense * len(stage))
+    sparse = method.sparse_flops if method else None
+    each = [row.size_share * epoch_flops(row.kind, row.flops, dense, sparse=sparse) for row in stage]
+    cost = sum(each) / (3 * dense * len(stage))
     return {
         "folder": folder.name,
         "recipe": recipe,

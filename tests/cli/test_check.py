@@ -115,8 +115,27 @@ def test_what_dense_phases_may_cost_less_is_said_where_there_are_some_after_a_co
 
 
 def test_a_longer_run_is_set_beside_the_paper_s_dense_one(capsys: pytest.CaptureFixture[str]) -> None:
-    out = checked(capsys, "cifar100-wrn28-10", "--set", "method.schedule=cifar100_14")
+    out = checked(capsys, "cifar100-wrn28-10", "--set", "method.schedule=cifar100_14", "--set", "model.bn_splits=4")
     assert "the paper, with these settings: training 0.47x, relative to 200 dense epochs" in out
+
+
+def test_what_makes_a_run_longer_or_cheaper_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [
+        "train.times=2",
+        "train.label_smoothing=0.1",
+        "data.first_size=4",
+        "data.size_step=2",
+        "rate.shape=linear",
+    ]
+    words = [word for setting in settings for word in ("--set", setting)]
+    out = checked(capsys, "digits", "--set", "method.name=dense", "--set", "run.baseline=false", "--set",
+                  "run.finetune=false", *words)  # fmt: skip
+    assert "length: 2 times 40 epochs, with all phases, milestones and warm-up (train.times)" in out
+    assert "images: shorter side of 4 pixels in epoch 0, 6 pixels in epoch 20, 8 pixels in epoch 40; tested at 8" in out
+    assert "loss: cross-entropy, labels smoothed by 0.1 in training, not in tests" in out
+    assert "learning rate: 0.025 in epoch 0, 0.1 in epoch 3, 0.001316 in epoch 79 (linear, set every epoch)" in out
+    (cost,) = [line for line in out.splitlines() if line.startswith("dense  ")]
+    assert cost.split()[-1] == "0.70x", "half of the epochs at full size, a quarter at .56x, a quarter at .25x"
 
 
 def test_a_rival_s_figures_are_told_as_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,7 @@ def test_imagenet(name: str) -> None:
     assert (r.rate.shape, r.rate.per, r.rate.warmup, r.rate.final) == ("cosine", "epoch", 5, 0)
     assert (t.batch_size, t.precision, t.label_smoothing, t.channels_last) == (256, "fp16", 0, True)
     assert (r.data.name, r.epochs, r.run.finetune) == ("imagenet", 100, not name.endswith("dense"))
+    assert (r.model.bn_splits, r.model.options["init"]) == (4, "published")
 
 
 @pytest.mark.parametrize("name", WIDE)
@@ -71,6 +72,7 @@ def test_cifar100(name: str) -> None:
     assert (o.name, o.lr, o.momentum, o.nesterov, o.weight_decay) == ("sgd", 0.08, 0.9, True, 5e-4)
     assert (r.rate.shape, r.rate.milestones, r.rate.gamma, r.rate.warmup) == ("step", (76, 116, 156), 0.1, 0)
     assert (r.train.batch_size, r.data.crop, r.data.flip, r.epochs) == (128, 4, True, 200)
+    assert (r.model.bn_splits, r.model.options) == (2, {"variant": "published", "dropout": 0.3})
 
 
 def test_cifar10_memorization() -> None:
@@ -114,20 +116,22 @@ def test_no_two_rows_are_of_the_same_settings(name: str) -> None:
 STAR, UNIFORM = "first_and_last_dense=true", "first_and_last_dense=true distribution=uniform"
 FIRST, MOBILE = 'exclude=["conv1"]', 'exclude=["conv1"] depthwise_dense=true'
 TWICE = '{ warmup = "10ep", sparse = "5ep", dense = "2ep", final_sparse = "22ep", total = "200ep" }'
+NOT_EXTENDED = '{ warmup = "10ep", sparse = "5ep", dense = "5ep", final_sparse = "20ep", total = "100ep" }'
 SMOOTH = "train.label_smoothing=0.1"
 NUMBERS: dict[str, dict[str, dict[str, float]]] = {
     "imagenet-resnet50": {
         "sparsity=0.8": values(sparse=76.3, std=0.1, twin=73.82, finetuned=76.83, inference=0.29, training=0.65),
         "sparsity=0.9": values(sparse=75.03, std=0.1, twin=73.25, finetuned=76.56, inference=0.18, training=0.58),
-        "sparsity=0.95": values(sparse=73.14, std=0.2, inference=0.11, training=0.53),
-        "sparsity=0.98": values(sparse=68.44, std=0.09, inference=0.06, training=0.46),
+        "sparsity=0.95": values(sparse=73.14, std=0.2, twin=72.9, inference=0.11, training=0.53),
+        "sparsity=0.98": values(sparse=68.44, std=0.09, twin=70.8, inference=0.06, training=0.46),
         "sparsity=0.5": values(sparse=77.05),
         f"sparsity=0.9 {STAR}": values(sparse=75.64, twin=73.66, finetuned=76.85, inference=0.21, training=0.6),
         f"sparsity=0.95 {STAR}": values(sparse=74.16, inference=0.13, training=0.54),
         f"sparsity=0.98 {STAR}": values(sparse=71.27, inference=0.08, training=0.47),
-        f"sparsity=0.9 {UNIFORM}": values(sparse=75.04, inference=0.13, training=0.55),
+        f"sparsity=0.9 {UNIFORM}": values(sparse=75.04, finetuned=76.43, inference=0.13, training=0.55),
         f"sparsity=0.95 {UNIFORM}": values(sparse=73.28, inference=0.08, training=0.5),
         "pattern=2:4 sparsity=0.5": values(sparse=76.64, std=0.05, finetuned=76.85),
+        f"sparsity=0.9 schedule={NOT_EXTENDED}": values(sparse=75.18, finetuned=76.05),
         "sparsity=0.9 schedule=imagenet_150": values(sparse=75.99, finetuned=76.95, training=0.87),
         f"sparsity=0.9 {UNIFORM} schedule=imagenet_200": values(sparse=76.1),
         f"sparsity=0.95 {UNIFORM} schedule=imagenet_200": values(sparse=74.3),
@@ -177,10 +181,10 @@ NUMBERS: dict[str, dict[str, dict[str, float]]] = {
         "schedule=cifar100_20 sparsity=0.75": values(sparse=80.0, std=0.17, inference=0.29, training=0.6),
         "schedule=cifar100_20 sparsity=0.9": values(sparse=79.1, std=0.07, inference=0.14, training=0.51),
         "schedule=cifar100_20 sparsity=0.95": values(sparse=78.2, std=0.12, inference=0.08, training=0.47),
-        "schedule=cifar100_14 sparsity=0.5": values(sparse=79.99, training=0.75),
-        "schedule=cifar100_14 sparsity=0.75": values(sparse=79.5, training=0.59),
-        "schedule=cifar100_14 sparsity=0.9": values(sparse=79.0, training=0.47),
-        "schedule=cifar100_14 sparsity=0.95": values(sparse=78.5, training=0.41),
+        "schedule=cifar100_14 sparsity=0.5 model.bn_splits=4": values(sparse=79.99, training=0.75),
+        "schedule=cifar100_14 sparsity=0.75 model.bn_splits=4": values(sparse=79.5, training=0.59),
+        "schedule=cifar100_14 sparsity=0.9 model.bn_splits=4": values(sparse=79.0, training=0.47),
+        "schedule=cifar100_14 sparsity=0.95 model.bn_splits=4": values(sparse=78.5, training=0.41),
         "schedule=cifar100_7 sparsity=0.5": values(sparse=79.92, training=0.73),
         "schedule=cifar100_7 sparsity=0.75": values(sparse=79.7, training=0.54),
         "schedule=cifar100_7 sparsity=0.9": values(sparse=78.4, training=0.39),

@@ -1,5 +1,6 @@
 """Numbers of a report, against those worked out by hand."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,19 @@ def test_training_flops_follow_the_paper_s_rule(run: Path) -> None:
     baseline = facts.model_of(found, "baseline")
     assert baseline is not None
     assert baseline.training == pytest.approx(1.0)
+
+
+def test_epochs_with_smaller_images_cost_their_share(run: Path) -> None:
+    before = facts.model_of(read(run), "baseline")
+    file = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        row |= {"image_size": 4, "size_share": 0.25} if row["run"] == "dense" and row["epoch"] < 6 else {}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    after = facts.model_of(read(run), "baseline")
+    assert before is not None
+    assert after is not None
+    assert (before.training, after.training) == (pytest.approx(1.0), pytest.approx(0.625))
 
 
 def test_the_twin_costs_what_came_before_it_and_fine_tuning_what_follows(run: Path) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from PIL import Image
 
+from acdc.data.image_sizes import ImageSizes
 from acdc.flops.uses import forward_uses
+from acdc.measure.predict import size_shares
 from acdc.recipes import load
 from acdc.recipes.schema import Recipe
 from acdc.runs.records import EpochRow
@@ -32,7 +34,7 @@ TABLES: dict[str, Any] = {
 
 JPEGS = (
     "train.batch_size=4", "train.precision=fp32", "model.width=0.25", "data.size=32", "data.resize=36",
-    "data.classes=2", "run.finetune=false",
+    "data.classes=2", "run.finetune=false", "model.bn_splits=1",
 )  # fmt: skip
 """Settings of imagenet-mobilenet for the images of `jpegs`."""
 
@@ -57,6 +59,7 @@ class MadeBatches:
     steps: int
     labels = torch.zeros(0, dtype=torch.int64)
     unread: Sequence[int] = ()
+    sizes: ImageSizes | None = None
 
 
 def recipe(*settings: str) -> Recipe:
@@ -83,7 +86,10 @@ def stage(
     torch.manual_seed(0)
     model = learned.new_model(said).to(device)
     uses = forward_uses(model, learned.example(device))
-    return Stage(0, "acdc", model, learned.loaders, said, setting, uses=uses, method=said.build_method())
+    sizes = learned.loaders.train.sizes
+    shares = size_shares(model, uses, sizes, learned.shape) if sizes else None
+    method = said.build_method()
+    return Stage(0, "acdc", model, learned.loaders, said, setting, uses=uses, size_shares=shares, method=method)
 
 
 def outcome(rows: list[EpochRow]) -> list[tuple]:

@@ -79,6 +79,16 @@ def _introduce(prepared: PreparedRun) -> None:
     steps, epochs = prepared.steps_per_epoch, recipe.epochs
     parts = f", in {recipe.train.accumulate} parts" if recipe.train.accumulate > 1 else ""
     print(f"batch: {recipe.train.batch_size:,} images{parts}; {steps:,} steps per epoch, {steps * epochs:,} in all")
+    if recipe.train.times > 1:
+        each = recipe.epochs // recipe.train.times
+        print(
+            f"length: {recipe.train.times} times {each} epochs, with all phases, milestones and warm-up (train.times)"
+        )
+    if sizes := prepared.image_sizes:
+        each = [f"{side} pixels in epoch {epoch}" for epoch, side in sizes.changes().items()]
+        print(f"images: shorter side of {', '.join(_few(each))}; tested at {sizes.full}")
+    if recipe.train.label_smoothing:
+        print(f"loss: cross-entropy, labels smoothed by {recipe.train.label_smoothing:g} in training, not in tests")
     print(f"learning rate: {_rates(recipe, steps)}")
     print(f"device: {prepared.device.type} ({prepared.options.why_device}); {recipe.train.precision}")
     for why in prepared.execution.why:
@@ -94,9 +104,13 @@ def _introduce(prepared: PreparedRun) -> None:
         print(f"dense training, {epochs} epochs; seeds {seeds}")
 
 
+def _few(parts: Sequence[str]) -> Sequence[str]:
+    return parts if len(parts) <= 6 else [*parts[:2], "…", *parts[-2:]]
+
+
 def _rates(recipe: Recipe, steps: int) -> str:
     """Describe the rate at each epoch's first step: where it changes, or start, peak and end if it always does."""
-    rates = Rates(recipe.rate, recipe.optimizer.lr, recipe.epochs, steps)
+    rates = Rates(recipe.stretched_rate(), recipe.optimizer.lr, recipe.epochs, steps)
     each = [rates.at(epoch * steps) for epoch in range(recipe.epochs)]
     turns = [epoch for epoch in range(1, len(each)) if each[epoch] != each[epoch - 1]]
     if len(turns) > 5:
@@ -122,12 +136,17 @@ def _show_flops(prepared: PreparedRun, model: nn.Module, name: str, list_layers:
         title = f"compressed model{' (exact)' if prediction.exact else ''}"
         rows.append((title, most + _range(cost.compressed), most + _ratios(cost.compressed, cost.dense)))
     show_table("Theoretical inference FLOPs per image", ("", "FLOPs", "of dense"), rows)
+    sizes = prepared.image_sizes
+    shares = predict.size_shares(model, uses, sizes, prepared.facts.shape) if sizes else {}
     dense = 3 * cost.dense * samples * length
-    rows = [(f"a dense run of {length} epochs", str(length), "0", si(dense, digits=4), "1.00x")]
+    full = " at full size" if sizes else ""
+    rows = [(f"a dense run of {length} epochs{full}", str(length), "0", si(dense, digits=4), "1.00x")]
     for stage, planned in prepared.plan.items():
-        sparse, each = planned.kinds.count("sparse"), predict.training(planned.kinds, cost, samples, method)
+        sparse, last = planned.kinds.count("sparse"), planned.first + len(planned.kinds)
+        factors = [shares[sizes.at(epoch)] for epoch in range(planned.first, last)] if sizes else None
+        each = predict.training(planned.kinds, cost, samples, method, factors)
         counts, bound = (str(len(planned.kinds) - sparse), str(sparse)), most if sparse else ""
-        if stage != "dense":
+        if stage != "dense" or sizes:
             rows.append((planned.title, *counts, bound + _range(each), bound + _ratios(each, dense)))
     header = ("", "dense epochs", "compressed", "FLOPs", "of that dense run")
     show_table("Theoretical training FLOPs, by the rule on the method's card", header, rows)
@@ -185,6 +204,8 @@ def _show_time(prepared: PreparedRun, model: nn.Module) -> list[str]:
         f"({timing.precision}{cores}{memory})"
     )
     print("      timed on random images, without compiling; reading images from disk takes extra time")
+    if prepared.image_sizes:
+        print("      timed on images of full size; earlier epochs, with smaller ones, take less")
     return []
 
 

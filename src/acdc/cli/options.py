@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DEVICES = ("auto", "cpu", "cuda")
 # Options that abbreviate a setting.
-SHORTCUTS = {"sparsity": "method.sparsity", "epochs": "train.epochs", "lr": "optimizer.lr"}
+SHORTCUTS = {"sparsity": "method.sparsity", "epochs": "train.epochs", "times": "train.times", "lr": "optimizer.lr"}
 
 
 def add_recipe(parser: Any, *, default: str | None = None) -> None:

@@ -279,10 +279,16 @@ class Sparsifier:
         given, step, total = self.context.steps_per_epoch, self.step, self.total_steps
         if given is None or not step:
             return ""
-        factor = f"{step / total:.3g} times" if step > total else f"1/{total / step:.3g} of"
+        whole = total / step == total // step
+        factor = f"1/{total // step} of" if whole else f"{step / total:.2%} of"
+        if step > total:
+            factor = f"{step / total:.3g} times"
+        right = max(1, round(given * step / total))
+        if right == given:  # some steps more or less, and not a wrong number of them in every epoch
+            return f"it took {factor} the steps planned; "
         return (
-            f"it took {factor} the steps planned, so if it ran all its epochs, write steps_per_epoch="
-            f"{round(given * step / total):,}, not {given:,} (optimizer steps: len(loader) // accumulation); "
+            f"it took {factor} the steps planned, so if it ran all its epochs, write steps_per_epoch={right:,}, not "
+            f"{given:,} (optimizer steps: len(loader) // accumulation); "
         )
 
     def detach(self) -> None:

@@ -21,6 +21,7 @@ from acdc.core.context import SparsityWarning
 from acdc.core.method import Method
 from acdc.core.sparsifier import Sparsifier, attach
 from acdc.criteria import SynFlow
+from acdc.data.image_sizes import ImageSizes, scaled
 from acdc.errors import ArgumentError
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict
@@ -83,7 +84,9 @@ def check_fit(
         return []
     try:
         model = build_skeleton(recipe, data)
-        uses = _forward(model, recipe, data) if not unread else {}
+        uses = _forward(model, recipe, data.shape, data.classes) if not unread else {}
+        if not unread and (sizes := recipe.image_sizes(data.shape)) is not None:
+            _check_smallest(model, recipe, sizes, data)
     except ArgumentError as error:
         return [Finding(error)]
     if known or unread:
@@ -126,20 +129,35 @@ def build_skeleton(recipe: Recipe, data: ImageFacts) -> nn.Module:
     try:
         with nullcontext() if own else torch.device("meta"):
             return models.build(
-                settings.name, classes=data.classes, in_channels=data.shape[0], seed=0, **settings.options
+                settings.name,
+                classes=data.classes,
+                in_channels=data.shape[0],
+                seed=0,
+                bn_splits=settings.bn_splits,
+                **settings.options,
             )
     except ArgumentError as error:
         raise error.under("model") from None
 
 
-def _forward(model: nn.Module, recipe: Recipe, data: ImageFacts) -> dict[str, float]:
-    """Return how often an image uses each weight; raise if the model cannot process these images."""
-    size = " x ".join(map(str, data.shape))
+def _check_smallest(model: nn.Module, recipe: Recipe, sizes: ImageSizes, data: ImageFacts) -> None:
+    """Raise if the model cannot process images of the size that they have at first."""
+    try:
+        _forward(model, recipe, scaled(data.shape, sizes.first), data.classes)
+    except ArgumentError as error:
+        allowed = f"{recipe.model.name}: {error.allowed}"
+        instead = "set it higher, or choose a model for images of any size"
+        raise SettingError("data.first_size", received=sizes.first, allowed=allowed, instead=instead) from None
+
+
+def _forward(model: nn.Module, recipe: Recipe, shape: tuple[int, int, int], classes: int) -> dict[str, float]:
+    """Return how often an image uses each weight; raise if the model cannot process images of this shape."""
+    size = " x ".join(map(str, shape))
     outputs: list[object] = []
     handle = model.register_forward_hook(lambda *call: outputs.append(call[-1]))
     device = next((param.device for param in model.parameters()), torch.device("cpu"))
     try:
-        uses = forward_uses(model, torch.zeros(1, *data.shape, device=device))
+        uses = forward_uses(model, torch.zeros(1, *shape, device=device))
     except Exception as error:  # an image too small for a pooling layer, say; a user's own model may raise anything
         if not isinstance(error, RuntimeError) and not models.is_import_path(recipe.model.name):
             raise
@@ -149,13 +167,13 @@ def _forward(model: nn.Module, recipe: Recipe, data: ImageFacts) -> dict[str, fl
     finally:
         handle.remove()
     output = outputs[-1]
-    if not isinstance(output, Tensor) or output.shape != (1, data.classes):
+    if not isinstance(output, Tensor) or output.shape != (1, classes):
         returned = f"a tensor of {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         raise SettingError(
             "model.name",
             received=recipe.model.name,
             allowed=f"for one image of {size} it returns {returned}; expected one number for each of the "
-            f"{data.classes:,} classes of the data, [1, {data.classes}]",
+            f"{classes:,} classes of the data, [1, {classes}]",
             instead="make it accept classes= and end in a layer with that many outputs",
         )
     return uses
@@ -245,7 +263,7 @@ def _short_phases(recipe: Recipe, method: Method, steps: int) -> list[ArgumentEr
 
 
 def _odd_rates(recipe: Recipe) -> list[ArgumentError]:
-    rate, warnings = recipe.rate, list[ArgumentError]()
+    rate, warnings = recipe.stretched_rate(), list[ArgumentError]()
     late = [f"{milestone:g}" for milestone in rate.milestones if milestone >= recipe.epochs]
     if late and rate.shape == "step":
         past = f"{', '.join(late)} come after the last epoch, {recipe.epochs - 1}"

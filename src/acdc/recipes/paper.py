@@ -1,5 +1,6 @@
 """The paper's values for what was trained, where it has any."""
 
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,8 +75,11 @@ def _decides(recipe: Recipe) -> dict[str, Any]:
     for table, keys in _DO_NOT_DECIDE.items():
         for key in keys:
             del settings[table][key]
+    if recipe.data.first_size is None:
+        del settings["data"]["full_size_by"], settings["data"]["size_step"]
     if not recipe.train.distill:
         del settings["train"]["distill_temperature"]
-    settings["train"]["epochs"] = recipe.epochs
+    settings["train"]["epochs"], settings["rate"] = recipe.epochs, asdict(recipe.stretched_rate())
+    del settings["train"]["times"]
     settings["method"] = (method.name, method.config()) if method else None
     return settings

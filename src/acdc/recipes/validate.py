@@ -26,7 +26,8 @@ from acdc.sparsity.distributions import check_distribution, check_sparsity
 from acdc.typed_data import Limits
 
 _LENGTHS = tuple(inspect.signature(Schedule.alternating).parameters)
-_LONGEST = {"ep": 100_000, "st": 10**12}  # distance between checkpoints
+_LONGEST = {"ep": 100_000, "st": 10**12}  # a run, and the distance between checkpoints
+_FOLDER_SETTINGS = ("name", "flip", "first_size", "full_size_by", "size_step", "bad_limit")
 _STAND_IN = 0.99  # replaces a wrong sparsity: no other knob of a method has to be above it
 
 
@@ -74,7 +75,9 @@ def _check_alone(recipe: Recipe) -> list[Finding]:
     errors += _checkpoints(recipe)
     depends = {
         "train.accumulate": ("train.batch_size",),
+        "model.bn_splits": ("train.batch_size", "train.accumulate"),
         "train.epochs": ("method.schedule",),
+        "train.times": ("train.epochs",),
         "rate.milestones": ("rate.shape",),
         "optimizer.nesterov": ("optimizer.momentum",),
         "optimizer.bias_correction": ("optimizer.name",),
@@ -231,7 +234,7 @@ def _data(recipe: Recipe) -> list[ArgumentError]:
     hints = data.option_types(section.name)
     if hints is None:  # a user's own function, which is imported with the data
         return errors
-    settings = [key for key in setting_names(type(section)) if known.kind == "memory" or key in ("name", "bad_limit")]
+    settings = [key for key in setting_names(type(section)) if known.kind == "memory" or key in _FOLDER_SETTINGS]
     for key, value in section.options.items():
         if key not in hints:
             errors.append(unknown_setting("data", key, [*settings, *hints]))
@@ -281,7 +284,33 @@ def _ranges(recipe: Recipe) -> list[ArgumentError]:
         )
         if not fine and key not in named
     ]
+    if t.epochs and not named & {"train.times", "train.epochs"} and t.times * t.epochs > _LONGEST["ep"]:
+        allowed = f"with train.epochs = {t.epochs} it makes {t.times * t.epochs:,} epochs"
+        most = f"write {_LONGEST['ep'] // t.epochs} or less"
+        errors.append(SettingError("train.times", received=t.times, allowed=allowed, instead=most))
+    if not {error.argument for error in errors} & {"model.bn_splits", "train.accumulate", "train.batch_size"}:
+        errors += _norm_splits(recipe)
     return errors + _unsuited(recipe, sound=not errors)
+
+
+def _norm_splits(recipe: Recipe) -> list[ArgumentError]:
+    """Check that a batch divides into the parts that batch norms are to see."""
+    splits, batch = recipe.model.bn_splits, recipe.train.batch_size
+    if splits > 1 and (batch % splits or batch == splits):
+        near = max(2, round(batch / splits)) * splits
+        return [
+            SettingError(
+                "model.bn_splits",
+                received=splits,
+                allowed=f"train.batch_size = {batch} does not divide into {splits} parts of two images or more",
+                instead=f"write train.batch_size = {near}, or another model.bn_splits",
+            )
+        ]
+    try:
+        recipe.norm_splits()
+    except ArgumentError as error:
+        return [error]
+    return []
 
 
 def _unsuited(recipe: Recipe, *, sound: bool) -> list[ArgumentError]:

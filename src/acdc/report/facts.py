@@ -36,7 +36,7 @@ class Model:
     reported_sparsity: float | None  # zeros / (prunable weights + norm parameters), as the paper counts
     flops: int
     dense_flops: int
-    best: BestEpoch | None  # the best epoch of the final phase, or the twin's, and the images that chose it
+    best: BestEpoch | None  # the best epoch of the phases run.best names, or the twin's, and what chose it
     training: float | None  # FLOPs spent to train it, as a fraction of a dense run of as many epochs
     dense_bytes: int | None
     sparse_bytes: int | None
@@ -111,7 +111,7 @@ def training_flops(run: Run, rows: Sequence[EpochRow]) -> list[int]:
     if method and rows:
         steps = max(1, round(rows[0].step / (rows[0].epoch + 1)))
         sparse = partial(method.sparse_flops, steps_per_epoch=steps)
-    return [epoch_flops(row.kind, row.flops, dense, sparse=sparse) for row in rows]
+    return [round(row.size_share * epoch_flops(row.kind, row.flops, dense, sparse=sparse)) for row in rows]
 
 
 def training_cost(run: Run, role: str) -> float | None:

@@ -178,6 +178,7 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
     "method.name": method_title,
     "method.sparsity": lambda value: f"{fmt.short_percent(value)} sparse" if value is not None else "",
     "train.epochs": lambda epochs: f"{epochs} epochs" if epochs is not None else "",
+    "train.times": lambda times: f"{times}x epochs" if times is not None else "",
 }
 
 

@@ -63,7 +63,8 @@ def models(run: Run) -> Table:
     )
     if chosen:
         twin = " (of the dense phases for the twin)" if (model := facts.model_of(run, "twin")) and model.best else ""
-        note += f" Best epoch: of the final phase{twin}, chosen on the {' and '.join(sorted(chosen))} set."
+        phases = "all compressed phases" if run.recipe and run.recipe.run.best == "compressed" else "the final phase"
+        note += f" Best epoch: of {phases}{twin}, chosen on the {' and '.join(sorted(chosen))} set."
     return Table("models", "Models", header, rows, note)
 
 

@@ -68,7 +68,7 @@ class Checkpoint:
 
 
 class Best(TypedDict):
-    """The best epoch of the final phase so far."""
+    """The best epoch so far of the phases that run.best names."""
 
     epoch: int
     accuracy: float

@@ -40,6 +40,8 @@ class EpochRow:
     ema_accuracy: Share | None = None
     memorization: dict[str, Share] | None = None  # shares of the images with random labels; see measure/memorization
     skipped_images: Count = 0
+    image_size: AtLeastOne | None = None  # the shorter side of the images trained on, if they grow
+    size_share: Share = 1.0  # FLOPs of a forward pass on images of that size / of full size
 
     def __post_init__(self) -> None:
         if self.memorization is not None and not {"memorised", "true"} <= self.memorization.keys():
@@ -51,7 +53,7 @@ class EpochRow:
 
 @dataclass(frozen=True, kw_only=True)
 class BestEpoch:
-    """The best epoch of the final phase, or the twin's, and the images that chose it."""
+    """The best epoch of the phases that run.best names, or the twin's, and the images that chose it."""
 
     epoch: Epoch
     accuracy: Share

@@ -6,7 +6,7 @@ A variant, NAME=METHOD:setting=value,setting=value, is a method with its own nam
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
 import torch
@@ -215,8 +215,9 @@ def _read(read: _ReadRecipe, cost: float | None, facts: DataFacts | None) -> tup
 
 
 def _epochs_of(base: Recipe | None) -> int | None:
+    """Return the recipe's epochs before train.times multiplies them."""
     try:
-        return base.epochs if base else None
+        return base.epochs // base.train.times if base else None
     except (ValueError, TypeError):  # the recipe is wrong
         return None
 
@@ -257,7 +258,11 @@ def training_cost(recipe: Recipe, facts: DataFacts) -> float:
         zeros = predict.compressed(method, method.layers(model)) if method else None
     flops = predict.inference(model, uses, zeros)
     (planned,) = plan_stages(recipe, method).values()  # there is no baseline and no twin to fine-tune
-    return statistics.fmean(predict.training(planned.kinds, flops, 1, method)) / (3 * flops.dense)
+    sizes, factors = recipe.image_sizes(facts.shape), None
+    if sizes:
+        shares = predict.size_shares(model, uses, sizes, facts.shape)
+        factors = [shares[sizes.at(epoch)] for epoch in range(len(planned.kinds))]
+    return statistics.fmean(predict.training(planned.kinds, flops, 1, method, factors)) / (3 * flops.dense)
 
 
 def _epochs_for(recipe: Recipe, cost: float, facts: DataFacts) -> int:
@@ -265,8 +270,10 @@ def _epochs_for(recipe: Recipe, cost: float, facts: DataFacts) -> int:
 
 
 def _over(recipe: Recipe, epochs: int) -> Recipe:
-    changed = recipe.to_dict()
+    changed, rate = recipe.to_dict(), recipe.stretched_rate()
     schedule = changed["method"]["schedule"]
-    changed["train"]["epochs"], changed["method"]["schedule"] = epochs, None if schedule is None else PROPORTIONS
-    changed["rate"]["milestones"] = [round(m * epochs / recipe.epochs, 3) for m in recipe.rate.milestones]
+    changed["train"] |= {"epochs": epochs, "times": 1}
+    changed["method"]["schedule"] = None if schedule is None else PROPORTIONS
+    changed["rate"] = asdict(rate)
+    changed["rate"]["milestones"] = [round(m * epochs / recipe.epochs, 3) for m in rate.milestones]
     return load.from_dict(changed)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from acdc.data.images import Batches, full_share
+from acdc.data.images import Batches, full_share, full_size_epoch
 from acdc.recipes.schema import Recipe
 from acdc.train.distributed import World, skipped_images
 from acdc.train.execution import Setting, without_kernel_search
@@ -113,7 +113,7 @@ def recalibrate(model: nn.Module, batches: Batches, *, precision: str, setting: 
         if hasattr(module, "splits"):
             module.splits = 1
     try:
-        for images, _ in batches.batches(0):
+        for images, _ in batches.batches(full_size_epoch(batches)):
             setting.stop_if_asked()
             with autocast(precision, setting.device):
                 model(images)

@@ -22,6 +22,7 @@ from acdc.data.random_labels import save_indices
 from acdc.flops.uses import forward_uses
 from acdc.io import write_files, write_json, write_safetensors
 from acdc.measure.dynamics import count_model
+from acdc.measure.predict import size_shares
 from acdc.recipes.schema import Recipe
 from acdc.runs import predictions
 from acdc.runs.checkpoint import Checkpoint, MismatchError
@@ -80,16 +81,18 @@ def _stages(
     recipe, data = prepared.recipe, prepared.data
     on_rank_zero, result = setting.world.on_rank_zero, None
     uses: dict[str, float] = {}
+    sizes, shares = data.loaders.train.sizes, dict[int, float]()
     for index, (name, planned) in enumerate(prepared.plan.items()):
         if resume and index < resume.state["stage"]:
             continue
         method = prepared.method if name not in STAGE_TITLES else None
         torch.manual_seed(recipe.run.seeds[0] + setting.world.rank * 7919)  # dropout differs between ranks
-        model = data.new_model(recipe).to(setting.device)
+        model = data.new_model(recipe, setting.world.size).to(setting.device)
         uses = uses or forward_uses(model, data.example(setting.device))
+        shares = shares or (size_shares(model, uses, sizes, data.shape) if sizes else {})
         if recipe.train.channels_last:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        stage = Stage(index, name, model, data.loaders, recipe, setting, uses=uses, method=method)
+        stage = Stage(index, name, model, data.loaders, recipe, setting, uses=uses, size_shares=shares, method=method)
         stage.extra = partial(_of_the_run, stage, outcomes, began)
         if resume and index == resume.state["stage"]:
             _resume(stage, resume)

@@ -79,9 +79,9 @@ class LoadedData:
         """Return a batch of one black image."""
         return torch.zeros(1, *self.shape, device=device)
 
-    def new_model(self, recipe: Recipe) -> nn.Module:
+    def new_model(self, recipe: Recipe, processes: int = 1) -> nn.Module:
         """Build the recipe's model. Its initial weights depend only on the seed, so all calls return the same."""
-        return build_model(recipe, self.facts)
+        return build_model(recipe, self.facts, processes)
 
     def identity(self) -> dict[str, Any]:
         """Return what distinguishes this data from other data, on which the run is not resumed."""
@@ -97,13 +97,17 @@ class LoadedData:
             getattr(batches, "close", lambda: None)()
 
 
-def build_model(recipe: Recipe, facts: DataFacts) -> nn.Module:
-    """Build the recipe's model for such data, with the initial weights of the recipe's first seed."""
+def build_model(recipe: Recipe, facts: DataFacts, processes: int = 1) -> nn.Module:
+    """Build the recipe's model for such data, with the initial weights of the recipe's first seed.
+
+    `processes` is how many train it together; batch norms of an evaluation do not depend on it.
+    """
     return models.build(
         recipe.model.name,
         classes=facts.classes,
         in_channels=facts.shape[0],
         seed=recipe.run.seeds[0],
+        bn_splits=recipe.norm_splits(processes),
         **recipe.model.options,
     )
 
@@ -216,6 +220,7 @@ def _in_memory(part: Images, *, images: ImageData, recipe: Recipe, world: World,
         seed=seed,
         crop=settings.crop,
         flip=settings.flip,
+        sizes=recipe.image_sizes(images.shape) if train else None,
         channels_last=recipe.train.channels_last,
         rank=world.rank,
         world=world.size,
@@ -256,7 +261,8 @@ def _load_folder(
     folder, size = data.find_root(root), settings.options.get("size", data.IMAGE_SIZE)
     if settings.name == "folder":  # images of any size are tested like ImageNet's
         shared = {"resize": round(size * 256 / 224), **shared}
-    train = ImageFolder(folder, "train", train=True, batch_size=recipe.train.batch_size, **shared)
+    sizes = recipe.image_sizes((3, size, size))
+    train = ImageFolder(folder, "train", train=True, batch_size=recipe.train.batch_size, sizes=sizes, **shared)
     test = ImageFolder(folder, "val", train=False, batch_size=256 * world.size, **shared)
     _check_batch(recipe, train.samples, world)
     return LoadedData(
@@ -273,6 +279,7 @@ def _check_batch(recipe: Recipe, samples: int, world: World) -> None:
     batch = recipe.train.batch_size
     if batch > samples:
         raise _too_many_images("train.batch_size", batch, recipe, samples, samples)
+    recipe.norm_splits(world.size)  # raises if batch norms cannot see so many images
     last = samples % batch or batch
     if last < world.size:
         raise ArgumentError(

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from acdc.core.method import Method
+from acdc.data.image_sizes import ImageSizes
 from acdc.errors import ArgumentError, UsageError
 from acdc.recipes import load as recipes
 from acdc.recipes.findings import Finding, RecipeError, SettingError
@@ -88,7 +89,13 @@ class PreparedRun:
     def execution(self) -> execution.Execution:
         """Choose how the steps run: compiled, replayed from CUDA graphs, or neither."""
         steps = sum(len(stage.kinds) for stage in self.plan.values()) * self.steps_per_epoch
-        return execution.choose(self.recipe.train, self.device, steps=steps, world=self.world.size)
+        sizes = len(self.image_sizes.changes()) if self.image_sizes else 1
+        return execution.choose(self.recipe.train, self.device, steps=steps, world=self.world.size, sizes=sizes)
+
+    @cached_property
+    def image_sizes(self) -> ImageSizes | None:
+        """Return the sizes that training images grow through; None if they never change."""
+        return self.recipe.image_sizes(self.facts.shape)
 
     @cached_property
     def skeleton(self) -> nn.Module:

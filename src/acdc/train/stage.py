@@ -63,6 +63,7 @@ class Stage:
         setting: Setting,
         *,
         uses: Mapping[str, float],
+        size_shares: Mapping[int, float] | None = None,
         method: Method | None = None,
     ) -> None:
         self.index, self.name, self.recipe, self.loaders, self.setting = index, name, recipe, loaders, setting
@@ -72,11 +73,11 @@ class Stage:
         self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
         method = self.sparsifier.method if self.sparsifier else None  # with what it chose for so many steps
         starts = tuple(start for start, _ in method.schedule.starts(each)) if method else ()
-        self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
+        self.rates = Rates(recipe.stretched_rate(), recipe.optimizer.lr, self.epochs, each, starts)
         self.scaler = Scaler(model, setting.device) if recipe.train.precision == "fp16" else None
         self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
         self.totals = Totals(setting.device)
-        self.best: dict[str, Any] | None = None  # of the final phase
+        self.best: dict[str, Any] | None = None  # of the final phase, or of all compressed ones
         self.best_weights: StateDict | None = None
         self.seconds = 0.0  # of the current epoch, before the checkpoint it was resumed from
         self.extra: Callable[[], dict[str, Any]] = dict  # stored with every checkpoint; set by whoever runs the stages
@@ -84,6 +85,7 @@ class Stage:
         self._warm = False  # whether a step has run
         self._layers, self._uses = find_prunable(model, embeddings=recipe.prunes_embeddings), uses
         self._other_flops = other_flops(model, self._layers, uses)
+        self._size_shares = size_shares or {}
         pruned = self.sparsifier.layers if self.sparsifier else self._layers
         self.dynamics = Dynamics(self._layers, pruned, uses, self._other_flops)
         self.phase_end: PhaseEnd | None = None  # set if the last row ended a phase
@@ -215,6 +217,8 @@ class Stage:
             self.sparsifier.report_metric((validation or test).accuracy)
         if not math.isfinite(test.loss):
             raise DivergedError(f"{self.name}: the test loss of epoch {self.epoch + 1} is not finite; {self._last()}")
+        sizes = self.loaders.train.sizes
+        side = sizes.at(self.epoch) if sizes else None
         now = time.perf_counter()
         return EpochRow(
             run=self.name,
@@ -235,6 +239,8 @@ class Stage:
             ema_accuracy=average.accuracy if average else None,
             memorization=self._memorization(test.precision),
             skipped_images=len(skipped_images(self.loaders.train, self.setting.world)),
+            image_size=side,
+            size_share=1.0 if side is None else self._size_shares[side],
         )
 
     def _judge(self, model: nn.Module, images: Batches, fast: Any) -> Score:
@@ -263,11 +269,11 @@ class Stage:
         self.setting.watch(Progress(self.name, self.epoch, share, mean, speed))
 
     def _counts(self, nonzero: Mapping[str, int]) -> bool:
-        """Return True if the run could end with this epoch's model: in the final phase, at its full sparsity."""
+        """Return True if this epoch's model may be the best: in the phases that run.best names, at full sparsity."""
         if self.sparsifier is None:
             return True
         phase, method = self.sparsifier.phase, self.sparsifier.method
-        if not phase.final or phase.kind != "sparse":
+        if phase.kind != "sparse" or not (phase.final or self.recipe.run.best == "compressed"):
             return False
         layers = self.sparsifier.layers
         kept = sum(nonzero[weight.name] for weight in layers.weights)

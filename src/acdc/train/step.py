@@ -97,7 +97,7 @@ class Step:
         self._full, self._scale, self._no_sync, self._share = full, scale, no_sync, share
         self._parameters = [param for param in model.parameters() if param.requires_grad]
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._phase: object = None
+        self._captured: object = None
         self._warm = _WARM
         self._grads: list[Tensor | None] = []
         self._inputs: tuple[Tensor, Tensor] | None = None
@@ -152,13 +152,14 @@ class Step:
         return F.kl_div(learned, taught, log_target=True, reduction="batchmean") * temperature**2
 
     def _replay(self, images: Tensor, labels: Tensor, phase: object) -> None:
-        if phase != self._phase:
-            self._phase, self._graph, self._warm = phase, None, max(self._warm, 1)
+        captured = (phase, images.shape)  # progressive resizing changes the shape from epoch to epoch
+        if captured != self._captured:
+            self._captured, self._graph, self._warm = captured, None, max(self._warm, 1)
         if self._graph is None and self._warm:
             self._warm -= 1
             self._eager(self.fast, images, labels)
             return
-        if self._inputs is None:
+        if self._inputs is None or self._inputs[0].shape != images.shape:
             self._inputs = images.clone(), labels.clone()
         self._inputs[0].copy_(images)
         self._inputs[1].copy_(labels)
