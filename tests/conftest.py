@@ -4,6 +4,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ from tests import processes
 
 # One thread a process: the suite runs in several, and two pools of spinning threads on one core stall each other.
 torch.set_num_threads(1)
+
+if find_spec("hypothesis"):  # a machine with a GPU may lack it: what runs there draws nothing
+    from hypothesis import settings
+
+    settings.register_profile("no clock", deadline=None)  # a busy machine is no mistake
+    settings.load_profile("no clock")
 
 _outcomes: dict[tuple[str, str], set[str]] = defaultdict(set)
 
