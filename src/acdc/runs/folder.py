@@ -7,7 +7,7 @@ predictions.safetensors  every model's logits on the test images, if they are no
 checkpoints/             the state of the run, to resume from
 logs.json                the run's name in other services that log it
 labels.json              which training images have random labels, if any do
-*.safetensors            the models, sparse ones packed (acdc.load reads them), and the masks
+*.safetensors            the models and the masks; sparse models and masks are packed (acdc.load reads them)
 exports/                 what `acdc export` wrote
 agreement.json           how far models agree, if `acdc compare --json` wrote it there
 report.html              one page that shows what happened

@@ -1,9 +1,10 @@
-"""Stores sparse models in safetensors files: one bit for each element of a tensor, and the elements that are not 0.
+"""Stores sparse models in safetensors files: the elements of a tensor that are not 0, and where they are.
 
 A tensor NAME that becomes smaller is stored as two, and the metadata hold its shape (docs/export.md has every byte):
 
-    NAME.acdc_mask     U8     one bit for each element in row-major order, lowest bit first: 1 where a value is stored
-    NAME.acdc_values   as was the elements whose bit is 1, in that order
+    NAME.acdc_values   as was the elements that are not 0, in row-major order; a single one if all are the same
+    NAME.acdc_gaps     U8     how many zeros are before each of them (acdc.sparsity.gaps)
+    NAME.acdc_mask     U8     or, where that is smaller, one bit for each element, lowest bit first: 1 for a value
 
 An element is omitted only if all its bits are 0, so -0.0 and NaN are restored exactly. Tensors that share memory, such
 as tied weights, are stored once. Files are written and read one tensor at a time.
@@ -28,20 +29,22 @@ from acdc.io import (
     DETAILS,
     IntegrityError,
     UnsealedError,
+    find_bad_entry,
     safetensors_details,
     safetensors_metadata,
     seal_safetensors,
     verify_safetensors,
     write_files,
 )
-from acdc.sparsity.masks import pack, unpack
+from acdc.sparsity import gaps
+from acdc.sparsity.masks import pack
+from acdc.sparsity.unpacking import GAPS, MASK, MOST_GROWTH, SAME_BITS, VALUES, from_gaps, from_mask
 from acdc.typed_data import AtLeastOne, DataError, Limits, decode
 
-MASK, VALUES = ".acdc_mask", ".acdc_values"
-_KEY, _VERSION = "packed", 1
+_PARTS = (VALUES, GAPS, MASK)
+_KEY, _VERSION = "packed", 2  # version 1 had no gaps, and a value for each bit
 _OVERHEAD = 256  # bytes of header that a second tensor and the shape take
 _LENGTH = 8  # bytes before the header
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.complex64: "C64",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.bool: "BOOL",
@@ -50,7 +53,6 @@ _DTYPES = {
 }  # fmt: skip
 
 _Size = Annotated[int, Limits(least=1, most=2**63 - 1)]
-_MOST_AXES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,27 +83,72 @@ def write(path: Path, tensors: Mapping[str, Tensor], details: Mapping[str, Any] 
     for name, tensor in tensors.items():
         _check(name, tensor)
     same = _sharing(tensors)
-    entries, shapes = dict[str, tuple[str, list[int], int]](), dict[str, tuple[int, ...]]()
+    entries, forms = dict[str, _Entry](), _smallest_forms(tensors, tensors.keys() - same.keys())
     for name in tensors.keys() - same.keys():
         tensor = tensors[name]
-        kept = int(torch.count_nonzero(_bits(tensor)))
-        kind, size, width = _DTYPES[tensor.dtype], tensor.numel(), tensor.element_size()
-        smaller = size * width - -(-size // 8) - kept * width > _OVERHEAD
-        if smaller and not {name + MASK, name + VALUES} & tensors.keys():
-            shapes[name] = tuple(tensor.shape)
-            entries[name + VALUES] = kind, [kept], kept * width
-            entries[name + MASK] = "U8", [-(-size // 8)], -(-size // 8)
+        kind, width = _DTYPES[tensor.dtype], tensor.element_size()
+        if name in forms:
+            form = forms[name]
+            entries[name + VALUES] = kind, [form.values], form.values * width
+            entries[name + form.index] = "U8", [form.index_bytes], form.index_bytes
         else:
-            entries[name] = kind, [*tensor.shape], size * width
+            entries[name] = kind, [*tensor.shape], tensor.numel() * width
     # Wide elements come first, so that all are aligned; safetensors itself does the same.
     order = sorted(entries, key=lambda name: (-entries[name][2] // max(math.prod(entries[name][1]), 1), name))
-    described = asdict(_Packed(version=_VERSION, shapes=dict(sorted(shapes.items())), same=dict(sorted(same.items()))))
+    shapes = {name: tuple(tensors[name].shape) for name in sorted(forms)}
+    described = asdict(_Packed(version=_VERSION, shapes=shapes, same=dict(sorted(same.items()))))
     with path.open("wb") as file:
         file.write(_header(entries, order, safetensors_metadata({**(details or {}), _KEY: described})))
         for entry in order:
-            part = _part(entry, tensors, shapes)
+            part = _part(entry, tensors, forms)
             file.write(_memory(part))
     seal_safetensors(path)
+
+
+_Entry = tuple[str, list[int], int]  # type, shape, bytes
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Describes how a packed tensor is stored."""
+
+    values: int  # how many of them
+    index: str  # GAPS or MASK
+    index_bytes: int
+    low: int = 0  # bits of each gap
+
+
+def _smallest_forms(tensors: Mapping[str, Tensor], names: Collection[str]) -> dict[str, _Form]:
+    """Return how to store the tensors that become smaller, within what a file of gaps may grow to."""
+    forms = {
+        name: form
+        for name in sorted(names)
+        if not {name + part for part in _PARTS} & tensors.keys() and (form := _smallest_form(tensors[name]))
+    }
+    bytes_of = {name: tensors[name].numel() * tensors[name].element_size() for name in forms}
+    stored = sum(form.values * tensors[name].element_size() + form.index_bytes for name, form in forms.items())
+    grown = sum(bytes_of[name] for name, form in forms.items() if form.index == GAPS)
+    for name in sorted(forms, key=lambda name: -bytes_of[name]):
+        if grown <= MOST_GROWTH * stored:
+            break
+        if forms[name].index == GAPS:  # nearly nothing is left of the model: masks justify its size
+            mask = _Form(forms[name].values, MASK, -(-tensors[name].numel() // 8))
+            stored += mask.index_bytes - forms[name].index_bytes
+            grown -= bytes_of[name]
+            forms[name] = mask
+    return forms
+
+
+def _smallest_form(tensor: Tensor) -> _Form | None:
+    """Return how to store a tensor in the fewest bytes, or None if that is as it is."""
+    bits, width = _bits(tensor), tensor.element_size()
+    positions = bits.nonzero().flatten()
+    kept = bits[positions]
+    values = 1 if len(kept) and bool((kept == kept[0]).all()) else len(kept)
+    low, length = gaps.choose(positions)
+    mask = -(-len(bits) // 8)
+    best = _Form(values, GAPS, length, low) if length < mask else _Form(values, MASK, mask)
+    return best if len(bits) * width - best.index_bytes - values * width > _OVERHEAD else None
 
 
 def _check(name: str, tensor: Any) -> None:
@@ -128,7 +175,7 @@ def _sharing(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return same
 
 
-def _header(entries: Mapping[str, tuple[str, list[int], int]], order: list[str], metadata: Mapping[str, str]) -> bytes:
+def _header(entries: Mapping[str, _Entry], order: list[str], metadata: Mapping[str, str]) -> bytes:
     header, begin = dict[str, Any]({"__metadata__": metadata}), 0
     for name in order:
         kind, shape, length = entries[name]
@@ -139,20 +186,25 @@ def _header(entries: Mapping[str, tuple[str, list[int], int]], order: list[str],
     return len(text).to_bytes(_LENGTH, "little") + text
 
 
-def _part(entry: str, tensors: Mapping[str, Tensor], shapes: Mapping[str, Any]) -> Tensor:
-    """Return what is stored under a name: a whole tensor, or the mask or the values of one."""
-    for suffix in (MASK, VALUES):
+def _part(entry: str, tensors: Mapping[str, Tensor], forms: Mapping[str, _Form]) -> Tensor:
+    """Return what is stored under a name: a whole tensor, or the values, gaps or mask of one."""
+    for suffix in _PARTS:
         name = entry.removesuffix(suffix)
-        if name != entry and name in shapes:
-            bits = _bits(tensors[name])
-            return pack(bits) if suffix == MASK else bits[bits != 0]
+        if name == entry or name not in forms:
+            continue
+        bits = _bits(tensors[name])
+        if suffix == MASK:
+            return pack(bits)
+        if suffix == GAPS:
+            return gaps.encode(bits.nonzero().flatten(), forms[name].low)
+        return bits[bits != 0][: forms[name].values]
     return _bits(tensors[entry])
 
 
 def _bits(tensor: Tensor) -> Tensor:
     """Return the elements on the CPU in row-major order, as integers with the same bits."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(_BITS[tensor.element_size()])
+    return plain.reshape(-1).view(SAME_BITS[tensor.element_size()])
 
 
 def _memory(tensor: Tensor) -> Any:
@@ -183,9 +235,10 @@ def load_with_details(path: Path, *, verify: bool = True) -> tuple[dict[str, Ten
             metadata, names = file.metadata() or {}, {*file.keys()}
             details = safetensors_details(metadata) if DETAILS in metadata else {}
             packed = _read_packed(details.pop(_KEY, None), names)
-            tensors = dict(_tensors(file, names, packed))
+            tensors = dict(_tensors(file, names, packed, MOST_GROWTH * path.stat().st_size))
     except SafetensorError as error:
-        raise IntegrityError(f"{path}: it is truncated, or not a safetensors file ({error})") from None
+        reason = find_bad_entry(path) or f"it is truncated, or not a safetensors file ({error})"
+        raise IntegrityError(f"{path}: {reason}") from None
     except IntegrityError as error:
         raise IntegrityError(f"{path}: {error}") from None
     return tensors, details
@@ -194,10 +247,9 @@ def load_with_details(path: Path, *, verify: bool = True) -> tuple[dict[str, Ten
 def _read_packed(content: Any, names: Collection[str]) -> _Packed:
     """Read the metadata of packed tensors; they are empty if none is packed."""
     if content is None:
-        lost = [name for name in names if name.endswith(MASK) and name.removesuffix(MASK) + VALUES in names]
-        if lost:
-            name = lost[0].removesuffix(MASK)
-            raise IntegrityError(f"{name}: it is packed, but the metadata with its shape are missing")
+        lost = [name.removesuffix(VALUES) for name in sorted(names) if name.endswith(VALUES)]
+        if packed := [name for name in lost if name + GAPS in names or name + MASK in names]:
+            raise IntegrityError(f"{packed[0]}: it is packed, but the metadata with its shape are missing")
         return _Packed(version=_VERSION)
     try:
         packed = decode(_Packed, content)
@@ -210,43 +262,30 @@ def _read_packed(content: Any, names: Collection[str]) -> _Packed:
     return packed
 
 
-def _tensors(file: Any, stored: set[str], packed: _Packed) -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor with its name, reading one at a time."""
-    known = dict[str, Tensor]()
+def _tensors(file: Any, stored: set[str], packed: _Packed, most: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor with its name, reading one at a time. Those with gaps take at most `most` bytes together."""
+    known, parts = dict[str, Tensor](), set[str]()
     for name in packed.shapes:
         if name in stored or name in packed.same:
             raise IntegrityError(f"{name}: it is stored twice")
-        if missing := [name + part for part in (MASK, VALUES) if name + part not in stored]:
-            raise IntegrityError(f"{name}: {missing[0]} is missing")
-    parts = {name + part for name in packed.shapes for part in (MASK, VALUES)}
+        index = [name + part for part in (GAPS, MASK) if name + part in stored]
+        if name + VALUES not in stored or not index:
+            missing = name + VALUES if index else f"{name}{GAPS} or {MASK}"
+            raise IntegrityError(f"{name}: {missing} is missing")
+        if len(index) > 1:
+            raise IntegrityError(f"{name}: it has both {GAPS} and {MASK}")
+        parts |= {name + VALUES, *index}
     for name in sorted(stored - parts):
         known[name] = file.get_tensor(name)
     for name, shape in packed.shapes.items():
-        known[name] = _unpacked(file, name, shape)
+        if name + GAPS in stored:
+            tensor = from_gaps(file, name, shape, packed.version, most)
+            most -= tensor.numel() * tensor.element_size()
+        else:
+            tensor = from_mask(file, name, shape, packed.version)
+        known[name] = tensor
     for name, other in packed.same.items():
         if name in stored or other not in known:
             raise IntegrityError(f"{name}: {'it is stored twice' if name in stored else f'there is no {other}'}")
     known |= {name: known[other] for name, other in packed.same.items()}
     yield from sorted(known.items())
-
-
-def _unpacked(file: Any, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Return a packed tensor. Memory for its shape is allocated only after the mask proves to be as long."""
-    size = math.prod(shape[:_MOST_AXES])
-    if len(shape) > _MOST_AXES:
-        raise IntegrityError(f"{name}: it has {len(shape):,} axes, and torch allows {_MOST_AXES} at most")
-    lengths = {part: file.get_slice(name + part).get_shape() for part in (MASK, VALUES)}
-    if lengths[MASK] != [-(-size // 8)]:
-        raise IntegrityError(f"{name}: {size:,} elements need a mask of {-(-size // 8):,} bytes, not {lengths[MASK]}")
-    mask, values = file.get_tensor(name + MASK), file.get_tensor(name + VALUES)
-    if mask.dtype != torch.uint8 or values.ndim != 1 or values.element_size() not in _BITS:
-        raise IntegrityError(f"{name}: expected a mask of bytes and a row of values")
-    if size % 8 and int(mask[-1]) >> size % 8:
-        raise IntegrityError(f"{name}: its mask has bits set after its last element")
-    out = torch.zeros(size, dtype=_BITS[values.element_size()])
-    keep = unpack(mask, out) != 0
-    kept = int(torch.count_nonzero(keep))
-    if kept != len(values):
-        raise IntegrityError(f"{name}: its mask keeps {kept:,} elements, but {len(values):,} values are stored")
-    out.masked_scatter_(keep, values.view(out.dtype))
-    return out.view(values.dtype).view(shape)
