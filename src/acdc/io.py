@@ -32,7 +32,7 @@ _SIGNATURE = b"PK\5\6"
 
 DETAILS, _KEY = "acdc", "acdc_sha256"  # a single entry: safetensors does not keep the order of several
 _LENGTH = struct.Struct("<Q")  # the length of a safetensors header
-_WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4,
+WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4,
            "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8}  # fmt: skip
 _LONGEST = 100_000_000  # bytes in a header, safetensors' own limit
 # In a header, the quotes of a JSON text nested in another are escaped.
@@ -234,7 +234,9 @@ def find_bad_entry(path: Path) -> str:
             return f"{name}: its entry in the header lacks a type, a shape or two offsets"
         if not all(type(number) is int and number >= 0 for number in (*sizes, begin, end)):
             return f"{name}: its shape {sizes} or its offsets {begin}, {end} are not whole numbers from 0"
-        if kind in _WIDTHS and end - begin != _WIDTHS[kind] * math.prod(sizes):
+        if kind not in WIDTHS:
+            return f"{name}: its type, {kind[:40]}, is not one that acdc reads"
+        if end - begin != WIDTHS[kind] * math.prod(sizes):
             return f"{name}: {sizes} elements of {kind} do not take the bytes from {begin} to {end}"
         if not begin <= end <= left:
             return f"{name}: its bytes, from {begin} to {end}, are not in the {left:,} bytes of data"

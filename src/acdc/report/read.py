@@ -1,7 +1,7 @@
 """Run folders as a report reads them: whatever is intact is used, and whatever is not becomes a note."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from acdc.report.pair_agreement import Pair
 from acdc.runs import json_files
 from acdc.runs.folder import ComparisonFolder, RunFolder
 from acdc.runs.predictions import Kept
-from acdc.runs.records import AgreementFile, Comparison, EpochRow, RunConfig, RunResult
+from acdc.runs.records import AgreementFile, Comparison, EpochRow, RunConfig, RunResult, SpeedFile
 
 T = TypeVar("T")
 
@@ -53,6 +53,7 @@ class Run:
     classes: int | None
     notes: Sequence[str]  # what is damaged, missing or unfinished
     cell: Cell | None = None
+    speed: SpeedFile = field(default_factory=SpeedFile)
 
     @property
     def name(self) -> str:
@@ -177,6 +178,7 @@ def read(folder: Path, comparisons: "Comparisons | None" = None) -> Run:
         classes=classes,
         notes=notes,
         cell=(comparisons or Comparisons()).cell_of(folder),
+        speed=_speed(folder, notes),
     )
 
 
@@ -184,6 +186,15 @@ def read_runs(folders: Iterable[Path]) -> list[Run]:
     """Read several run folders, and the comparisons they belong to once."""
     comparisons = Comparisons()
     return [read(folder, comparisons) for folder in folders]
+
+
+def _speed(folder: Path, notes: list[str]) -> SpeedFile:
+    """Return what `acdc bench` measured; a file that cannot be read is noted, as measuring again replaces it."""
+    try:
+        return json_files.read(SpeedFile, RunFolder(folder).speed) or SpeedFile()
+    except json_files.RecordError as error:
+        notes.append(f"Measured speed is not shown: {error.path.name}: {error.problem}. Delete it, and run acdc bench.")
+        return SpeedFile()
 
 
 def _damaged_models(folder: Path, result: RunResult | None, notes: list[str]) -> set[str]:

@@ -11,6 +11,8 @@ Both parts are filled with 0s to whole bytes. Bits are counted from the lowest o
 random positions this is within 2 % of the entropy; a bitmask takes one bit per element at any sparsity.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,13 @@ from acdc.sparsity.masks import pack
 
 HEAD = 9  # bytes before the low bits
 _MOST_LOW = 16
+
+
+def expected_bytes(size: int, kept: int) -> int:
+    """Return about how many bytes the positions of `kept` of `size` elements take: their entropy if random."""
+    share = kept / size if size else 0.0
+    bits = -sum(part * math.log2(part) for part in (share, 1 - share) if part > 0)
+    return math.ceil(bits * size / 8)
 
 
 class GapError(ValueError):

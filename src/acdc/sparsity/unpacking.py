@@ -1,7 +1,9 @@
-"""Rebuilds one tensor of a packed file from its two parts, after checking that they fit together."""
+"""Rebuilds the tensors of a packed file, each from its two parts, after checking that they fit together."""
 
 import math
-from typing import Any
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -9,14 +11,74 @@ from torch import Tensor
 from acdc.io import IntegrityError
 from acdc.sparsity import gaps
 from acdc.sparsity.masks import unpack
+from acdc.typed_data import AtLeastOne, DataError, Limits, decode
 
 MASK, GAPS, VALUES = ".acdc_mask", ".acdc_gaps", ".acdc_values"
+PARTS = (VALUES, GAPS, MASK)
+KEY, VERSION = "packed", 2  # version 1 had no gaps, and a value for each bit
 MOST_GROWTH = 256  # tensors with gaps are, all together, at most this many times as large as their file
 SAME_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MOST_AXES = 64
+_Size = Annotated[int, Limits(least=1, most=2**63 - 1)]
 
 
-def from_mask(file: Any, name: str, shape: tuple[int, ...], version: int) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class PackedTensors:
+    """Holds the metadata: shapes of packed tensors, and for each tied name the name that its tensor is stored under."""
+
+    version: AtLeastOne
+    shapes: dict[str, tuple[_Size, ...]] = field(default_factory=dict)
+    same: dict[str, str] = field(default_factory=dict)
+
+
+def read_description(content: Any, names: Collection[str]) -> PackedTensors:
+    """Read the metadata of packed tensors; they are empty if none is packed."""
+    if content is None:
+        lost = [name.removesuffix(VALUES) for name in sorted(names) if name.endswith(VALUES)]
+        if packed := [name for name in lost if name + GAPS in names or name + MASK in names]:
+            raise IntegrityError(f"{packed[0]}: it is packed, but the metadata with its shape are missing")
+        return PackedTensors(version=VERSION)
+    try:
+        packed = decode(PackedTensors, content)
+    except DataError as error:
+        raise IntegrityError(f"its metadata: {error.under(KEY)}") from None
+    if packed.version > VERSION:
+        raise IntegrityError(
+            f"it is packed in version {packed.version}, and this acdc reads {VERSION}; install a newer acdc"
+        )
+    return packed
+
+
+def read_tensors(file: Any, stored: set[str], packed: PackedTensors, most: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor with its name, reading one at a time. Those with gaps take at most `most` bytes together."""
+    known, parts = dict[str, Tensor](), set[str]()
+    for name in packed.shapes:
+        if name in stored or name in packed.same:
+            raise IntegrityError(f"{name}: it is stored twice")
+        index = [name + part for part in (GAPS, MASK) if name + part in stored]
+        if name + VALUES not in stored or not index:
+            missing = name + VALUES if index else f"{name}{GAPS} or {MASK}"
+            raise IntegrityError(f"{name}: {missing} is missing")
+        if len(index) > 1:
+            raise IntegrityError(f"{name}: it has both {GAPS} and {MASK}")
+        parts |= {name + VALUES, *index}
+    for name in sorted(stored - parts):
+        known[name] = file.get_tensor(name)
+    for name, shape in packed.shapes.items():
+        if name + GAPS in stored:
+            tensor = _from_gaps(file, name, shape, packed.version, most)
+            most -= tensor.numel() * tensor.element_size()
+        else:
+            tensor = _from_mask(file, name, shape, packed.version)
+        known[name] = tensor
+    for name, other in packed.same.items():
+        if name in stored or other not in known:
+            raise IntegrityError(f"{name}: {'it is stored twice' if name in stored else f'there is no {other}'}")
+    known |= {name: known[other] for name, other in packed.same.items()}
+    yield from sorted(known.items())
+
+
+def _from_mask(file: Any, name: str, shape: tuple[int, ...], version: int) -> Tensor:
     """Return a tensor packed with a mask. Memory for it is allocated only after the mask proves to be as long."""
     size = _size(name, shape)
     length = file.get_slice(name + MASK).get_shape()
@@ -32,7 +94,7 @@ def from_mask(file: Any, name: str, shape: tuple[int, ...], version: int) -> Ten
     return out.view(values.dtype).view(shape)
 
 
-def from_gaps(file: Any, name: str, shape: tuple[int, ...], version: int, most: int) -> Tensor:
+def _from_gaps(file: Any, name: str, shape: tuple[int, ...], version: int, most: int) -> Tensor:
     """Return a tensor packed with gaps. Memory for it is allocated only if it takes `most` bytes or fewer."""
     size = _size(name, shape)
     if version < 2:
