@@ -113,5 +113,7 @@ def to_npy(array: np.ndarray) -> bytes:
 def to_lists(array: np.ndarray) -> Any:
     """Return nested lists; what is not finite becomes null, as JSON has no word for it."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return np.where(np.isfinite(array), array, None).tolist()
+        values = array.astype(object)
+        values[~np.isfinite(array)] = None
+        return values.tolist()
     return array.tolist()

@@ -51,7 +51,7 @@ class Served:
         """Load a model and run it once on zeros; raises a ModelError that names the node or tensor."""
         session = InferenceSession(content, threads=threads)
         feed = {
-            info.name: np.zeros([size if isinstance(size, int) else 1 for size in info.shape], TYPES[info.type])
+            info.name: np.zeros([size if isinstance(size, int) else 1 for size in info.shape or []], TYPES[info.type])
             for info in session.get_inputs()
         }
         if not all(np.isfinite(output).all() for output in session.run(None, feed)):
@@ -65,7 +65,7 @@ class Served:
     def signature(self) -> list[Any]:
         """Return what a client relies on: names, types and fixed sizes."""
         infos = [*self.session.get_inputs(), *self.session.get_outputs()]
-        return [(i.name, i.type, [size if isinstance(size, int) else "any" for size in i.shape]) for i in infos]
+        return [(i.name, i.type, [size if isinstance(size, int) else "any" for size in i.shape or []]) for i in infos]
 
 
 class ModelServer(ThreadingHTTPServer):

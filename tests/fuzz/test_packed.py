@@ -94,7 +94,7 @@ def changed(content: bytes, rng: random.Random) -> bytes:
         return content[: rng.randrange(len(content))]
 
 
-def _place(header: dict[str, Any], data: bytes, rng: random.Random) -> int:
+def _place(header: dict[str, Any], data: bytearray, rng: random.Random) -> int:
     """Any byte of the data, or half the time one of the first of a tensor: those of gaps say how to read the others."""
     starts = [entry.get("data_offsets") for entry in header.values() if isinstance(entry, dict)]
     starts = [at[0] for at in starts if isinstance(at, list) and at and isinstance(at[0], int) and at[0] >= 0]
