@@ -10,6 +10,7 @@ safetensors file also hold their own sha256, where their format has room for it,
 Digests are computed and checked while streaming: a large file needs no more memory than a small one.
 """
 
+import errno
 import hashlib
 import json
 import math
@@ -89,6 +90,8 @@ def write_safetensors(files: Mapping[Path, Mapping[str, Any]], details: Mapping[
 
 def write_files(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     """Write all of these files or none: each writer gets a temporary name, and makes sure that the disk has it all."""
+    for path in writers:
+        check_target(path)
     temporaries = {path: _temporary(path) for path in writers}
     try:
         for path, write in writers.items():
@@ -99,6 +102,14 @@ def write_files(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     finally:
         for temporary in temporaries.values():
             temporary.unlink(missing_ok=True)
+
+
+def check_target(path: Path) -> None:
+    """Raise an OSError that names the file or its folder if no file can be written there, before any work is done."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "this is a folder; give the name of a file in it", str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder; create it first", str(path.parent))
 
 
 def write_safetensors_at(path: Path, tensors: Mapping[str, Any], details: Mapping[str, Any] | None = None) -> None:

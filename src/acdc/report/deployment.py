@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from acdc.core.result import SPARSE
 from acdc.report.read import Run
 from acdc.runs.folder import RunFolder
 from acdc.runs.records import SpeedRow, SpeedTable
@@ -44,7 +45,7 @@ _KINDS = {".onnx": "ONNX", ".safetensors": "safetensors", ".pt": "state dict for
 def files(run: Run) -> list[ModelFile]:
     """Return the sparse model's file and what was exported from the run, as far as they are there."""
     found = []
-    if (main := run.folder / "sparse.safetensors").is_file():
+    if (main := run.folder / SPARSE).is_file():
         stored = packed.dense_bytes(main)
         if stored is not None:
             found.append(ModelFile(name=UNPACKED, what="every weight of the sparse model", bytes=stored[0]))
