@@ -269,9 +269,11 @@ def main(arguments: list[str] | None = None) -> int:
     host, port = server.server_address[:2]
     print(f"serving {args.model} on http://{host!s}:{port}", flush=True)
     stop.wait()
+    server.stopping = True  # answers say "Connection: close" from now on
+    print("stopping: running requests finish first", flush=True)
     server.stop()
     thread.join()
-    print("stopped: running requests are finished", flush=True)
+    print("stopped", flush=True)
     return 0
 
 
