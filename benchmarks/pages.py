@@ -223,7 +223,8 @@ def _sizes(results: Path) -> str:
     seeds, torches = (", ".join(sorted({str(row[key]) for row in rows})) for key in ("seed", "torch"))
     note = (
         "<sub>`python -m benchmarks.sizes`: bytes of files, which do not depend on the machine; weights of seed "
-        f"{seeds}, pruned by global magnitude; n = 1; torch {torches}; [raw](../results/sizes.jsonl).</sub>"
+        f"{seeds}, pruned by magnitude in each layer alike; n = 1; torch {torches}; "
+        "[raw](../results/sizes.jsonl).</sub>"
     )
     return "\n".join([*lines, "", note]) + "\n"
 

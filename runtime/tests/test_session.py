@@ -115,3 +115,11 @@ def test_arguments_are_checked():
         InferenceSession(content, threads=0)
     with pytest.raises(ValueError, match="kernels 'amx' cannot run here"):
         InferenceSession(content, kernels="amx")
+
+
+def test_arrays_that_are_read_only_run():
+    session = InferenceSession(convolution_model().SerializeToString(), threads=2)
+    for n in (1, 4):
+        x = images(n)
+        fixed = np.frombuffer(x.tobytes(), np.float32).reshape(x.shape)
+        np.testing.assert_array_equal(session.run(None, {"input": fixed})[0], session.run(None, {"input": x})[0])

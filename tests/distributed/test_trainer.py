@@ -14,7 +14,6 @@ from subprocess import CompletedProcess
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import acdc
 from acdc.data.image_folder import ImageFolder
@@ -57,8 +56,8 @@ def test_two_processes_are_one_with_the_same_batch(tmp_path: Path) -> None:
     one, two, gently = tmp_path / "one", tmp_path / "two", "optimizer.lr=0.01"
     train(one, gently, "model.bn_splits=2", start=processes.run)
     train(two, gently, "model.bn_splits=2")
-    masks = load_file(one / "masks.safetensors")
-    other = load_file(two / "masks.safetensors")
+    masks = acdc.load(one / "masks.safetensors")
+    other = acdc.load(two / "masks.safetensors")
     assert all(torch.equal(masks[name], other[name]) for name in masks)
     for alone, shared in zip(rows(one), rows(two), strict=True):
         assert shared["loss"] == pytest.approx(alone["loss"], rel=1e-5)

@@ -186,7 +186,7 @@ def test_the_name_of_a_file_is_written_once() -> None:
     files |= {ComparisonFolder(Path()).file.name}
     of_a_result = {result.SPARSE, result.DENSE, result.MASKS}  # acdc.Result.save writes them, too
     files |= {names.BASELINE, names.FINETUNED, names.PREDICTIONS, *of_a_result}
-    assert len(files) == 15
+    assert len(files) == 17
     spelled = [
         (node.value, str(path.relative_to(source)))
         for path in sorted(source.rglob("*.py"))

@@ -101,6 +101,20 @@ class Planner:
             raise self.node.refuse(f"{name!r} must be a constant")
         return found.array
 
+    def needed(self, name: str) -> np.ndarray:
+        """Return the value of an input that must be there and constant."""
+        found = self.constant(name)
+        if found is None:
+            raise self.node.refuse("an input that it needs is left out")
+        return found
+
+    def scalar(self, name: str) -> float:
+        """Return the number that a constant of one element holds."""
+        found = self.needed(name)
+        if found.size != 1:
+            raise self.node.refuse(f"{name!r} has {found.size} elements where one is needed")
+        return float(found.reshape(()))
+
     def plain(self, tensor: Tensor) -> Buffer:
         if tensor.plain is None:
             if tensor.array is not None:
@@ -198,8 +212,8 @@ class Planner:
         for _, _, buffer in outputs:
             if buffer.array is not None:
                 buffer.offset = reference(buffer)
-        inputs = {d.name: self.values[d.name].plain for d in self.graph.inputs}
-        return Plan(program, inputs, outputs, arena)  # type: ignore[arg-type]
+        inputs = {d.name: self.plain(self.values[d.name]) for d in self.graph.inputs}
+        return Plan(program, inputs, outputs, arena)
 
     def _place(self, outputs: list) -> int:
         """Give every buffer an offset such that buffers in use at one time do not overlap."""

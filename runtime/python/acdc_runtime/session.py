@@ -234,4 +234,5 @@ def _fitting(info: Declared, value: Any) -> np.ndarray:
     if array.size > 1 << 40:
         raise ModelError(where, "it has more than 2^40 values")
     kind = np.float32 if info.dtype.kind == "f" else np.int64
-    return np.ascontiguousarray(array, dtype=kind).reshape(array.shape)
+    # The core takes arrays that it could write to; one that is read-only, as np.frombuffer gives, is copied.
+    return np.require(array, kind, ["C", "W"]).reshape(array.shape)

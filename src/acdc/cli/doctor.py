@@ -20,7 +20,7 @@ from acdc.data import cifar, folders
 from acdc.runs import folder
 from acdc.train import execution, hardware
 
-NEEDED = {"torch": "2.11", "safetensors": "0.5", "rich": "13.7"}
+NEEDED = {"torch": "2.11", "safetensors": "0.7", "rich": "13.7"}
 # The extra that installs them, what they are for, and packages by import name and by install name.
 OPTIONAL = (
     ("digits", "the default run's data", {"sklearn": "scikit-learn"}),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acdc import formatting as fmt
-from acdc.report import budget_tables, facts, group_tables, groups, tables
+from acdc.report import budget_tables, deployment, facts, group_tables, groups, tables
 from acdc.report.budgets import (
     Budget,
     Panel,
@@ -18,6 +18,7 @@ from acdc.report.budgets import (
     requested_panels,
     untrained,
 )
+from acdc.report.deployment import Speed
 from acdc.report.facts import Model
 from acdc.report.figures import bars, budget_lines, frontier, group_curves, run_curves, zeros
 from acdc.report.figures.chart import Chart
@@ -105,7 +106,8 @@ def _progress(run: Run) -> str:
 
 def _one_run(run: Run) -> Report:
     charts = [figure(run) for figure in _FIGURES]
-    candidates = [tables.models(run), tables.paper(run), tables.phases(run), tables.agreement(run.pairs)]
+    candidates = [tables.models(run), tables.sizes(run), tables.speed(run), tables.paper(run), tables.phases(run)]
+    candidates.append(tables.agreement(run.pairs))
     return Report(
         title=_title(run),
         subtitle=_subtitle(run),
@@ -113,7 +115,12 @@ def _one_run(run: Run) -> Report:
         groups=[],
         notes=run.notes,
         remarks=facts.remarks(run),
-        cards=[model_card(model) for role in _CARDS for model in facts.models(run) if model.role == role],
+        cards=[
+            model_card(model, deployment.fastest(run))
+            for role in _CARDS
+            for model in facts.models(run)
+            if model.role == role
+        ],
         charts=[chart for chart in charts if chart is not None],
         tables=[table for table in candidates if table is not None],
         details=[tables.environment(run), tables.settings(run)],
@@ -145,8 +152,8 @@ def _subtitle(run: Run) -> str:
     return " · ".join(str(part) for part in parts if part)
 
 
-def model_card(model: Model) -> Card:
-    """Return the card of a model: its accuracy in large print, zeros and costs below."""
+def model_card(model: Model, speed: Speed | None = None) -> Card:
+    """Return the card of a model: its accuracy in large print, zeros, costs and measured speed below."""
     zeros = fmt.percent(model.sparsity, 2)
     if model.reported_sparsity is not None and model.sparsity:
         zeros += f" ({fmt.percent(model.reported_sparsity, 2)} as the paper counts)"
@@ -155,8 +162,13 @@ def model_card(model: Model) -> Card:
         rows.append(("training", f"{fmt.times(model.training)} of a dense run"))
     if model.dense_bytes and model.sparse_bytes:
         small = model.sparse_bytes < model.dense_bytes
-        sparse = f", about {fmt.si(model.sparse_bytes, 'B')} packed" if small else ""
+        sparse = f", {fmt.si(model.sparse_bytes, 'B')} packed" if small else ""
         rows.append(("size", fmt.si(model.dense_bytes, "B") + sparse))
+    if model.role == "sparse" and speed:
+        table, row = speed
+        ratio = f", {row.ratio:.2f}x ONNX Runtime" if row.ratio is not None else ""
+        threads = f"{row.threads} thread{'s' * (row.threads > 1)}"
+        rows.append(("measured", f"{row.ms:.3g} ms for one image{ratio} ({threads}, {table.model})"))
     if model.best and model.role == "twin":
         where = f"epoch {model.best.epoch + 1}, the best of the dense phases on the {model.best.chosen_on} set"
         rows.append(("kept", where))

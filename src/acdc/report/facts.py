@@ -12,6 +12,7 @@ from acdc.flops.training import epoch_flops
 from acdc.measure.dynamics import PhaseEnd
 from acdc.recipes import load, paper
 from acdc.recipes.schema import PaperRow
+from acdc.report.deployment import model_sizes
 from acdc.report.read import Run
 from acdc.runs.records import BestEpoch, EpochRow, ModelResult
 
@@ -204,7 +205,7 @@ def environment(run: Run) -> dict[str, Any]:
 def _finished(run: Run, row: ModelResult) -> Model:
     stem = Path(row.file).stem
     role = ROLES.get(stem, "other")
-    dense, sparse = _bytes(run, row.file, row.sparsity, row.reported_sparsity)
+    dense, sparse = model_sizes(run, row.file, row.sparsity, row.reported_sparsity)
     return Model(
         role=role,
         title=row.model,
@@ -224,7 +225,7 @@ def _finished(run: Run, row: ModelResult) -> Model:
 
 def _so_far(run: Run, role: str, row: EpochRow) -> Model:
     title = {"sparse": "compressed", "twin": "dense phases", "baseline": "dense baseline", "finetuned": "twin, tuned"}
-    dense, sparse = _bytes(run, "", row.sparsity, None)
+    dense, sparse = model_sizes(run, "", row.sparsity, None)
     return Model(
         role=role,
         title=f"{title[role]}, epoch {row.epoch + 1}",
@@ -240,25 +241,6 @@ def _so_far(run: Run, role: str, row: EpochRow) -> Model:
         sparse_bytes=sparse,
         paper=None,
     )
-
-
-def _bytes(run: Run, file: str, sparsity: float, reported: float | None) -> tuple[int | None, int | None]:
-    """Return the size in 32-bit floats, and with 4 bytes per non-zero weight plus one bit per position.
-
-    Runs store sparse models packed, in the latter form; a file of 32-bit floats has at least 4 bytes per weight.
-    """
-    if not run.ends:
-        return None, None
-    size = sum(run.ends[-1].size.values())
-    path, zeros = run.folder / file, round(sparsity * size)
-    saved = 4 * zeros - -(-size // 8)  # bytes, by packing
-    if file and path.is_file():
-        stored = path.stat().st_size
-        dense = stored if stored >= 4 * size else stored + saved
-    else:
-        norms = round(zeros / reported) - size if reported else 0
-        dense = 4 * (size + max(0, norms))
-    return dense, dense - saved
 
 
 # The paper

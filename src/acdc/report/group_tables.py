@@ -26,7 +26,7 @@ _AGREEMENT = (
 def all_settings(groups: Sequence[Group]) -> Table:
     """List every setting: mean ± standard deviation over its seeds."""
     header = ["setting", "seeds", "sparse", "dense baseline", "dense twin", "fine-tuned", "zeros", "inference FLOPs"]
-    header += ["training FLOPs", "size as sparse", "time"]
+    header += ["training FLOPs", "packed", "time"]
     rows = []
     for group in groups:
         main = group.main

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from acdc.report.pair_agreement import Pair
 from acdc.runs import json_files
 from acdc.runs.folder import ComparisonFolder, RunFolder
 from acdc.runs.predictions import Kept
-from acdc.runs.records import AgreementFile, Comparison, EpochRow, RunConfig, RunResult
+from acdc.runs.records import AgreementFile, Comparison, EpochRow, RunConfig, RunResult, SpeedFile
 
 T = TypeVar("T")
 
@@ -55,6 +55,7 @@ class Run:
     notes: Sequence[str]  # what is damaged, missing or unfinished
     cell: Cell | None = None
     qualified: bool = False  # another run of the report has a folder of the same name
+    speed: SpeedFile = field(default_factory=SpeedFile)
 
     @property
     def name(self) -> str:
@@ -192,6 +193,7 @@ def read(folder: Path, comparisons: "Comparisons | None" = None, *, qualified: b
         notes=notes,
         cell=(comparisons or Comparisons()).cell_of(folder),
         qualified=qualified,
+        speed=_speed(folder, notes),
     )
 
 
@@ -199,6 +201,15 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     """Read several run folders, and the comparisons they belong to once."""
     comparisons, same = Comparisons(), same_names(folders)
     return [read(folder, comparisons, qualified=folder in same) for folder in folders]
+
+
+def _speed(folder: Path, notes: list[str]) -> SpeedFile:
+    """Return what `acdc bench` measured; a file that cannot be read is noted, as measuring again replaces it."""
+    try:
+        return json_files.read(SpeedFile, RunFolder(folder).speed) or SpeedFile()
+    except json_files.RecordError as error:
+        notes.append(f"Measured speed is not shown: {error.path.name}: {error.problem}. Delete it, and run acdc bench.")
+        return SpeedFile()
 
 
 def _damaged_models(folder: Path, result: RunResult | None, notes: list[str]) -> set[str]:

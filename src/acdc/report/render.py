@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from acdc import formatting as fmt
 from acdc._version import __version__
-from acdc.report import facts
+from acdc.report import deployment, facts
 from acdc.report.compose import Report
 from acdc.report.facts import Model
 from acdc.report.figures import theme
@@ -101,6 +101,8 @@ def _run(run: Run) -> dict[str, Any]:
         "test_images": {"all": run.test_images, "judged": run.images},
         "warnings": list(run.config.warnings),
         "models": [{**asdict(model), "flops_ratio": model.ratio} for model in facts.models(run)],
+        "files": [asdict(file) for file in deployment.files(run)],
+        "speed": asdict(run.speed)["models"],
         "phases": [_phase(phase) for phase in facts.phases(run)],
         "agreement": [asdict(pair) for pair in run.pairs],
         "paper": [dict(zip(("what", "ours", "paper", "std"), row, strict=True)) for row in facts.paper_rows(run)],

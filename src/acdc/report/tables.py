@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from acdc import formatting as fmt
-from acdc.report import facts
+from acdc.report import deployment, facts
 from acdc.report.facts import Model
 from acdc.report.pair_agreement import Pair, caveat
 from acdc.report.read import Run
@@ -36,7 +36,7 @@ def models(run: Run) -> Table:
         "inference FLOPs",
         "of dense",
     ]
-    header += ["training FLOPs", "size", "as sparse", "paper"]
+    header += ["training FLOPs", "size", "packed", "paper"]
     rows = [
         [
             model.title,
@@ -58,14 +58,58 @@ def models(run: Run) -> Table:
     note = (
         "FLOPs are theoretical: by non-zero weights of convolutions and linear layers, per image; training FLOPs by "
         f"the rule on the method’s card (AC/DC’s is the paper’s), as a fraction of {run.planned} dense epochs. "
-        "“Paper’s count” of zeros has normalisation parameters in the denominator. As sparse: 4 bytes per non-zero "
-        "weight and a bit per position."
+        "“Paper’s count” of zeros has normalisation parameters in the denominator. Packed: the bytes of the file that "
+        "acdc.export.save_sparse writes; where there is none, about 4 per non-zero weight and half a bit per position."
     )
     if chosen:
         twin = " (of the dense phases for the twin)" if (model := facts.model_of(run, "twin")) and model.best else ""
         phases = "all compressed phases" if run.recipe and run.recipe.run.best == "compressed" else "the final phase"
         note += f" Best epoch: of {phases}{twin}, chosen on the {' and '.join(sorted(chosen))} set."
     return Table("models", "Models", header, rows, note)
+
+
+def sizes(run: Run) -> Table | None:
+    """List the bytes of the sparse model and of everything that was exported."""
+    files = deployment.files(run)
+    dense = next((file.bytes for file in files if file.name == deployment.UNPACKED), None)
+    rows = [
+        [file.name, file.what, fmt.si(file.bytes, "B"), or_dash(dense, lambda whole, file=file: _share(file, whole))]
+        for file in files
+    ]
+    note = "Sizes of files, apart from the first: the bytes of its tensors."
+    return Table("sizes", "Size", ["file", "what", "bytes", "of dense"], rows, note, text=2) if rows else None
+
+
+def _share(file: deployment.ModelFile, whole: int) -> str:
+    return f"{file.bytes / whole:.3f}x"
+
+
+def speed(run: Run) -> Table | None:
+    """List how fast engines ran the exported models, where `acdc bench` has measured them."""
+    rows, notes = [], []
+    for table in run.speed.models:
+        for row in table.rows:
+            if row.ms is None:
+                notes.append(f"{row.engine} could not run {table.model}: {row.problem}.")
+                continue
+            times = f"{row.ms:.3g}"
+            if row.ms_q1 is not None and row.ms_q3 is not None:
+                times += f" ({row.ms_q1:.3g}–{row.ms_q3:.3g})"
+            ratio = or_dash(row.ratio, lambda value: f"{value:.2f}x")
+            if row.ratio is not None and row.ratio_q1 is not None and row.ratio_q3 is not None:
+                ratio += f" ({row.ratio_q1:.2f}–{row.ratio_q3:.2f})"
+            apart = or_dash(row.difference, lambda value: f"{value:.1e}")
+            rows.append([table.model, row.engine, str(row.batch), str(row.threads), times, ratio, apart, str(row.n)])
+    if not rows:
+        return None
+    where = dict.fromkeys(f"{t.cpu}, {t.cores} cores, load {t.load:g} before, {t.run}" for t in run.speed.models)
+    note = (
+        f"Measured by acdc bench in turns ({'; '.join(where)}): medians with quartiles. Speed is relative to ONNX "
+        "Runtime on the same file; outputs are compared with its, over their largest value. "
+        f"{' '.join(dict.fromkeys(notes))}"
+    ).rstrip()
+    header = ["model", "engine", "batch", "threads", "ms", "speed", "output differs", "rounds"]
+    return Table("speed", "Measured speed", header, rows, note, text=2)
 
 
 def paper(run: Run) -> Table | None:

@@ -7,8 +7,9 @@ predictions.safetensors  every model's logits on the test images, if they are no
 checkpoints/             the state of the run, to resume from
 logs.json                the run's name in other services that log it
 labels.json              which training images have random labels, if any do
-*.safetensors            the models, sparse ones packed (acdc.load reads them), and the masks
+*.safetensors            the models and the masks; sparse models and masks are packed (acdc.load reads them)
 exports/                 what `acdc export` wrote
+speed.json               how fast engines run what was exported, if `acdc bench` has measured it
 agreement.json           how far models agree, if `acdc compare --json` wrote it there
 report.html              one page that shows what happened
 result.json              the final table; exists once the run is complete
@@ -68,6 +69,14 @@ class RunFolder:
     @property
     def agreement(self) -> Path:
         return self.path / "agreement.json"
+
+    @property
+    def speed(self) -> Path:
+        return self.path / "speed.json"
+
+    @property
+    def exports(self) -> Path:
+        return self.path / "exports"
 
     @property
     def predictions(self) -> Path:

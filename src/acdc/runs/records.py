@@ -6,6 +6,7 @@ config.json        RunConfig
 result.json        RunResult
 logs.json          LogNames
 agreement.json     AgreementFile, which `acdc compare --json` writes
+speed.json         SpeedFile, which `acdc bench RUN` writes
 comparison.json    Comparison, of `acdc compare-methods`
 """
 
@@ -217,6 +218,49 @@ class AgreementRow:
 @dataclass(frozen=True, kw_only=True)
 class AgreementFile:
     comparisons: tuple[AgreementRow, ...] = ()
+
+
+# speed.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedRow:
+    """An engine's time for a batch: the median of n rounds, with quartiles. `problem` says why it could not run."""
+
+    engine: str
+    batch: AtLeastOne
+    threads: AtLeastOne
+    n: Count = 0
+    ms: NonNegative | None = None
+    ms_q1: NonNegative | None = None
+    ms_q3: NonNegative | None = None
+    ratio: NonNegative | None = None  # ONNX Runtime's time over this one, round by round: the median
+    ratio_q1: NonNegative | None = None
+    ratio_q3: NonNegative | None = None
+    difference: NonNegative | None = None  # from ONNX Runtime's output, over its largest value
+    problem: str = ""
+
+    def __post_init__(self) -> None:
+        if self.ms is None and not self.problem:
+            raise DataError("ms", "a time, or a problem", "nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedTable:
+    """The rows measured for one file, when and where."""
+
+    model: str  # the file, in the run's folder
+    bytes: Count
+    run: str  # when it began
+    cpu: str
+    cores: AtLeastOne
+    load: NonNegative  # of the machine before it began
+    rows: tuple[SpeedRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedFile:
+    models: tuple[SpeedTable, ...] = ()
 
 
 # comparison.json

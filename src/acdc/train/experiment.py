@@ -20,7 +20,7 @@ from acdc import methods
 from acdc.core.result import DENSE, SPARSE, Result, StateDict, finetune_dense, to_cpu, writer_for
 from acdc.data.random_labels import save_indices
 from acdc.flops.uses import forward_uses
-from acdc.io import write_files, write_json, write_safetensors
+from acdc.io import write_files, write_json
 from acdc.measure.dynamics import count_model
 from acdc.measure.predict import size_shares
 from acdc.recipes.schema import Recipe
@@ -29,6 +29,7 @@ from acdc.runs.checkpoint import Checkpoint, MismatchError
 from acdc.runs.folder import BASELINE, FINETUNED, RunFolder
 from acdc.runs.json_files import require
 from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunConfig, RunResult
+from acdc.sparsity import packed
 from acdc.train import hardware
 from acdc.train.console import Console
 from acdc.train.distributed import skipped_images
@@ -115,7 +116,7 @@ def _stages(
         if kept:
             on_rank_zero(partial(predictions.add, out, kept))
         if result:
-            on_rank_zero(partial(write_safetensors, {RunFolder(out).masks: result.masks}))
+            on_rank_zero(partial(packed.save, result.masks, RunFolder(out).masks))
 
 
 def _resume(stage: Stage, resume: Checkpoint) -> None:

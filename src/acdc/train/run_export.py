@@ -53,7 +53,7 @@ def export_model(
     """Write a model of a run in another format; `smaller` removes its dead channels. No file is overwritten."""
     source = run / file
     weights = _read(source)
-    path = out or run / "exports" / f"{source.stem}{'-shrunk' if smaller else ''}{_SUFFIXES[to]}"
+    path = out or RunFolder(run).exports / f"{source.stem}{'-shrunk' if smaller else ''}{_SUFFIXES[to]}"
     if path.exists():
         raise UsageError([f"--out {path}: it already exists; delete it, or type another file"])
     dense_bytes = sum(value.numel() * value.element_size() for value in weights.values())
@@ -128,6 +128,22 @@ def _write_torch(path: Path, weights: dict[str, Tensor]) -> None:
     torch.save(weights, path)
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def find_onnx(typed: str, options: RunOptions) -> tuple[Path, Path | None]:
+    """Return the ONNX file to measure, and the run it belongs to, if any: a file, or a run's folder.
+
+    Of a run's folder it is exports/sparse.onnx, which is exported now if it is not there yet.
+    """
+    path = Path(typed)
+    if path.is_file() and path.suffix != ".safetensors":
+        run = next((parent for parent in path.resolve().parents[:2] if RunFolder(parent).begun), None)
+        return path, run
+    if not path.exists():
+        raise UsageError([f"{path}: there is no such file or folder; acdc export RUN --to onnx writes one"])
+    run, file = find_model(typed, None)
+    exported = RunFolder(run).exports / f"{Path(file).stem}.onnx"
+    return exported if exported.is_file() else export_model(run, file, "onnx", options).path, run
 
 
 def find_model(typed: str, name: str | None) -> tuple[Path, str]:
