@@ -5,6 +5,10 @@
 
 namespace {
 
+// True where so many threads share each output tile that they had better pack its inputs together, and then wait for
+// each other, than each for itself.
+bool packs_together(int64_t tiles, int threads) { return threads >= 4 * tiles; }
+
 struct Convolution : Operator {
     Geometry g;
     std::shared_ptr<Weights> w;
@@ -14,75 +18,70 @@ struct Convolution : Operator {
 
     void run(const Context& c) override {
         const float* map = c.in(from);
-        float* out = c.out(to);
-        const float* residual = finish.has_residual ? c.in(finish.residual) : nullptr;
         const float* source = view ? view->source(c, map, c.w.shared.get()) : map;
-        const int64_t tiles = tiles_of(g.out_pixels());
-        const int threads = c.pool.threads();
-        float* packed_all = c.w.shared.get() + (view ? view->plane_floats() : 0);
-        // A few tiles cannot keep the threads busy: then the chunks of rows are shared out too. Where inputs are
-        // packed first, the threads pack together before they multiply.
-        const bool together = view && tiles < threads;
-        const int64_t whole = threads == 1 ? tiles
-                              : view       ? (together ? 0 : tiles / threads * threads)
-                                           : (tiles >= 8 * threads ? tiles : 0);
-        if (together)
+        const int64_t tiles = tiles_of(g.out_pixels()), chunks = w->chunks;
+        float* packed = view && packs_together(tiles, c.pool.threads()) ? c.w.shared.get() + view->plane_floats() : nullptr;
+        if (packed)
             c.pool.each(tiles * w->blocks, [&](int64_t item, int) {
-                const int64_t t = item / w->blocks;
-                pack(c, source, t, int(item % w->blocks), packed_all + size_t(t) * w->columns * kTile +
-                     size_t(item % w->blocks) * w->block * kTile);
+                const int64_t t = item / w->blocks, b = item % w->blocks;
+                pack(c, source, t, int(b), packed + (size_t(t) * w->columns + size_t(b) * w->block) * kTile);
             });
-        const int64_t rest = (tiles - whole) * w->chunks;
-        c.pool.each(whole + rest, [&](int64_t item, int slot) {
-            const bool all = item < whole;
-            const int64_t t = all ? item : whole + (item - whole) / w->chunks;
-            const int ch0 = all ? 0 : int((item - whole) % w->chunks), ch1 = all ? w->chunks : ch0 + 1;
-            const int pixels = pixels_of(g.out_pixels(), t);
-            float* tile = out + size_t(t) * w->rows * kTile;
-            Epilogue e;
-            e.low = finish.low;
-            e.high = finish.high;
-            if (residual) e.residual = residual + size_t(t) * w->rows * kTile;
-            for (int b = 0; b < w->blocks; b++) {
-                const float* packed;
-                if (!view) {
-                    packed = map + (size_t(t) * g.channels + size_t(b) * w->block) * kTile;
-                } else if (together) {
-                    packed = packed_all + (size_t(t) * w->columns + size_t(b) * w->block) * kTile;
-                } else {
-                    float* here = c.w.scratch[size_t(slot)].get();
-                    pack(c, source, t, b, here);
-                    packed = here;
-                }
-                // The sparse kernel jumps about its block, so nothing but this tells the cache what comes next.
-                const char* next = nullptr;
-                size_t bytes = 0;
-                if (!view) {
-                    const size_t at = (size_t(t) * g.channels + size_t(b + 1) * w->block) * kTile;
-                    const size_t end = size_t(tiles) * g.channels * kTile;
-                    if (at < end) {
-                        next = reinterpret_cast<const char*>(map + at);
-                        bytes = std::min(size_t(w->block) * kTile, end - at) * sizeof(float) / size_t(ch1 - ch0);
-                    }
-                }
-                for (int ch = ch0; ch < ch1; ch++) {
-                    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + size_t(ch - ch0) * bytes + i, 0, 2);
-                    if (ch + 1 < w->chunks) {
-                        const size_t r0 = size_t(ch + 1) * w->chunk * kTile, r1 = std::min(r0 + w->chunk * kTile, size_t(w->rows) * kTile);
-                        if (b == 0)
-                            for (size_t i = r0; i < r1; i += 16) __builtin_prefetch(tile + i, 1, 2);
-                        if (e.residual && b == w->blocks - 1)
-                            for (size_t i = r0; i < r1; i += 16) __builtin_prefetch(e.residual + i, 0, 2);
-                    }
-                    w->multiply(c.k, ch, b, packed, pixels, tile, e);
-                }
-            }
-            if (finish.activation != Activation::none) {
-                const int r0 = ch0 * w->chunk, r1 = std::min(w->rows, ch1 * w->chunk);
-                float* x = tile + size_t(r0) * kTile;
-                c.k.activate(finish.activation, x, x, size_t(r1 - r0) * kTile, finish.alpha, finish.beta);
-            }
+        // Threads share the output tile by tile, and where two shares meet inside a tile, by chunks of its rows.
+        c.pool.ranges(tiles * chunks, chunks, [&](int64_t first, int64_t end, int slot) {
+            for (int64_t t = first / chunks; t * chunks < end; t++)
+                rows_of_tile(c, source, packed, t, int(std::max<int64_t>(0, first - t * chunks)),
+                             int(std::min(chunks, end - t * chunks)), c.w.scratch[size_t(slot)].get());
         });
+    }
+
+    // Computes chunks [ch0, ch1) of output tile t; `packed` holds all packed inputs, or is null.
+    void rows_of_tile(const Context& c, const float* source, const float* packed, int64_t t, int ch0, int ch1,
+                      float* scratch) const {
+        const int pixels = pixels_of(g.out_pixels(), t);
+        const size_t size = size_t(w->rows) * kTile;
+        float* tile = c.out(to) + size_t(t) * size;
+        Epilogue e;
+        e.low = finish.low;
+        e.high = finish.high;
+        if (finish.has_residual) e.residual = c.in(finish.residual) + size_t(t) * size;
+        for (int b = 0; b < w->blocks; b++) {
+            const float* in;
+            if (!view) {
+                in = source + (size_t(t) * g.channels + size_t(b) * w->block) * kTile;
+            } else if (packed) {
+                in = packed + (size_t(t) * w->columns + size_t(b) * w->block) * kTile;
+            } else {
+                pack(c, source, t, b, scratch);
+                in = scratch;
+            }
+            // The sparse kernel jumps about its block, so nothing but this tells the cache what comes next.
+            const char* next = nullptr;
+            size_t bytes = 0;
+            if (!view) {
+                const size_t at = (size_t(t) * g.channels + size_t(b + 1) * w->block) * kTile;
+                const size_t end = size_t(tiles_of(g.out_pixels())) * g.channels * kTile;
+                if (at < end) {
+                    next = reinterpret_cast<const char*>(source + at);
+                    bytes = std::min(size_t(w->block) * kTile, end - at) * sizeof(float) / size_t(ch1 - ch0);
+                }
+            }
+            for (int ch = ch0; ch < ch1; ch++) {
+                for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + size_t(ch - ch0) * bytes + i, 0, 2);
+                if (ch + 1 < w->chunks) {
+                    const size_t r0 = size_t(ch + 1) * w->chunk * kTile, r1 = std::min(r0 + w->chunk * kTile, size);
+                    if (b == 0)
+                        for (size_t i = r0; i < r1; i += 16) __builtin_prefetch(tile + i, 1, 2);
+                    if (e.residual && b == w->blocks - 1)
+                        for (size_t i = r0; i < r1; i += 16) __builtin_prefetch(e.residual + i, 0, 2);
+                }
+                w->multiply(c.k, ch, b, in, pixels, tile, e);
+            }
+        }
+        if (finish.activation != Activation::none) {
+            const int r0 = ch0 * w->chunk, r1 = std::min(w->rows, ch1 * w->chunk);
+            float* x = tile + size_t(r0) * kTile;
+            c.k.activate(finish.activation, x, x, size_t(r1 - r0) * kTile, finish.alpha, finish.beta);
+        }
     }
 
     void pack(const Context& c, const float* source, int64_t t, int b, float* to) const {
@@ -141,7 +140,7 @@ std::unique_ptr<Operator> make_convolution(Program& p, const Geometry& g, std::s
         op->view = std::make_unique<View>(g, p.kernels().lanes);
         op->scratch_floats = size_t(weights->block) * kTile;
         const int64_t tiles = tiles_of(g.out_pixels());
-        const bool together = tiles < p.pool().threads();
+        const bool together = packs_together(tiles, p.pool().threads());
         op->shared_floats = op->view->plane_floats() + (together ? size_t(tiles) * weights->columns * kTile : 0);
     }
     op->flops = 2.0 * double(weights->nonzeros) * double(g.out_pixels());
