@@ -16,11 +16,11 @@ void Geometry::validate() const {
         bad("window: a map of more than 2^31 values");
 }
 
-View::View(const Geometry& g, int lanes) : g_(g), lanes_(lanes), split_(g.stride_w > 1) {
+View::View(const Geometry& g, int lanes)
+    : g_(g), lanes_(lanes), step_(g.stride_w == 2 ? 2 : 1), split_(g.stride_w > 2) {
     if (split_) {
         plane_width_ = (g.width + g.stride_w - 1) / g.stride_w;
         channel_stride_ = g.stride_w * g.height * plane_width_;
-        phase_used_.assign(size_t(g.stride_w), false);
         row_used_.assign(size_t(g.height), false);
     }
     const int64_t outs = g.out_height * g.out_width, ins = g.height * g.width, tiles = tiles_of(g.out_pixels());
@@ -48,18 +48,17 @@ View::View(const Geometry& g, int lanes) : g_(g), lanes_(lanes), split_(g.stride
                         int64_t from;
                         if (split_) {
                             const int64_t phase = ix % g.stride_w;
-                            phase_used_[size_t(phase)] = true;
                             row_used_[size_t(iy)] = true;
                             from = image * shift_ + (phase * g.height + iy) * plane_width_ + ix / g.stride_w;
                         } else {
                             const int64_t p = image * ins + iy * g.width + ix;
                             from = p / kTile * (g.channels * kTile) + p % kTile;
                         }
-                        const int32_t lane0 = int32_t(from - lane);
+                        const int32_t lane0 = int32_t(from - step_ * lane);
                         size_t i = 0;
                         while (i < found.size() && found[i].first != lane0) i++;
                         if (i == found.size()) found.push_back({lane0, 0});
-                        found[i].second |= 1u << lane;
+                        found[i].second |= 1u << (step_ * lane);
                     }
                     for (auto& f : found) segments_.push_back({f.first, f.second});
                 }
@@ -70,7 +69,8 @@ View::View(const Geometry& g, int lanes) : g_(g), lanes_(lanes), split_(g.stride
 
 void View::add_moves(int vectors) {
     const uint32_t* start = start_.data() + tile_start_.back();
-    const uint32_t full = lanes_ == 32 ? ~0u : (1u << lanes_) - 1;
+    uint32_t full = 0;
+    for (int lane = 0; lane < lanes_; lane++) full |= 1u << (step_ * lane);
     std::vector<Move> whole, masked, over;
     for (int i = 0; i < g_.taps() * vectors; i++) {
         const uint32_t to = uint32_t(i / vectors * kTile + i % vectors * lanes_);
@@ -93,7 +93,7 @@ Gathering View::tile(int64_t t, size_t* offset) const {
     const size_t i = size_t(t % period_);
     *offset = size_t(t / period_ * shift_);
     const uint32_t* counts = move_counts_.data() + 3 * i;
-    return {segments_.data(), start_.data() + tile_start_[i], g_.taps(), units_of(g_.out_pixels(), t) * kUnit / lanes_,
+    return {segments_.data(), start_.data() + tile_start_[i], g_.taps(), units_of(g_.out_pixels(), t) * kUnit / lanes_, step_,
             moves_.data() + move_start_[i], counts[0], counts[1], counts[2]};
 }
 
@@ -113,15 +113,8 @@ const float* View::source(const Context& c, const float* map, float* planes) con
                     const int64_t p = image * per_image + y * g_.width + x;
                     const int64_t n = std::min(g_.width - x, kTile - p % kTile);
                     const float* from = map + p / kTile * (g_.channels * kTile) + ch * kTile + p % kTile;
-                    if (g_.stride_w == 2 && x % 2 == 0) {
-                        float *even = to + x / 2, *odd = even + g_.height * plane_width_;
-                        const int64_t pairs = n / 2;
-                        c.k.split(from, size_t(pairs), even, phase_used_[1] ? odd : nullptr);
-                        if (n % 2) even[pairs] = from[n - 1];
-                    } else {
-                        for (int64_t i = 0; i < n; i++)
-                            to[(x + i) % g_.stride_w * g_.height * plane_width_ + (x + i) / g_.stride_w] = from[i];
-                    }
+                    for (int64_t i = 0; i < n; i++)
+                        to[(x + i) % g_.stride_w * g_.height * plane_width_ + (x + i) / g_.stride_w] = from[i];
                     x += n;
                 }
             }

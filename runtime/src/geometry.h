@@ -20,8 +20,9 @@ struct Geometry {
 
 // A feature map seen through a window: for every output tile and tap, where its vectors come from.
 //
-// With a horizontal stride, neighbouring outputs are not neighbours in the input. The input is then split in one
-// plane per phase (x mod stride), and neighbours in a plane are neighbours again.
+// With a horizontal stride, neighbouring outputs are not neighbours in the input. Kernels read every second number as
+// they go; for a stride of 3 or more the input is split in one plane per phase (x mod stride), and neighbours in a plane
+// are neighbours again.
 class View {
 public:
     View(const Geometry& g, int lanes);
@@ -38,6 +39,7 @@ private:
     void add_moves(int vectors);
     Geometry g_;
     int lanes_;
+    int step_;
     bool split_;
     int64_t plane_width_ = 0, channel_stride_ = kTile;
     int64_t period_;      // tiles after which the pattern repeats, shifted by shift_
@@ -48,5 +50,5 @@ private:
     std::vector<Move> moves_;
     std::vector<size_t> move_start_;
     std::vector<uint32_t> move_counts_;  // whole, masked, over: three per tile
-    std::vector<bool> phase_used_, row_used_;
+    std::vector<bool> row_used_;
 };

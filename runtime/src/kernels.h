@@ -36,7 +36,8 @@ struct Epilogue {
     bool first = true, last = true;      // whether this is the first, the last block
 };
 
-// Lanes of one output vector that lie at `base + offset` in the source. `offset` is where lane 0 would be.
+// Lanes of one output vector that lie at `base + offset` in the source. `offset` is where lane 0 would be. Bit i of the
+// mask is lane i; where every second number of the source is read, bit 2i.
 struct Segment {
     int32_t offset;
     uint32_t mask;
@@ -56,6 +57,7 @@ struct Gathering {
     const uint32_t* start;
     int taps;
     int vectors;
+    int step;  // 1, or 2 where every second number of the source is read
     const Move* moves;
     uint32_t whole, masked, over;
 };
@@ -91,8 +93,6 @@ struct Kernels {
     void (*transpose)(const float* in, size_t stride, int depth, int columns, float* packed);
     float (*dot)(const Entry* entries, size_t n, const float* in);  // offsets in bytes of a plain vector
     float (*dense_dot)(const float* a, const float* b, size_t n);
-    // even[i], odd[i] = from[2i], from[2i + 1]; odd may be null
-    void (*split)(const float* from, size_t pairs, float* even, float* odd);
 };
 
 const Kernels* avx512_kernels();  // null where the compiler could not build them

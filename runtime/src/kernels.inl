@@ -218,24 +218,40 @@ static void gemm(const float* a, size_t a_stride, int rows, int depth, const flo
 
 // ---- windows --------------------------------------------------------------------------------------------------
 
-static ALWAYS vec gathered(const Segment* s, const Segment* end, const float* source) {
-    vec v = V::mask_load(source + s->offset, s->mask);
-    for (s++; s != end; s++) v = V::mask_load_over(v, source + s->offset, s->mask);
-    return v;
+// The numbers p[0], p[Step], ... of the lanes in the mask; `fill` elsewhere.
+template <int Step>
+static ALWAYS vec lanes_of(vec fill, const float* p, uint32_t mask) {
+    if constexpr (Step == 1) return V::mask_load_over(fill, p, mask);
+    return V::evens(V::mask_load_over(fill, p, mask & kFull), V::mask_load_over(fill, p + kLanes, mask >> kLanes));
 }
 
-static void pack(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed) {
+template <int Step>
+static ALWAYS vec lanes_of(const float* p, uint32_t mask) {  // zeros elsewhere
+    if constexpr (Step == 1) return V::mask_load(p, mask);
+    return V::evens(V::mask_load(p, mask & kFull), V::mask_load(p + kLanes, mask >> kLanes));
+}
+
+template <int Step>
+static void pack_step(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed) {
     const size_t step = size_t(from.taps) * kTile;
     const Move *masked = from.moves + from.whole, *over = masked + from.masked, *end = over + from.over;
     for (int c = 0; c < channels; c++, source += channel_stride, packed += step) {
-        for (const Move* m = from.moves; m != masked; m++) V::store(packed + m->to, V::loadu(source + m->offset));
-        for (const Move* m = masked; m != over; m++) V::store(packed + m->to, V::mask_load(source + m->offset, m->mask));
-        for (const Move* m = over; m != end; m++)
-            V::store(packed + m->to, V::mask_load_over(V::load(packed + m->to), source + m->offset, m->mask));
+        for (const Move* m = from.moves; m != masked; m++) {
+            const float* x = source + m->offset;
+            V::store(packed + m->to, Step == 1 ? V::loadu(x) : V::evens(V::loadu(x), V::loadu(x + kLanes)));
+        }
+        for (const Move* m = masked; m != over; m++) V::store(packed + m->to, lanes_of<Step>(source + m->offset, m->mask));
+        for (const Move* m = over; m != end; m++)  // lanes that are zero so far
+            V::store(packed + m->to, V::add(V::load(packed + m->to), lanes_of<Step>(source + m->offset, m->mask)));
     }
 }
 
-template <Window kind, int C>
+static void pack(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed) {
+    if (from.step == 1) return pack_step<1>(from, source, channel_stride, channels, packed);
+    pack_step<2>(from, source, channel_stride, channels, packed);
+}
+
+template <Window kind, int Step, int C>
 static void window_channels(const Gathering& from, const float* source, size_t channel_stride, const float* weights,
                             const float* scale, const float* bias, float low, float high, float* out) {
     const vec lowest = V::set1(-__builtin_inff());
@@ -245,33 +261,19 @@ static void window_channels(const Gathering& from, const float* source, size_t c
             sum[c] = kind == Window::maximum ? lowest : V::set1(kind == Window::weighted && bias ? bias[c] : 0.f);
         for (int tap = 0; tap < from.taps; tap++) {
             const uint32_t* start = from.start + size_t(tap) * from.vectors + v;
-            const Segment *s = from.segments + start[0], *end = from.segments + start[1];
-            if (s == end) continue;
-            const float* x = source + s->offset;
             const float* w = kind == Window::weighted ? weights + tap * 8 : nullptr;
-            if (end - s == 1) {  // nearly always: kept apart and unrolled, so that the sums stay in registers
+            // Nearly always one segment. Unrolled, so that the sums stay in registers.
+            for (const Segment *s = from.segments + start[0], *end = from.segments + start[1]; s != end; s++) {
+                const float* x = source + s->offset;
                 const uint32_t mask = s->mask;
 #pragma GCC unroll 8
                 for (int c = 0; c < C; c++, x += channel_stride) {
                     if (kind == Window::maximum)
-                        sum[c] = V::max(sum[c], V::mask_load_over(lowest, x, mask));
+                        sum[c] = V::max(sum[c], lanes_of<Step>(lowest, x, mask));
                     else if (kind == Window::weighted)
-                        sum[c] = V::fma(V::set1(w[c]), V::mask_load(x, mask), sum[c]);
+                        sum[c] = V::fma(V::set1(w[c]), lanes_of<Step>(x, mask), sum[c]);
                     else
-                        sum[c] = V::add(sum[c], V::mask_load(x, mask));
-                }
-                continue;
-            }
-            x = source;
-#pragma GCC unroll 8
-            for (int c = 0; c < C; c++, x += channel_stride) {
-                if (kind == Window::maximum) {
-                    vec y = lowest;
-                    for (const Segment* q = s; q != end; q++) y = V::mask_load_over(y, x + q->offset, q->mask);
-                    sum[c] = V::max(sum[c], y);
-                } else {
-                    const vec y = gathered(s, end, x);
-                    sum[c] = kind == Window::weighted ? V::fma(V::set1(w[c]), y, sum[c]) : V::add(sum[c], y);
+                        sum[c] = V::add(sum[c], lanes_of<Step>(x, mask));
                 }
             }
         }
@@ -283,8 +285,8 @@ static void window_channels(const Gathering& from, const float* source, size_t c
     }
 }
 
-template <Window kind>
-static void window_of(const Gathering& from, const float* source, size_t channel_stride, int channels,
+template <Window kind, int Step>
+static void window_step(const Gathering& from, const float* source, size_t channel_stride, int channels,
                       const float* weights, const float* scale, const float* bias, float low, float high, float* out) {
     for (int c = 0; c < channels; c++) {
         // weights[channel / 8][tap][channel % 8]
@@ -292,12 +294,21 @@ static void window_of(const Gathering& from, const float* source, size_t channel
         const float *x = source + c * channel_stride, *b = bias ? bias + c : nullptr;
         float* o = out + size_t(c) * kTile;
         if (c % 8 == 0 && c + 8 <= channels) {
-            window_channels<kind, 8>(from, x, channel_stride, w, scale, b, low, high, o);
+            window_channels<kind, Step, 8>(from, x, channel_stride, w, scale, b, low, high, o);
             c += 7;
         } else {
-            window_channels<kind, 1>(from, x, channel_stride, w, scale, b, low, high, o);
+            window_channels<kind, Step, 1>(from, x, channel_stride, w, scale, b, low, high, o);
         }
     }
+}
+
+template <Window kind>
+static void window_of(const Gathering& from, const float* source, size_t channel_stride, int channels,
+                      const float* weights, const float* scale, const float* bias, float low, float high, float* out) {
+    if (from.step == 1)
+        window_step<kind, 1>(from, source, channel_stride, channels, weights, scale, bias, low, high, out);
+    else
+        window_step<kind, 2>(from, source, channel_stride, channels, weights, scale, bias, low, high, out);
 }
 
 static void window(Window kind, const Gathering& from, const float* source, size_t channel_stride, int channels,
@@ -545,12 +556,5 @@ static float dense_dot(const float* a, const float* b, size_t n) {
     return V::sum(V::add(V::add(s[0], s[1]), V::add(s[2], s[3])));
 }
 
-static void split(const float* __restrict from, size_t pairs, float* __restrict even, float* __restrict odd) {
-    if (odd)
-        for (size_t i = 0; i < pairs; i++) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
-    else
-        for (size_t i = 0; i < pairs; i++) even[i] = from[2 * i];
-}
-
 static const Kernels table = {kName, kLanes, sparse, block4, gemm, pack, window, activate, arithmetic, softmax, normalise,
-                              transpose, dot, dense_dot, split};
+                              transpose, dot, dense_dot};
