@@ -60,6 +60,8 @@ struct Gathering {
     int step;  // 1, or 2 where every second number of the source is read
     const Move* moves;
     uint32_t whole, masked, over;
+    const int32_t* lines;  // where the cache lines of one channel begin
+    uint32_t line_count;
 };
 
 enum class Activation : int { none, clamp, sigmoid, tanh, silu, gelu, gelu_tanh, erf, exp, sqrt, hard_sigmoid, hard_swish,

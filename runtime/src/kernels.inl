@@ -231,19 +231,48 @@ static ALWAYS vec lanes_of(const float* p, uint32_t mask) {  // zeros elsewhere
     return V::evens(V::mask_load(p, mask & kFull), V::mask_load(p + kLanes, mask >> kLanes));
 }
 
+// A tile's border lies in tiles that another core may just have written. Such lines take long to come, and few channels
+// fit in the window in which a processor looks ahead by itself.
+constexpr int kAhead = 8;  // channels
+
+static ALWAYS void fetch_lines(const Gathering& from, const float* source) {
+    for (uint32_t i = 0; i < from.line_count; i++) __builtin_prefetch(source + from.lines[i], 0, 3);
+}
+
+// Packs C channels: what a move says is read once for all of them.
+template <int Step, int C>
+static void pack_channels(const Gathering& from, const float* source, size_t channel_stride, float* packed) {
+    const size_t step = size_t(from.taps) * kTile;
+    const Move *masked = from.moves + from.whole, *over = masked + from.masked, *end = over + from.over;
+    for (const Move* m = from.moves; m != masked; m++) {
+        const float* x = source + m->offset;
+        float* to = packed + m->to;
+        for (int c = 0; c < C; c++, x += channel_stride, to += step)
+            V::store(to, Step == 1 ? V::loadu(x) : V::evens(V::loadu(x), V::loadu(x + kLanes)));
+    }
+    for (const Move* m = masked; m != over; m++) {
+        const float* x = source + m->offset;
+        float* to = packed + m->to;
+        for (int c = 0; c < C; c++, x += channel_stride, to += step) V::store(to, lanes_of<Step>(x, m->mask));
+    }
+    for (const Move* m = over; m != end; m++) {  // lanes that are zero so far
+        const float* x = source + m->offset;
+        float* to = packed + m->to;
+        for (int c = 0; c < C; c++, x += channel_stride, to += step)
+            V::store(to, V::add(V::load(to), lanes_of<Step>(x, m->mask)));
+    }
+}
+
 template <int Step>
 static void pack_step(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed) {
     const size_t step = size_t(from.taps) * kTile;
-    const Move *masked = from.moves + from.whole, *over = masked + from.masked, *end = over + from.over;
-    for (int c = 0; c < channels; c++, source += channel_stride, packed += step) {
-        for (const Move* m = from.moves; m != masked; m++) {
-            const float* x = source + m->offset;
-            V::store(packed + m->to, Step == 1 ? V::loadu(x) : V::evens(V::loadu(x), V::loadu(x + kLanes)));
-        }
-        for (const Move* m = masked; m != over; m++) V::store(packed + m->to, lanes_of<Step>(source + m->offset, m->mask));
-        for (const Move* m = over; m != end; m++)  // lanes that are zero so far
-            V::store(packed + m->to, V::add(V::load(packed + m->to), lanes_of<Step>(source + m->offset, m->mask)));
+    int c = 0;
+    for (; c + 4 <= channels; c += 4, source += 4 * channel_stride, packed += 4 * step) {
+        for (int i = 0; i < 4; i++) fetch_lines(from, source + (kAhead + i) * channel_stride);
+        pack_channels<Step, 4>(from, source, channel_stride, packed);
     }
+    for (; c < channels; c++, source += channel_stride, packed += step)
+        pack_channels<Step, 1>(from, source, channel_stride, packed);
 }
 
 static void pack(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed) {
@@ -294,6 +323,7 @@ static void window_step(const Gathering& from, const float* source, size_t chann
         const float *x = source + c * channel_stride, *b = bias ? bias + c : nullptr;
         float* o = out + size_t(c) * kTile;
         if (c % 8 == 0 && c + 8 <= channels) {
+            for (int next = 8; next < 16; next++) fetch_lines(from, x + next * channel_stride);
             window_channels<kind, Step, 8>(from, x, channel_stride, w, scale, b, low, high, o);
             c += 7;
         } else {

@@ -92,7 +92,7 @@ struct Linear : Operator {
             e.low = -std::numeric_limits<float>::infinity();
             e.high = -e.low;
             for (int b = 0; b < w->blocks; b++)
-                w->multiply(c.k, ch, b, turned + (t * w->columns + int64_t(b) * w->block) * kTile, pixels, tile, e);
+                w->multiply(c.k, ch, b, turned + (t * w->columns + int64_t(b) * w->block) * kTile, pixels, 0, tile, e);
             const int64_t m1 = std::min<int64_t>(kTile, tokens - t * kTile);
             for (int64_t m = 0; m < m1; m++) {
                 float* o = out + (t * kTile + m) * w->rows;

@@ -23,7 +23,7 @@ Weights::Weights(const float* matrix, int rows, int columns, int taps, const flo
     if (method == Method::block4 && rows % 4) throw std::invalid_argument("weights: rows are not a multiple of 4");
     block = std::min(columns, std::max(1, block_ / taps) * taps);
     blocks = (columns + block - 1) / block;
-    chunk = std::min(256, std::max(16, (rows + 3) / 4));
+    chunk = std::min(256, std::max(128, (rows + 1) / 2));
     chunk = (chunk + 3) / 4 * 4;
     chunks = (rows + chunk - 1) / chunk;
     if (bias_) bias.assign(bias_, bias_ + rows);
@@ -90,7 +90,8 @@ Weights::Weights(const float* matrix, int rows, int columns, int taps, const flo
     }
 }
 
-void Weights::multiply(const Kernels& k, int ch, int b, const float* packed, int pixels, float* out, Epilogue e) const {
+void Weights::multiply(const Kernels& k, int ch, int b, const float* packed, int pixels, int beyond, float* out,
+                       Epilogue e) const {
     e.first = b == 0;
     e.last = b == blocks - 1;
     e.row_bias = bias.empty() ? nullptr : bias.data();
@@ -99,8 +100,6 @@ void Weights::multiply(const Kernels& k, int ch, int b, const float* packed, int
         const int r0 = ch * chunk, n = std::min(rows - r0, chunk), c0 = b * block, depth = std::min(block, columns - c0);
         if (e.row_bias) e.row_bias += r0;
         if (e.residual) e.residual += size_t(r0) * kTile;
-        // Pixels beyond whole vectors (one of 7 x 7) are summed one by one.
-        const int beyond = only_dense() && pixels > k.lanes && pixels % k.lanes <= 2 ? pixels % k.lanes : 0;
         const int across = beyond ? pixels - beyond : (pixels + k.lanes - 1) / k.lanes * k.lanes;
         k.gemm(dense.get() + size_t(r0) * columns + c0, columns, n, depth, packed, across, out + size_t(r0) * kTile, kTile, e);
         for (int at = pixels - beyond; at < pixels; at++) multiply_pixel(k, ch, b, packed, at, out + size_t(r0) * kTile, e);

@@ -36,8 +36,13 @@ struct Weights {
     Weights(const float* matrix, int rows, int columns, int taps, const float* bias, Method method, int block,
             bool linear);
 
-    // Adds the products of one (chunk, block) with packed inputs to out, whose row 0 is the layer's row 0.
-    void multiply(const Kernels& k, int chunk, int block, const float* packed, int pixels, float* out,
+    // How many of a tile's pixels, beyond whole vectors, are summed one by one: one of 7 x 7.
+    int beyond(const Kernels& k, int pixels) const {
+        return only_dense() && pixels > k.lanes && pixels % k.lanes <= 2 ? pixels % k.lanes : 0;
+    }
+    // Adds the products of one (chunk, block) with packed inputs to out, whose row 0 is the layer's row 0. The last
+    // `beyond` of the pixels are summed one by one.
+    void multiply(const Kernels& k, int chunk, int block, const float* packed, int pixels, int beyond, float* out,
                   Epilogue e) const;
     // The same for one pixel, column `at` of the packed inputs, when a vector for it alone would be wasted.
     void multiply_pixel(const Kernels& k, int chunk, int block, const float* packed, int at, float* out,

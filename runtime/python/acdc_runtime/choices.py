@@ -153,7 +153,9 @@ def candidates(matrix: np.ndarray, taps: int, every: bool = False) -> list[Choic
     if density > 0.6:
         return dense
     if grouped is not None and grouped < 1.5 * density:
-        return [Choice("block4", b) for b in ((96, 256) if columns > 96 else (96,))]
+        # In place, a block is also how far ahead inputs are fetched; packing has fetched them.
+        sizes = (96, 256) if taps == 1 else (256, 1024)
+        return [Choice("block4", s) for i, s in enumerate(sizes) if i == 0 or sizes[i - 1] < columns]
     if density > 0.3:
         return [Choice("sparse", 64), Choice("sparse", 96), *dense]
     sizes = (64, 96, 128) if density > 0.12 else (96, 128, 256) if density > 0.04 else (128, 256, 512)
