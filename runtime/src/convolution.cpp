@@ -122,8 +122,8 @@ std::unique_ptr<Operator> make_convolution(Program& p, const Geometry& g, std::s
     op->from = in;
     op->to = out;
     op->finish = finish;
-    // One row at a time is slow on less than four vectors of pixels.
-    const int least = weights->method == Method::sparse && weights->chunks > 1 ? 4 : 1;
+    // One row at a time is slow on less than four vectors of pixels, and dense weights are many to read twice.
+    const int least = weights->method != Method::block4 && weights->chunks > 1 ? 4 : 1;
     Pieces pieces = pieces_of(g.out_pixels(), p.pool().threads(), least);
     if (g.pointwise()) {
         op->in_place = std::move(pieces);

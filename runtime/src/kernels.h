@@ -80,6 +80,9 @@ struct Kernels {
     // c[rows x columns] (+)= a[rows x depth] b[depth x kTile]; columns <= kTile.
     void (*gemm)(const float* a, size_t a_stride, int rows, int depth, const float* b, int columns, float* c,
                  size_t c_stride, const Epilogue& e);
+    // The same with a in panels of four rows, [depth][4] each, one after the other.
+    void (*panels)(const float* a, int rows, int depth, const float* b, int columns, float* c, size_t c_stride,
+                   const Epilogue& e);
     // packed[channel][tap][kTile] from `channels` channels of the source.
     void (*pack)(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed);
     // out[channel][kTile]: a window of taps reduced per channel; weights[channel / 8][taps][8] where weighted.
@@ -94,7 +97,8 @@ struct Kernels {
     // packed[i][j] = in[j*stride + i] for i < depth, j < columns
     void (*transpose)(const float* in, size_t stride, int depth, int columns, float* packed);
     float (*dot)(const Entry* entries, size_t n, const float* in);  // offsets in bytes of a plain vector
-    float (*dense_dot)(const float* a, const float* b, size_t n);
+    // out[r] = sum of a[k][r] x[k][r], r < 4: one panel with one column, whose every number stands four times in x.
+    void (*panel_dot)(const float* a, const float* x, int depth, float* out);
 };
 
 const Kernels* avx512_kernels();  // null where the compiler could not build them

@@ -125,7 +125,13 @@ static void block4(const Row* rows, size_t n, const BlockEntry* entries, const f
 
 // ---- dense rows: R output rows by T vectors in registers ------------------------------------------------------
 
-template <int R, int T>
+// Weight (r, k) of the left matrix: rows `stride` apart, or in panels of four rows, column by column, `stride` apart.
+template <bool Panels>
+static ALWAYS const float* left(const float* a, size_t stride, int r, int k) {
+    return Panels ? a + size_t(r / 4) * stride + size_t(k) * 4 + r % 4 : a + size_t(r) * stride + k;
+}
+
+template <bool Panels, int R, int T>
 static void gemm_rows(const float* a, size_t a_stride, int depth, const float* b, float* c, size_t c_stride,
                       uint32_t last_mask, const float* row_bias, const float* column_bias, const float* residual,
                       const Epilogue& e) {
@@ -148,16 +154,19 @@ static void gemm_rows(const float* a, size_t a_stride, int depth, const float* b
     }
     for (int k = 0; k < depth; k++) {
         const float* row = b + size_t(k) * kTile;
+        if constexpr (Panels)
+            if (k % 4 == 0)
+                for (int r = 0; r < R; r += 4) __builtin_prefetch(left<true>(a, a_stride, r, k) + R * 128, 0, 0);
         if constexpr (kBroadcasts) {
             for (int t = 0; t < T; t++) {
                 const vec x = V::load(row + t * kLanes);
-                for (int r = 0; r < R; r++) sum[r][t] = V::fma(V::set1(a[r * a_stride + k]), x, sum[r][t]);
+                for (int r = 0; r < R; r++) sum[r][t] = V::fma(V::set1(*left<Panels>(a, a_stride, r, k)), x, sum[r][t]);
             }
         } else {
             vec x[T];
             for (int t = 0; t < T; t++) x[t] = V::load(row + t * kLanes);
             for (int r = 0; r < R; r++) {
-                const vec w = V::set1(a[r * a_stride + k]);
+                const vec w = V::set1(*left<Panels>(a, a_stride, r, k));
                 for (int t = 0; t < T; t++) sum[r][t] = V::fma(w, x[t], sum[r][t]);
             }
         }
@@ -170,50 +179,70 @@ static void gemm_rows(const float* a, size_t a_stride, int depth, const float* b
                 if (residual) sum[r][t] = V::add(sum[r][t], V::mask_load(residual + r * e.residual_stride + t * kLanes, m));
                 sum[r][t] = clamp(sum[r][t], low, high);
             }
-            V::mask_store(c + r * c_stride + t * kLanes, sum[r][t], m);
+            if (t == T - 1)
+                V::mask_store(c + r * c_stride + t * kLanes, sum[r][t], m);
+            else
+                V::storeu(c + r * c_stride + t * kLanes, sum[r][t]);
         }
 }
 
-constexpr int kGemmVectors = kLanes == 16 ? 7 : 2;
+template <bool Panels>
+static constexpr int gemm_vectors() {
+    return kLanes == 16 ? 7 : Panels ? 3 : 2;
+}
 
+template <bool Panels>
 static constexpr int gemm_height(int width) {  // rows that fill the registers beside `width` vectors
+    if (Panels) return kLanes == 16 && width <= 3 ? (width == 3 ? 8 : 12) : 4;
     if (kLanes == 16) return width >= 6 ? 4 : width == 5 ? 5 : width == 4 ? 6 : width == 3 ? 8 : 12;
     return width == 2 ? 6 : 8;
 }
 
-template <int R, int T>
+template <bool Panels, int R, int T>
 static void gemm_height_of(int rows, const float* a, size_t a_stride, int depth, const float* b, float* c,
                            size_t c_stride, uint32_t m, const float* rb, const float* cb, const float* res,
                            const Epilogue& e) {
-    if (rows == R) return gemm_rows<R, T>(a, a_stride, depth, b, c, c_stride, m, rb, cb, res, e);
-    if constexpr (R > 1) gemm_height_of<R - 1, T>(rows, a, a_stride, depth, b, c, c_stride, m, rb, cb, res, e);
+    if (rows == R) return gemm_rows<Panels, R, T>(a, a_stride, depth, b, c, c_stride, m, rb, cb, res, e);
+    if constexpr (R > 1) gemm_height_of<Panels, R - 1, T>(rows, a, a_stride, depth, b, c, c_stride, m, rb, cb, res, e);
 }
 
-template <int T>
+template <bool Panels, int T>
 static void gemm_width(int width, const float* a, size_t a_stride, int rows, int depth, const float* b, float* c,
                        size_t c_stride, uint32_t m, const float* cb, const float* res, const Epilogue& e) {
     if (width == T) {
-        constexpr int height = gemm_height(T);
+        constexpr int height = gemm_height<Panels>(T);
         for (int r = 0; r < rows; r += height) {
             const int now = rows - r < height ? rows - r : height;
-            gemm_height_of<height, T>(now, a + r * a_stride, a_stride, depth, b, c + r * c_stride, c_stride, m,
-                                      e.row_bias ? e.row_bias + r : nullptr, cb,
-                                      res ? res + r * e.residual_stride : nullptr, e);
+            gemm_height_of<Panels, height, T>(now, left<Panels>(a, a_stride, r, 0), a_stride, depth, b, c + r * c_stride,
+                                              c_stride, m, e.row_bias ? e.row_bias + r : nullptr, cb,
+                                              res ? res + r * e.residual_stride : nullptr, e);
         }
         return;
     }
-    if constexpr (T > 1) gemm_width<T - 1>(width, a, a_stride, rows, depth, b, c, c_stride, m, cb, res, e);
+    if constexpr (T > 1) gemm_width<Panels, T - 1>(width, a, a_stride, rows, depth, b, c, c_stride, m, cb, res, e);
+}
+
+template <bool Panels>
+static void gemm_of(const float* a, size_t a_stride, int rows, int depth, const float* b, int columns, float* c,
+                    size_t c_stride, const Epilogue& e) {
+    constexpr int most = gemm_vectors<Panels>();
+    for (int j = 0; j < columns; j += most * kLanes) {
+        const int now = columns - j < most * kLanes ? columns - j : most * kLanes;
+        const int width = (now + kLanes - 1) / kLanes;
+        gemm_width<Panels, most>(width, a, a_stride, rows, depth, b + j, c + j, c_stride,
+                                 first_lanes(now - (width - 1) * kLanes), e.column_bias ? e.column_bias + j : nullptr,
+                                 e.residual ? e.residual + j : nullptr, e);
+    }
 }
 
 static void gemm(const float* a, size_t a_stride, int rows, int depth, const float* b, int columns, float* c,
                  size_t c_stride, const Epilogue& e) {
-    for (int j = 0; j < columns; j += kGemmVectors * kLanes) {
-        const int now = columns - j < kGemmVectors * kLanes ? columns - j : kGemmVectors * kLanes;
-        const int width = (now + kLanes - 1) / kLanes;
-        gemm_width<kGemmVectors>(width, a, a_stride, rows, depth, b + j, c + j, c_stride,
-                                 first_lanes(now - (width - 1) * kLanes), e.column_bias ? e.column_bias + j : nullptr,
-                                 e.residual ? e.residual + j : nullptr, e);
-    }
+    gemm_of<false>(a, a_stride, rows, depth, b, columns, c, c_stride, e);
+}
+
+static void panels(const float* a, int rows, int depth, const float* b, int columns, float* c, size_t c_stride,
+                   const Epilogue& e) {
+    gemm_of<true>(a, size_t(depth) * 4, rows, depth, b, columns, c, c_stride, e);
 }
 
 // ---- windows --------------------------------------------------------------------------------------------------
@@ -574,17 +603,23 @@ static float dot(const Entry* entries, size_t n, const float* in) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-static float dense_dot(const float* a, const float* b, size_t n) {
+static void panel_dot(const float* a, const float* x, int depth, float* out) {
     vec s[4] = {V::set1(0.f), V::set1(0.f), V::set1(0.f), V::set1(0.f)};
-    size_t i = 0;
+    const int n = depth * 4;
+    int i = 0;
     for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-        for (int j = 0; j < 4; j++) s[j] = V::fma(V::loadu(a + i + j * kLanes), V::loadu(b + i + j * kLanes), s[j]);
+        for (int j = 0; j < 4; j++) s[j] = V::fma(V::loadu(a + i + j * kLanes), V::loadu(x + i + j * kLanes), s[j]);
     for (; i < n; i += kLanes) {
-        const uint32_t m = first_lanes(n - i >= size_t(kLanes) ? kLanes : int(n - i));
-        s[0] = V::fma(V::mask_load(a + i, m), V::mask_load(b + i, m), s[0]);
+        const uint32_t m = first_lanes(n - i);
+        s[0] = V::fma(V::mask_load(a + i, m), V::mask_load(x + i, m), s[0]);
     }
-    return V::sum(V::add(V::add(s[0], s[1]), V::add(s[2], s[3])));
+    float sums[kLanes];
+    V::storeu(sums, V::add(V::add(s[0], s[1]), V::add(s[2], s[3])));
+    for (int r = 0; r < 4; r++) {
+        out[r] = 0;
+        for (int j = r; j < kLanes; j += 4) out[r] += sums[j];
+    }
 }
 
-static const Kernels table = {kName, kLanes, sparse, block4, gemm, pack, window, activate, arithmetic, softmax, normalise,
-                              transpose, dot, dense_dot};
+static const Kernels table = {kName, kLanes, sparse, block4, gemm, panels, pack, window, activate, arithmetic, softmax, normalise,
+                              transpose, dot, panel_dot};

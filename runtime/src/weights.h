@@ -24,7 +24,7 @@ struct Weights {
     size_t nonzeros;
     // True for weights that no other method would be tried for: sums may then be taken in another order.
     bool only_dense() const { return method == Method::dense && double(nonzeros) > .6 * double(rows) * columns; }
-    Floats dense;  // the matrix itself, row by row; or for a linear layer tiles of its transpose
+    Floats dense;  // block by block in panels of four rows; for a linear layer, tiles of its transpose
     std::vector<float> bias;  // empty, or one per row
     std::vector<Row> row_list;
     std::vector<Entry> entries;
@@ -44,8 +44,11 @@ struct Weights {
     // `beyond` of the pixels are summed one by one.
     void multiply(const Kernels& k, int chunk, int block, const float* packed, int pixels, int beyond, float* out,
                   Epilogue e) const;
-    // The same for one pixel, column `at` of the packed inputs, when a vector for it alone would be wasted.
-    void multiply_pixel(const Kernels& k, int chunk, int block, const float* packed, int at, float* out,
-                        const Epilogue& e) const;
     size_t bytes() const;
+
+private:
+    // The same with `n` rows of panels for one pixel, column `at` of the packed inputs, when a vector for it alone would
+    // be wasted.
+    void multiply_pixel(const Kernels& k, const float* panels, int n, int depth, const float* packed, int at, float* out,
+                        const Epilogue& e) const;
 };

@@ -14,6 +14,7 @@ from acdc_runtime.folding import FOLDABLE, evaluate
 from acdc_runtime.graph import Graph, Node
 
 TILE = 112  # pixels of a tile, as in src/tile.h
+_APART = 4  # steps between two uses of memory by different tensors, where threads share the work
 
 
 @dataclass(eq=False)
@@ -173,7 +174,7 @@ class Planner:
         for name in self.graph.outputs:
             tensor = self.tensor(name)
             outputs.append((tensor.shape, tensor.integer, self.plain(tensor)))
-        arena = self._place(outputs)
+        arena = self._place(outputs, _APART if pool.threads > 1 else 0)
         program = _core.Program(pool, kernels, arena)
         references: dict[int, int] = {}
 
@@ -201,8 +202,12 @@ class Planner:
         inputs = {d.name: self.values[d.name].plain for d in self.graph.inputs}
         return Plan(program, inputs, outputs, arena)  # type: ignore[arg-type]
 
-    def _place(self, outputs: list) -> int:
-        """Give every buffer an offset such that buffers in use at one time do not overlap."""
+    def _place(self, outputs: list, apart: int) -> int:
+        """Give every buffer an offset such that buffers in use at one time do not overlap.
+
+        Nor do those in use within `apart` steps of each other, unless they lie in the same place: each thread would write
+        where another has just written, and wait for the other's cache.
+        """
         buffers: dict[int, Buffer] = {}
         for declared in self.graph.inputs:
             buffer = self.values[declared.name].plain
@@ -227,13 +232,16 @@ class Planner:
         for buffer in sorted(buffers.values(), key=lambda b: -b.floats):
             # 128 bytes apart, and no two large ones a multiple of 4096 bytes: they would share cache sets
             size = -(-buffer.floats * 4 // 64) * 64 + 128
+            near = [p for p in placed if p.last >= buffer.first - apart and p.first <= buffer.last + apart]
+            ends = [p.offset + -(-p.floats * 4 // 64) * 64 + 128 for p in near]
+            same = [p.offset for p in reversed(placed) if apart and p.floats == buffer.floats]
             offset = 0
-            for other in sorted(
-                (p for p in placed if p.last >= buffer.first and p.first <= buffer.last), key=lambda p: p.offset
-            ):
-                if offset + size <= other.offset:
+            for offset in [*same, *sorted({0, *ends})]:
+                if not any(
+                    offset < end and p.offset < offset + size and not _may_share(buffer, offset, p)
+                    for p, end in zip(near, ends, strict=True)
+                ):
                     break
-                offset = max(offset, other.offset + -(-other.floats * 4 // 64) * 64 + 128)
             buffer.offset = offset
             placed.append(buffer)
             end = max(end, offset + size)
@@ -242,6 +250,12 @@ class Planner:
                     buffer.what, f"it needs {end / 2**30:.1f} GiB of memory; this machine has {limit / 2**30:.1f}"
                 )
         return end + 64
+
+
+def _may_share(buffer: Buffer, offset: int, other: Buffer) -> bool:
+    """True if a buffer may lie at `offset`, in the very place of another that is not in use at the same time."""
+    apart = other.last < buffer.first or other.first > buffer.last
+    return apart and other.floats == buffer.floats and other.offset == offset
 
 
 def tiled_floats(shape: tuple[int, ...]) -> int:
