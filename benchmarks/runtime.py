@@ -58,7 +58,7 @@ def main() -> None:
     args = parser.parse_args()
     chosen = engines.pick(args.engines)
     about = environment(torch.device("cpu"), None)
-    for package in ("acdc-runtime", "onnx", *(e.package for e in chosen)):
+    for package in ("acdc-runtime", "onnx", *(e.needs[0] for e in chosen)):
         try:
             about[package] = version(package)
         except PackageNotFoundError:

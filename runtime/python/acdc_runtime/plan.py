@@ -205,8 +205,8 @@ class Planner:
     def _place(self, outputs: list, apart: int) -> int:
         """Give every buffer an offset such that buffers in use at one time do not overlap.
 
-        Nor do those in use within `apart` steps of each other, unless they lie in the same place: each thread would write
-        where another has just written, and wait for the other's cache.
+        Nor do those in use within `apart` steps of each other, unless they lie in the very same place: each thread
+        would write where another has just written, and wait for the other's cache.
         """
         buffers: dict[int, Buffer] = {}
         for declared in self.graph.inputs:
