@@ -5,10 +5,22 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
+from hypothesis import settings
 from onnx import TensorProto, helper, numpy_helper
 
 onnxruntime.set_default_logger_severity(4)
+settings.register_profile("quick", max_examples=60, deadline=None, derandomize=True, database=None)
+settings.register_profile("long", max_examples=3000, deadline=None, print_blob=True)
 KERNELS = ("avx512", "avx2", "generic")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="try thousands of random graphs, as `make test-all` does")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("long" if config.getoption("--long") else "quick")
 
 
 def reference(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
