@@ -17,6 +17,7 @@ from acdc_runtime.graph import Node
 
 METHODS = ("dense", "sparse", "block4")
 _PIXELS = 4 * 3136  # a layer is timed on at most so many output pixels
+_TOKENS = 4 * 112  # and a linear layer on at most so many rows
 _LARGEST = 1 << 26  # numbers in a layer's input and output; larger ones are not timed
 _VERSION = 1
 _EACH = 5e-3  # seconds of timing for one candidate
@@ -115,7 +116,7 @@ class Choices:
         weights = self._packed(name, matrix, bias, taps, choice, linear)
         infinite = (-math.inf, math.inf, 0, 0.0, 0.0)
         if linear:
-            tokens = min(use, _PIXELS)
+            tokens = min(use, _TOKENS)
             space = -(-tokens * matrix.shape[1] // 16) * 64
             program = _core.Program(self.pool, self.kernels, space + -(-tokens * matrix.shape[0] // 16) * 64 + 64)
             program.linear(name, weights, tokens, 0, space, 0, False, *infinite)
@@ -133,7 +134,7 @@ class Choices:
 def _floats(matrix: np.ndarray, use: Any) -> int:
     """Return how many numbers a layer reads and writes when it is timed."""
     if isinstance(use, int):
-        return min(use, _PIXELS) * sum(matrix.shape)
+        return min(use, _TOKENS) * sum(matrix.shape)
     n, c, h, w, oh, ow = use[:6]
     return max(1, min(n, _PIXELS // max(1, oh * ow))) * ((h * w + 112) * c + (oh * ow + 112) * matrix.shape[0])
 

@@ -80,7 +80,6 @@ class InferenceSession:
             for name, (shape, integer, _) in zip(self._output_names, first.outputs, strict=True)
         ]
         self._image_bytes = max(1, first.arena)
-        self._choices.save()
 
     def get_inputs(self) -> list[TensorInfo]:
         return [TensorInfo(i.name, i.shape, _TYPES[i.dtype.kind]) for i in self._graph.inputs]
@@ -143,6 +142,7 @@ class InferenceSession:
             planner = Planner(self._graph, LOWERINGS, self._choices.weights)
             planner.walk(shapes)
             plan = planner.finish(pool, self.kernels)
+            self._choices.save()
             while len(self._plans) >= _PLANS:
                 del self._plans[next(iter(self._plans))]
             self._plans[key] = plan
