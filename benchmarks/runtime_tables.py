@@ -7,26 +7,32 @@ from benchmarks.record import Row
 INTRO = """
 ## Running sparse networks on a CPU
 
-`python -m benchmarks.runtime`: ONNX files with random weights, fp32, pruned so that FLOPs are the paper's. The engines
-take turns; "x ONNX Runtime" is the median, with quartiles, of the ratios within each round, to ONNX Runtime on the same
-file, which gains nothing from zeros. g90 and g95: 90 and 95 % of all weights by magnitude; u90: 90 % of each layer but
-the first and last (GPT block: of each); t90: 90 % in tiles of 4 output channels x 1. "Load" is the time to open the
-file, choose kernels and run once. Where other programs hold the cores, an engine whose threads wait for each other
-looks worse than it is.
+`python -m benchmarks.runtime`: ONNX files with random weights, fp32, pruned so that FLOPs are the paper's. Each engine
+has a process of its own, which is stopped while another has its turn. "x ONNX Runtime" is the median, with quartiles, of
+the ratios within each round, to ONNX Runtime on the same file, which gains nothing from zeros. g90 and g95: 90 and 95 % of
+all weights by magnitude; u90: 90 % of each layer but the first and last (GPT block: of each); t90: 90 % in tiles of 4
+output channels x 1; wrn28_10: as many weights in each layer as AC/DC kept at 90 and 95 % ([runs](runs)).
+acdc-runtime-avx2 is acdc-runtime with the kernels it takes on processors without AVX-512; the other engines still use
+AVX-512 beside it. "Load" is the time to open the file, choose kernels and run once; "memory" the most that the engine's
+process held, Python included. Where other programs hold the cores, an engine whose threads wait for each other looks
+worse than it is.
 """
 
 
 def runtime_table(rows: Sequence[Row]) -> tuple[str, list[str], list[list[str]], str]:
-    header = ["network", "FLOPs", "threads", "engine", "ms", "fastest", "x ONNX Runtime", "output differs", "load", "n"]
+    header = ["network", "FLOPs", "threads", "engine", "ms", "fastest", "x ONNX Runtime", "output differs", "load"]
+    header += ["memory", "n"]
     cells = []
     for row in rows:
-        begin = [row["model"], f"{row['flops']:.3f}", str(row["threads"]), row["engine"]]
+        share = f"{row['flops']:.3f}" if "flops" in row else ""
+        begin = [row["model"], share, str(row["threads"]), row["engine"]]
         if "problem" in row:
-            cells.append([*begin, row["problem"], *[""] * 5])
+            cells.append([*begin, row["problem"], *[""] * 6])
             continue
         ratio = f"{row['ratio']:.2f} ({row['ratio_q1']:.2f}–{row['ratio_q3']:.2f})" if "ratio" in row else ""
         apart = f"{row['difference']:.1e}" if row.get("difference") is not None else ""
-        ends = [f"{row['load_seconds']:.1f} s", str(row["n"])]
+        memory = f"{row['peak_bytes'] / 2**20:.0f} MB" if row.get("peak_bytes") else ""
+        ends = [f"{row['load_seconds']:.1f} s", memory, str(row["n"])]
         cells.append([*begin, f"{row['ms']:.1f}", f"{row['ms_min']:.1f}", ratio, apart, *ends])
     first = rows[0]
     loads = [row["load"] for row in rows]
