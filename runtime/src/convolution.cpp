@@ -5,6 +5,15 @@
 
 namespace {
 
+// Threads that share so many products: one where they are done before another could help.
+int threads_for(Program& p, double products) { return products < double(1 << 18) ? 1 : p.pool().threads(); }
+
+template <class Body>
+void share(const Context& c, const Pieces& pieces, const Body& body) {
+    if (pieces.starts.size() > 2) return c.pool.each(pieces.starts, body);
+    for (size_t i = 0; i < pieces.list.size(); i++) body(int64_t(i), 0);
+}
+
 struct Convolution : Operator {
     Geometry g;
     std::shared_ptr<Weights> w;
@@ -17,7 +26,7 @@ struct Convolution : Operator {
         const float* map = c.in(from);
         const float* source = view ? view->source(c, map, c.w.shared.get()) : map;
         const Pieces& pieces = view ? view->pieces() : in_place;
-        c.pool.each(pieces.starts, [&](int64_t i, int slot) {
+        share(c, pieces, [&](int64_t i, int slot) {
             piece(c, source, i, pieces.list[size_t(i)], c.w.scratch[size_t(slot)].get());
         });
     }
@@ -87,7 +96,7 @@ struct WindowOp : Operator {
         const float* source = view->source(c, c.in(from), c.w.shared.get());
         float* out = c.out(to);
         const Pieces& pieces = view->pieces();
-        c.pool.each(pieces.starts, [&](int64_t i, int) {
+        share(c, pieces, [&](int64_t i, int) {
             const Piece& p = pieces.list[size_t(i)];
             const int groups = int((g.channels + 7) / 8);  // eight channels at a time
             const int c0 = p.begin(groups) * 8, n = std::min(p.end(groups) * 8, int(g.channels)) - c0;
@@ -124,7 +133,8 @@ std::unique_ptr<Operator> make_convolution(Program& p, const Geometry& g, std::s
     op->finish = finish;
     // One row at a time is slow on less than four vectors of pixels, and dense weights are many to read twice.
     const int least = weights->method != Method::block4 && weights->chunks > 1 ? 4 : 1;
-    Pieces pieces = pieces_of(g.out_pixels(), p.pool().threads(), least);
+    const int threads = threads_for(p, double(weights->nonzeros) * double(g.out_pixels()));
+    Pieces pieces = pieces_of(g.out_pixels(), threads, least);
     if (g.pointwise()) {
         op->in_place = std::move(pieces);
     } else {
@@ -147,6 +157,7 @@ std::unique_ptr<Operator> make_window(Program& p, const Geometry& g, Window kind
     if (!bias.empty() && bias.size() != size_t(g.channels)) throw std::invalid_argument("depthwise: bias does not fit");
     p.check(in, double(tiles_of(g.in_pixels())) * double(g.channels) * kTile, false);
     p.check(out, double(tiles_of(g.out_pixels())) * double(g.channels) * kTile, true);
+    const double products = double(g.taps()) * double(g.out_pixels()) * double(g.channels);
     auto op = std::make_unique<WindowOp>();
     op->g = g;
     op->window = kind;
@@ -160,9 +171,9 @@ std::unique_ptr<Operator> make_window(Program& p, const Geometry& g, Window kind
     }
     op->bias = std::move(bias);
     op->finish = finish;
-    op->view = std::make_unique<View>(g, p.kernels().lanes, pieces_of(g.out_pixels(), p.pool().threads()));
+    op->view = std::make_unique<View>(g, p.kernels().lanes, pieces_of(g.out_pixels(), threads_for(p, products)));
     op->shared_floats = op->view->plane_floats();
-    op->flops = 2.0 * g.taps() * double(g.out_pixels()) * double(g.channels);
+    op->flops = 2.0 * products;
     if (kind == Window::sum) {  // one over how many pixels each output sees
         op->scale = aligned_floats(size_t(tiles_of(g.out_pixels())) * kTile);
         const int64_t outs = g.out_height * g.out_width;

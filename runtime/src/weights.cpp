@@ -23,7 +23,7 @@ Weights::Weights(const float* matrix, int rows, int columns, int taps, const flo
     if (method == Method::block4 && rows % 4) throw std::invalid_argument("weights: rows are not a multiple of 4");
     block = std::min(columns, std::max(1, block_ / taps) * taps);
     blocks = (columns + block - 1) / block;
-    chunk = std::min(256, std::max(128, (rows + 1) / 2));
+    chunk = std::min(256, std::max(128, (rows + 1) / 2));  // rows of equal counts follow each other in a chunk
     chunk = (chunk + 3) / 4 * 4;
     chunks = (rows + chunk - 1) / chunk;
     if (bias_) bias.assign(bias_, bias_ + rows);
