@@ -5,9 +5,9 @@
     acdc export RUN --to onnx && python -m benchmarks.runtime --models RUN/sparse.onnx     # one's own
 
 Each engine has a process of its own, which is stopped while another has its turn; ratios are taken within each round.
-Weights are random (see benchmarks.runtime_models), fp32. g90: 90 % of all weights pruned by magnitude; u90: 90 % of each
-layer but the first and last (of a GPT block: of each); t90: 90 % in tiles of 4 output channels x 1; wrn28_10: as many in
-each layer as in the kept runs (benchmarks.runtime_trained).
+Weights are random (see benchmarks.runtime_models), fp32. g90: 90 % of all weights pruned by magnitude; u90: 90 % of
+each layer but the first and last (of a GPT block: of each); t90: 90 % in tiles of 4 output channels x 1; wrn28_10: as
+many in each layer as in the kept runs (benchmarks.runtime_trained).
 """
 
 import argparse

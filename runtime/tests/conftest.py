@@ -65,8 +65,8 @@ def assert_close(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: fl
 def assert_as_exact(ours: list[np.ndarray], model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> None:
     """Compare with onnxruntime; where both differ by more than 1e-4, float64 decides.
 
-    A norm over nearly equal numbers magnifies rounding, whoever rounds. Then ours may be twice as far from the result in
-    float64 as onnxruntime's.
+    A norm over nearly equal numbers magnifies rounding, whoever rounds. Then ours may be twice as far from the result
+    in float64 as onnxruntime's.
     """
     theirs = reference(model, inputs)
     assert len(ours) == len(theirs) > 0

@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-
 Draw = Callable[[int, int], int]  # a number from the first to below the second
 
 
