@@ -10,8 +10,8 @@ INTRO = """
 `python -m benchmarks.runtime`: ONNX files with random weights, fp32, pruned so that FLOPs are the paper's. Each engine
 has a process of its own, which is stopped while another has its turn. "x ONNX Runtime" is the median, with quartiles,
 of the ratios within each round, to ONNX Runtime on the same file, which gains nothing from zeros. g90 and g95: 90 and
-95 % of all weights by magnitude; u90: 90 % of each layer but the first and last (GPT block: of each); t90: 90 % in tiles
-of 4 output channels x 1; wrn28_10: as many weights in each layer as AC/DC kept at 90 and 95 % ([runs](runs)).
+95 % of all weights by magnitude; u90: 90 % of each layer but the first and last (GPT block: of each); t90: 90 % in
+tiles of 4 output channels x 1; wrn28_10: as many weights in each layer as AC/DC kept at 90 and 95 % ([runs](runs)).
 acdc-runtime-avx2 is acdc-runtime with the kernels it takes on processors without AVX-512; the other engines still use
 AVX-512 beside it. "Load" is the time to open the file, choose kernels and run once; "memory" the most that the engine's
 process held, Python included. Where other programs hold the cores, an engine whose threads wait for each other looks

@@ -96,7 +96,8 @@ struct Kernels {
                       bool centred);
     // packed[i][j] = in[j*stride + i] for i < depth, j < columns
     void (*transpose)(const float* in, size_t stride, int depth, int columns, float* packed);
-    float (*dot)(const Entry* entries, size_t n, const float* in);  // offsets in bytes of a plain vector
+    // sums[r] += products of a plain vector with entries [start[r], start[r + 1]); offsets in bytes of it
+    void (*dots)(const Entry* entries, const size_t* start, size_t rows, const float* in, float* sums);
     // out[r] = sum of a[k][r] x[k][r], r < 4: one panel with one column, whose every number stands four times in x.
     void (*panel_dot)(const float* a, const float* x, int depth, float* out);
 };

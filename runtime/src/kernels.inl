@@ -593,14 +593,30 @@ static void transpose(const float* in, size_t stride, int depth, int columns, fl
     }
 }
 
-static float dot(const Entry* entries, size_t n, const float* in) {
+// Four rows at a time, each summed in the order of its entries, as the kernel for many pixels does.
+static void dots(const Entry* entries, const size_t* start, size_t rows, const float* in, float* sums) {
     const char* x = reinterpret_cast<const char*>(in);
-    float s[4] = {0, 0, 0, 0};
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (int j = 0; j < 4; j++) s[j] += entries[i + j].value * *reinterpret_cast<const float*>(x + entries[i + j].offset);
-    for (; i < n; i++) s[0] += entries[i].value * *reinterpret_cast<const float*>(x + entries[i].offset);
-    return (s[0] + s[2]) + (s[1] + s[3]);
+    auto add = [x](const Entry& e, float sum) { return sum + e.value * *reinterpret_cast<const float*>(x + e.offset); };
+    size_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+        const Entry* e[4];
+        size_t n[4], common = ~size_t(0);
+        float s[4];
+        for (int j = 0; j < 4; j++) {
+            e[j] = entries + start[r + j];
+            n[j] = start[r + j + 1] - start[r + j];
+            common = n[j] < common ? n[j] : common;
+            s[j] = sums[r + j];
+        }
+        for (size_t i = 0; i < common; i++)
+            for (int j = 0; j < 4; j++) s[j] = add(e[j][i], s[j]);
+        for (int j = 0; j < 4; j++) {
+            for (size_t i = common; i < n[j]; i++) s[j] = add(e[j][i], s[j]);
+            sums[r + j] = s[j];
+        }
+    }
+    for (; r < rows; r++)
+        for (size_t i = start[r]; i < start[r + 1]; i++) sums[r] = add(entries[i], sums[r]);
 }
 
 static void panel_dot(const float* a, const float* x, int depth, float* out) {
@@ -622,4 +638,4 @@ static void panel_dot(const float* a, const float* x, int depth, float* out) {
 }
 
 static const Kernels table = {kName, kLanes, sparse, block4, gemm, panels, pack, window, activate, arithmetic, softmax, normalise,
-                              transpose, dot, panel_dot};
+                              transpose, dots, panel_dot};

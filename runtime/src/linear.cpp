@@ -57,14 +57,16 @@ struct Linear : Operator {
     void vectors(const Context& c) const {
         const float *x = c.in(from), *residual = finish.has_residual ? c.in(finish.residual) : nullptr;
         float* out = c.out(to);
-        const int64_t group = 64, groups = (w->rows + group - 1) / group;
+        constexpr int64_t group = 64;
+        const int64_t groups = (w->rows + group - 1) / group;
         c.pool.each(groups, [&](int64_t item, int) {
             const int64_t r0 = item * group, r1 = std::min<int64_t>(w->rows, r0 + group);
             for (int64_t m = 0; m < tokens; m++) {
+                float sums[group];
+                for (int64_t r = r0; r < r1; r++) sums[r - r0] = w->bias.empty() ? 0.f : w->bias[size_t(r)];
+                c.k.dots(w->plain.data(), w->plain_start.data() + r0, size_t(r1 - r0), x + m * w->columns, sums);
                 for (int64_t r = r0; r < r1; r++) {
-                    const size_t s = w->plain_start[size_t(r)], n = w->plain_start[size_t(r) + 1] - s;
-                    float y = c.k.dot(w->plain.data() + s, n, x + m * w->columns);
-                    if (!w->bias.empty()) y += w->bias[size_t(r)];
+                    float y = sums[r - r0];
                     if (residual) y += residual[m * w->rows + r];
                     out[m * w->rows + r] = y < finish.low ? finish.low : y > finish.high ? finish.high : y;
                 }

@@ -5,6 +5,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,11 +73,31 @@ class Choices:
         where = f"tokens{use}" if isinstance(use, int) else "x".join(str(g) for g in use)
         return f"{name} {matrix.shape[0]}x{matrix.shape[1]} {where} {self.kernels} threads{self.pool.threads}"
 
+    def fastest_way(self, key: str, ways: dict[Choice, Callable[[], Any]]) -> Any:
+        """Return what the fastest of some ways to the same result gives: timed once, then kept; else the first."""
+        key = f"{key} {self.kernels}"
+        choice = self.found.get(key)
+        if choice not in ways:
+            best = dict.fromkeys(ways, math.inf)
+            for _ in range(3 if self.tune else 0):
+                for way, run in ways.items():
+                    start = time.perf_counter()
+                    run()
+                    best[way] = min(best[way], time.perf_counter() - start)
+            choice = min(ways, key=best.__getitem__)
+            self.found[key] = choice
+            self.fresh = True
+            self.save()
+        return ways[choice]()
+
     def save(self) -> None:
         """Write the choices where `path` said, whole or not at all."""
         if self.path is None or not self.fresh:
             return
-        content = {"version": _VERSION, "choices": {k: [c.method, c.block] for k, c in sorted(self.found.items())}}
+        content = {
+            "version": _VERSION,
+            "choices": {k: [c.method, c.block] for k, c in sorted(list(self.found.items()))},
+        }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
         with os.fdopen(handle, "w") as file:

@@ -71,6 +71,7 @@ class Planner:
         self.lowerings = lowerings
         self.choose = choose
         self.values: dict[str, Tensor] = {}
+        self.sources: dict[str, Buffer] = {}  # where inputs are written
         self.steps: list[Step] = []
         self.done: set[int] = set()
         self.users = graph.users()
@@ -141,11 +142,15 @@ class Planner:
 
     # ---- the walk
 
-    def walk(self, inputs: dict[str, tuple[int, ...]]) -> None:
+    def walk(self, inputs: dict[str, tuple[int, ...]], tiled: bool = False) -> None:
+        """Lower every node; with `tiled`, inputs are maps that come in tiles."""
         for declared in self.graph.inputs:
             integer = declared.dtype.kind != "f"
             tensor = Tensor(inputs[declared.name], integer)
-            tensor.plain = Buffer(tensor.size * (2 if integer else 1), f"input {declared.name!r}", first=0)
+            floats = tiled_floats(tensor.shape) if tiled else tensor.size * (2 if integer else 1)
+            buffer = Buffer(floats, f"input {declared.name!r}", first=0)
+            tensor.plain, tensor.tiled = (None, buffer) if tiled else (buffer, None)
+            self.sources[declared.name] = buffer
             self.values[declared.name] = tensor
         for node in self.graph.nodes:
             if id(node) in self.done:
@@ -169,11 +174,12 @@ class Planner:
             else:
                 raise node.refuse("it is only supported where all its inputs are constants")
 
-    def finish(self, pool: Any, kernels: str) -> Plan:
+    def finish(self, pool: Any, kernels: str, tiled: bool = False) -> Plan:
+        """Return the program; with `tiled`, its outputs are maps that are left in tiles."""
         outputs = []
         for name in self.graph.outputs:
             tensor = self.tensor(name)
-            outputs.append((tensor.shape, tensor.integer, self.plain(tensor)))
+            outputs.append((tensor.shape, tensor.integer, self.tiled(tensor) if tiled else self.plain(tensor)))
         arena = self._place(outputs, _APART if pool.threads > 1 else 0)
         program = _core.Program(pool, kernels, arena)
         references: dict[int, int] = {}
@@ -199,8 +205,7 @@ class Planner:
         for _, _, buffer in outputs:
             if buffer.array is not None:
                 buffer.offset = reference(buffer)
-        inputs = {d.name: self.values[d.name].plain for d in self.graph.inputs}
-        return Plan(program, inputs, outputs, arena)  # type: ignore[arg-type]
+        return Plan(program, self.sources, outputs, arena)
 
     def _place(self, outputs: list, apart: int) -> int:
         """Give every buffer an offset such that buffers in use at one time do not overlap.
@@ -209,9 +214,7 @@ class Planner:
         would write where another has just written, and wait for the other's cache.
         """
         buffers: dict[int, Buffer] = {}
-        for declared in self.graph.inputs:
-            buffer = self.values[declared.name].plain
-            assert buffer is not None
+        for buffer in self.sources.values():
             buffer.first, buffer.last = 0, 0
             buffers[id(buffer)] = buffer
         for i, step in enumerate(self.steps):
