@@ -21,7 +21,8 @@ def network(residual_across: bool = False) -> onnx.ModelProto:
         return helper.make_node("Conv", [x, name], [f"{name}.out"], pads=[1] * 4, strides=[stride] * 2, name=name)
 
     nodes = [
-        conv("input", "a", 1), helper.make_node("Relu", ["a.out"], ["wide"]), conv("wide", "b", 2), conv("b.out", "c", 1),
+        conv("input", "a", 1), helper.make_node("Relu", ["a.out"], ["wide"]), conv("wide", "b", 2),
+        conv("b.out", "c", 1),
         helper.make_node("GlobalAveragePool", ["c.out"], ["mean"]), helper.make_node("Flatten", ["mean"], ["flat"]),
         helper.make_node("Gemm", ["flat", "fc"], ["output"], transB=1),
     ]  # fmt: skip

@@ -49,7 +49,7 @@ class Cut:
 def cut(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Cut | None:
     """Cut a separable graph at the first tensor after which all are small, None where there is no such place.
 
-    Nothing else may pass from head to tail, and the tensor's images must be whole tiles. `shapes` are those of one image.
+    Nothing else may pass from head to tail, and the tensor's images must be whole tiles. `shapes` are one image's.
     """
     last = {name: k for k, node in enumerate(graph.nodes) for name in node.inputs}
     last |= dict.fromkeys(graph.outputs, len(graph.nodes))

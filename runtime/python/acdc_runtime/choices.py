@@ -96,7 +96,7 @@ class Choices:
             return
         content = {
             "version": _VERSION,
-            "choices": {k: [c.method, c.block] for k, c in sorted(list(self.found.items()))},
+            "choices": {k: [c.method, c.block] for k, c in sorted(self.found.items())},
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
