@@ -133,7 +133,8 @@ std::unique_ptr<Operator> make_convolution(Program& p, const Geometry& g, std::s
     op->finish = finish;
     // One row at a time is slow on less than four vectors of pixels, and dense weights are many to read twice.
     const int least = weights->method != Method::block4 && weights->chunks > 1 ? 4 : 1;
-    const int threads = threads_for(p, double(weights->nonzeros) * double(g.out_pixels()));
+    const double moved = g.pointwise() ? 0 : double(weights->columns);  // packing counts, too
+    const int threads = threads_for(p, (double(weights->nonzeros) + moved) * double(g.out_pixels()));
     Pieces pieces = pieces_of(g.out_pixels(), threads, least);
     if (g.pointwise()) {
         op->in_place = std::move(pieces);
