@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from acdc.errors import ArgumentError
 from acdc.serving import engines, timing
-from acdc.serving.workers import Worker
+from acdc.serving.engine_process import Worker
 from tests.serving.fakes import fake, notes, refusing
 
 
@@ -85,7 +85,7 @@ def test_an_interrupt_leaves_no_process(model: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_killed_parent_leaves_no_process(model: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from acdc.serving.workers import Worker; import numpy as np\n"
+        "import sys; from pathlib import Path; from acdc.serving.engine_process import Worker; import numpy as np\n"
         "from tests.serving.fakes import fake\n"
         "if __name__ == '__main__':\n"
         "    worker = Worker(fake('torch'), Path(sys.argv[1]), 1, np.ones((1, 4), np.float32))\n"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from acdc.errors import ArgumentError
+from acdc.serving.engine_process import Worker, WorkerLost
 from acdc.serving.engines import Engine
-from acdc.serving.workers import Worker, WorkerLost
 
 BASE = "onnxruntime"  # ratios are to this engine where it runs
 _APART = 1e-3  # outputs that differ by more of the largest value are marked
