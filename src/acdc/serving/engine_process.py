@@ -6,15 +6,15 @@ speed. A stopped process holds no core. It cannot outlive its parent either: the
 
 import contextlib
 import ctypes
-import multiprocessing
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,12 @@ _SILENCE = 900.0  # seconds after which an engine that does not answer is given 
 _RUNS = (3, 25)  # at least and at most so many runs in a turn, of which the median counts
 _TURN = 0.08  # seconds of runs in a turn where more than the fewest fit
 _PR_SET_PDEATHSIG = 1
+_PROGRAM = """
+import sys
+from multiprocessing.connection import Connection
+from acdc.serving.engine_process import serve
+serve(Connection(int(sys.argv[1])), int(sys.argv[2]))
+"""
 
 
 class WorkerLost(Exception):  # noqa: N818
@@ -50,16 +56,22 @@ class Worker:
     """One engine in a process that only runs between `open` or `turn` being called and returning."""
 
     def __init__(self, engine: Engine, path: Path, threads: int, x: np.ndarray) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would inherit locks and threads of this process
-        self._pipe, theirs = context.Pipe()
-        given = (engine, path, threads, x, theirs, os.getpid())
-        self._process = context.Process(target=_serve, args=given, daemon=True)
-        self._process.start()
+        # A program of its own, which imports nothing but the engine: its memory is the engine's. A fork would also
+        # inherit locks and threads of this process.
+        self._pipe, theirs = Pipe()
+        command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), str(os.getpid())]
+        places = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=places, stdin=subprocess.DEVNULL)
         theirs.close()
+        try:
+            with contextlib.suppress(ConnectionError):  # _answer says what became of it
+                self._pipe.send((engine, path, threads, x))
+        except BaseException:
+            self.end()
+            raise
 
     @property
     def pid(self) -> int:
-        assert self._process.pid is not None
         return self._process.pid
 
     def open(self) -> Opened:
@@ -70,7 +82,7 @@ class Worker:
 
     def turn(self) -> Turn:
         """Let the engine run some times, then stop it again. Raises WorkerLost when its process has ended."""
-        with contextlib.suppress(ProcessLookupError, BrokenPipeError):  # _answer says what became of it
+        with contextlib.suppress(ProcessLookupError, ConnectionError):  # _answer says what became of it
             os.kill(self.pid, signal.SIGCONT)
             self._pipe.send(None)
         answer = self._answer()
@@ -80,7 +92,7 @@ class Worker:
     def end(self) -> None:
         """Kill the process, stopped or not, and wait until it is gone."""
         self._process.kill()
-        self._process.join()
+        self._process.wait()
         self._pipe.close()
 
     def _answer(self) -> Any:
@@ -89,8 +101,7 @@ class Worker:
                 raise WorkerLost(f"its process did not answer within {_SILENCE:g} seconds")
             answer = self._pipe.recv()
         except (EOFError, ConnectionError):
-            self._process.join()
-            raise WorkerLost(f"its process {_ending(self._process.exitcode)}") from None
+            raise WorkerLost(f"its process {_ending(self._process.wait())}") from None
         if isinstance(answer, str):
             raise WorkerLost(answer)
         return answer
@@ -101,18 +112,19 @@ class Worker:
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # the signal needs a moment to arrive
 
 
-def _ending(code: int | None) -> str:
-    if code is not None and code < 0:
+def _ending(code: int) -> str:
+    if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"
 
 
-def _serve(engine: Engine, path: Path, threads: int, x: np.ndarray, pipe: Connection, parent: int) -> None:
+def serve(pipe: Connection, parent: int) -> None:
     """Open the file, then run it whenever the parent says so: the life of a worker's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _die_with_parent(parent)
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no further processes
     try:
+        engine, path, threads, x = pipe.recv()
         for name in engine.needs:
             import_module(name)
         start = time.perf_counter()
