@@ -1,8 +1,9 @@
 """The table of results/runtime.jsonl: engines beside each other on the same files."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from benchmarks.record import Row
+from benchmarks.record import Row, read
 
 INTRO = """
 ## Running sparse networks on a CPU
@@ -42,3 +43,27 @@ def runtime_table(rows: Sequence[Row]) -> tuple[str, list[str], list[list[str]],
         f"{first['commit'] or 'an unknown commit'}; {first['run'][:10]}."
     )
     return f"Batch {first['batch']} on {first['device_name']}", header, cells, note
+
+
+def speed_block(results: Path) -> str:
+    """Return acdc-runtime's ratios to ONNX Runtime on all cores, of the newest run at each batch size."""
+    rows = [row for row in read(results / "runtime.jsonl") if "ratio" in row and row["threads"] == row["cores"]]
+    runs = {batch: max(r["run"] for r in rows if r["batch"] == batch) for batch in {r["batch"] for r in rows}}
+    newest = {(r["model"], r["batch"], r["engine"]): r for r in rows if r["run"] == runs[r["batch"]]}
+    last = max(newest.values(), key=lambda row: row["run"])
+    engines = [e for e in ("acdc-runtime", "acdc-runtime-avx2") if any(key[2] == e for key in newest)]
+    batches = [b for b in (1, 16, 64) if any(key[1] == b for key in newest)]
+    names = {"acdc-runtime": "", "acdc-runtime-avx2": ", AVX2 alone"}
+    header = ["network", *(f"batch {b}{names[e]}" for e in engines for b in batches)]
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    for model in dict.fromkeys(key[0] for key in newest):
+        found = [newest.get((model, b, e)) for e in engines for b in batches]
+        cells = ["" if r is None else f"{r['ratio']:.2f} ({r['ratio_q1']:.2f}–{r['ratio_q3']:.2f})" for r in found]
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    note = (
+        f"<sub>`python -m benchmarks.runtime` on {last['device_name']}, {last['cores']} cores: times faster than ONNX "
+        f"Runtime {last.get('onnxruntime', '')} on the same file, medians with quartiles; "
+        "[what the names mean, times, memory and other engines]"
+        "(../results/README.md#running-sparse-networks-on-a-cpu).</sub>"
+    )
+    return "\n".join([*lines, "", note, ""])
