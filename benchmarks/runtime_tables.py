@@ -48,6 +48,8 @@ def runtime_table(rows: Sequence[Row]) -> tuple[str, list[str], list[list[str]],
 def speed_block(results: Path) -> str:
     """Return acdc-runtime's ratios to ONNX Runtime on all cores, of the newest run at each batch size."""
     rows = [row for row in read(results / "runtime.jsonl") if "ratio" in row and row["threads"] == row["cores"]]
+    if not rows:
+        return "Not measured yet.\n"
     runs = {batch: max(r["run"] for r in rows if r["batch"] == batch) for batch in {r["batch"] for r in rows}}
     newest = {(r["model"], r["batch"], r["engine"]): r for r in rows if r["run"] == runs[r["batch"]]}
     last = max(newest.values(), key=lambda row: row["run"])
