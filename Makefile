@@ -53,6 +53,7 @@ test-runtime: $(RUNTIME)
 	else echo "NOT RUN: the tests of acdc-runtime (no C++ compiler)"; test -z "$$ACDC_REQUIRE_RUNTIME"; fi
 
 test-all: $(STAMP) test-runtime
+	@if [ -e $(RUNTIME) ]; then cd runtime && ../$(PY) -m pytest -q --long tests/test_random_graphs.py; fi
 	$(PY) -m pytest --numprocesses 2 --dist worksteal --long
 	$(PY) tests/drills.py --kills 6 --epochs 12
 	$(MAKE) matrix

@@ -159,7 +159,7 @@ OTHERS_ERRORS = {
     "export/shrinking.py",  # the first line of what a model raises
     "export/trace.py",  # the first line of what torch.export, its ONNX exporter and ONNX Runtime raise
     "recipes/fit.py",  # the first line of what a model raises
-    "serving/timing.py",  # the first line of what another engine raises
+    "serving/engine_process.py",  # the first line of what another engine raises
     "train/sinks.py",  # the first line of what a service raises
 }
 

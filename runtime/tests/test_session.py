@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 from acdc_runtime import InferenceSession, ModelError
-from graphs import random_map_graph
+from graphs import random_map_graph, seeded
 
 from conftest import assert_close, convolution_model, reference
 
@@ -62,7 +62,7 @@ def test_an_empty_batch_gives_an_empty_result():
 
 
 def test_one_session_serves_several_threads():
-    model, inputs = random_map_graph(5)
+    model, inputs = random_map_graph(seeded(5))
     session = InferenceSession(model.SerializeToString(), threads=2)
     expected = session.run(None, inputs)
     wrong: list[int] = []

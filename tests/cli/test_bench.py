@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from acdc.cli import main
 from acdc.serving import engines
+from tests.serving.fakes import fake
 
 
 @pytest.fixture
@@ -21,10 +21,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_table_is_printed_and_kept(model: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    def start(path: Path, threads: int, example: np.ndarray):
-        return lambda x: np.maximum(x, 0)
-
-    known = {n: engines.Engine(n, "numpy", "", start) for n in ("onnxruntime", "acdc-runtime")}
+    known = {n: fake(n) for n in ("onnxruntime", "acdc-runtime")}
     monkeypatch.setattr(engines, "ENGINES", known)
     kept = tmp_path / "bench.jsonl"
     typed = ["bench", str(model), "--batch", "1,2", "--threads", "1", "--rounds", "3", "--json", str(kept)]
