@@ -18,7 +18,7 @@ from acdc.recipes.schema import Recipe
 from acdc.runs.folder import RunFolder
 from acdc.sparsity import packed
 from acdc.train import saved_models
-from acdc.train.loading import DataFacts, build_model, read_facts
+from acdc.train.loading import build_model, read_facts
 from acdc.train.prepare import RunOptions
 
 Format = Literal["onnx", "safetensors", "torch"]

@@ -9,15 +9,16 @@ from torch import nn
 
 from acdc import io
 from acdc.errors import UsageError
-from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import ModelCounts, count_model
 from acdc.recipes import load as recipes
 from acdc.recipes.findings import RecipeError
+from acdc.recipes.fit import count_uses
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences
 from acdc.runs.checkpoint import CheckpointError, check_contents
 from acdc.runs.folder import RunFolder
 from acdc.runs.json_files import RecordError, read
+from acdc.runs.quality import quality_of
 from acdc.runs.records import RunConfig, RunResult
 from acdc.sparsity import packed
 from acdc.train.evaluate import Score, evaluate
@@ -99,7 +100,8 @@ def load_run_data(run: Path, recipe: Recipe, options: RunOptions) -> LoadedData:
     """Load a run's data: from the folder given, or from where it was in training, if anything is there now."""
     trained_on = read_config(run).root
     root = options.root or (trained_on if trained_on and Path(trained_on).exists() else None)
-    return load_data(recipe, replace(options, root=root))
+    vocabulary = RunFolder(run).vocabulary  # other text is read in the tokens that the models know
+    return load_data(recipe, replace(options, root=root), vocabulary if vocabulary.is_file() else None)
 
 
 def reopen_run(run: Path, trained: Recipe, options: RunOptions) -> PreparedRun:
@@ -135,7 +137,7 @@ def _measure(run: Path, files: Sequence[str], prepared: PreparedRun, problems: l
     uses: dict[str, float] = {}
     for name in files:
         model = prepared.new_model().to(device)
-        uses = uses or forward_uses(model, data.example(device))
+        uses = uses or count_uses(model, data.facts)
         try:
             load_weights(model, run / name)
         except SavedModelError as error:
@@ -145,8 +147,8 @@ def _measure(run: Path, files: Sequence[str], prepared: PreparedRun, problems: l
         yield Measurement(name, score, count_model(model, uses))
 
 
-def read_accuracies(run: Path) -> tuple[dict[str, float], str]:
-    """Read the accuracies that a run wrote, by file, and why there are none, if so."""
+def read_scores(run: Path) -> tuple[dict[str, float], str]:
+    """Read the accuracies or perplexities that a run wrote, by file, and why there are none, if so."""
     path = RunFolder(run).result
     if not path.is_file():
         return {}, f"{path} does not exist: the run is not complete; resume it with: acdc train --resume {run}"
@@ -154,7 +156,7 @@ def read_accuracies(run: Path) -> tuple[dict[str, float], str]:
         result = read(RunResult, path)
     except RecordError as error:
         return {}, f"{path.name} cannot be read, so there is nothing to compare with ({error})"
-    return {row.file: row.test_accuracy for row in result.models} if result else {}, ""
+    return {row.file: quality_of(row).of(row) for row in result.models} if result else {}, ""
 
 
 # Loading weights
