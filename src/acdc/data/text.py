@@ -155,10 +155,12 @@ def _open(
     source: Source, kind: Kind, size: int | None, own: Vocabulary | None, say: Callable[[str], None]
 ) -> PackedText:
     """Open the packed text, or build it first."""
-    folder = token_files.cache_folder() / token_files.packed_key(source.digest, kind, size, own.digest if own else None)
-    packed = token_files.open_packed(folder)
-    if packed is not None:
-        return packed
+    cache = token_files.cache_folder()
+    for vocabulary in (None, own.digest) if own else (None,):  # a text's own may be the same
+        folder = cache / token_files.packed_key(source.digest, kind, size, vocabulary)
+        packed = token_files.open_packed(folder)
+        if packed is not None and own in (None, packed.vocabulary):
+            return packed
     parts = read_parts(source)
     say(f"{source.name}: packing {sum(map(len, parts.values())) / 1e6:,.1f} M characters as {kind}, once, into {folder}")
     return token_files.pack(folder, parts, own or build_vocabulary(kind, parts, size), source.digest)

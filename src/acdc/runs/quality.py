@@ -10,6 +10,7 @@ class Quality:
     """A measure: its names, and which direction is better."""
 
     name: str  # in prose: "test accuracy"
+    key: str  # in JSON
     symbol: str  # " %" or ""
     higher_is_better: bool
 
@@ -46,8 +47,8 @@ class Quality:
         return f"{self.name} (%)" if self is ACCURACY else self.name
 
 
-ACCURACY = Quality("test accuracy", " %", higher_is_better=True)
-PERPLEXITY = Quality("test perplexity", "", higher_is_better=False)
+ACCURACY = Quality("test accuracy", "test_accuracy", " %", higher_is_better=True)
+PERPLEXITY = Quality("test perplexity", "test_perplexity", "", higher_is_better=False)
 
 
 def quality_of(record: EpochRow | ModelResult) -> Quality:

@@ -223,7 +223,7 @@ def _measured(
         flops=counts.flops,
         dense_flops=counts.dense_flops,
         flops_ratio=counts.flops / counts.dense_flops,
-        test_images=score.samples,
+        test_images=score.samples if score.text is None else None,
         mask_sparsity=sum(int((~mask).sum()) for mask in masks.values()) / counts.size if masks else None,
         best=BestEpoch(**best) if best else None,
         language=_language(model, score, file, stage, data, setting),

@@ -230,7 +230,7 @@ def _published_text(recipe: Recipe, missing: str) -> TextFacts:
     counts = known or _UNKNOWN_TEXT
     vocabulary = options.get("size") or (known or {}).get("vocabulary") or _UNKNOWN_VOCABULARY[options["tokens"]]
     if known is None:
-        missing = f"{missing}. The plan below is for a text of {counts['train']:,} tokens"
+        missing = f"{missing}. The plan is for an imaginary text of {counts['train']:,} tokens"
     length = options.get("length", LENGTH)
     return TextFacts(
         train=counts["train"],
