@@ -24,14 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 from acdc.errors import ArgumentError, Shown
-from acdc.flops.uses import batch_of, forward_uses
+from acdc.flops.uses import PRODUCTS, KnownWeights, batch_of, factors, forward_uses, storage_of
 from acdc.sparsity.layers import NORMS, all_weights, is_matrix
 
 Rule = Literal["paper", "published"]
 
 _POOLS = {f"{kind}_pool{axes}d": axes for kind in ("max", "avg") for axes in (1, 2, 3)}
 _WITH_BIAS = ("linear", *(f"conv{way}{axes}d" for way in ("", "_transpose") for axes in (1, 2, 3)))
-_PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm")
 # Uses of a parameter that enter no product: positions are added. Some attributes are views of it.
 _HARMLESS = {
     "__get__",
@@ -162,11 +161,11 @@ class _Rest(TorchFunctionMode):
         self.products = self.biases = self.elementwise = 0.0
         self.uncounted: dict[str, None] = {}  # in the order of their use
         self.unaccounted = _Unaccounted(model)
-        self._known = {id(weight.param) for weight in all_weights(model)}
+        self._known = KnownWeights(model)
         self._unknown = _unknown_parameters(model)
-        self._weights = {_storage(param) for param in model.parameters()} - {None}
+        self._weights = {storage_of(param) for param in model.parameters()} - {None}
         named = (param for param in model.parameters() if id(param) in self._unknown)
-        self._named = {_storage(param) for param in named} - {None}
+        self._named = {storage_of(param) for param in named} - {None}
 
     def __enter__(self) -> "_Rest":
         self.unaccounted.__enter__()
@@ -195,12 +194,14 @@ class _Rest(TorchFunctionMode):
     def _accounts(self, name: str, args: tuple, kwargs: dict) -> bool:
         """Return True if this call is counted, or one of its parameters is named."""
         tensors = list(_tensors((args, kwargs)))
-        if any(_storage(tensor) in self._named for tensor in tensors):
+        if any(storage_of(tensor) in self._named for tensor in tensors):
             return True
         if name in _WITH_BIAS:  # forward_uses counts the known weights
-            return id(args[1] if len(args) > 1 else kwargs.get("weight")) in self._known
-        if name in _PRODUCTS:
-            return not {_storage(tensor) for tensor in tensors[:2]} & self._weights
+            return self._known.name_of(args[1] if len(args) > 1 else kwargs.get("weight")) is not None
+        if name in PRODUCTS:
+            if any(self._known.name_of(tensor) for tensor in tensors[:2]):
+                return True
+            return not {storage_of(tensor) for tensor in tensors[:2]} & self._weights
         return name in ("scaled_dot_product_attention", "multi_head_attention_forward")
 
     def _count(self, name: str, args: tuple, kwargs: dict, output: Any) -> None:
@@ -209,7 +210,9 @@ class _Rest(TorchFunctionMode):
 
         if name in _WITH_BIAS:
             self.biases += output.numel() if argument(2, "bias") is not None else 0
-        elif name == "addmm" and id(argument(2, "mat2")) in self._known:  # bias + x · weight, as GPT-2's layers compute
+        elif name == "addmm" and self._known.name_of(
+            argument(2, "mat2")
+        ):  # bias + x · weight, as GPT-2's layers compute
             self.biases += output.numel()
         elif name == "batch_norm":
             self.elementwise += 2 * output.numel()
@@ -219,10 +222,10 @@ class _Rest(TorchFunctionMode):
             window, axes = argument(1, "kernel_size"), _POOLS[name]
             elements = output[0] if isinstance(output, tuple) else output
             self.elementwise += elements.numel() * (window**axes if isinstance(window, int) else math.prod(window))
-        elif name in _PRODUCTS:
-            pair = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)][:2]
-            if not {_storage(tensor) for tensor in pair} & self._weights:
-                self.products += output.numel() * pair[name == "__rmatmul__"].shape[-1]
+        elif name in PRODUCTS:
+            pair = factors(name, args, kwargs)
+            if not {storage_of(tensor) for tensor in pair} & self._weights:
+                self.products += output.numel() * pair[0].shape[-1]
         elif name == "scaled_dot_product_attention":  # counted in full, causal or not
             query, key, value = (argument(i, k) for i, k in enumerate(("query", "key", "value")))
             pairs = query.numel() // query.shape[-1] * key.shape[-2]
@@ -290,16 +293,6 @@ def _unknown_parameters(model: nn.Module) -> dict[int, str]:
         for local, param in module._parameters.items()
         if param is not None and id(param) not in known and not is_lazy(param) and is_matrix(param)
     }
-
-
-def _storage(tensor: Tensor) -> int | None:
-    """Return the same number for a parameter and its views, as in x @ weight.T; None if it has no memory."""
-    try:
-        return tensor.untyped_storage()._cdata
-    except NotImplementedError:  # sparse or opaque: it has no memory, and is not a view of a parameter that has
-        return None
-    except ValueError:  # lazy: it has no memory yet
-        return None
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -14,6 +14,7 @@ from acdc.sparsity.layers import Weight, all_weights, merge_aliases
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 _TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+PRODUCTS = ("matmul", "__matmul__", "__rmatmul__", "bmm", "mm")
 
 
 def forward_uses(
@@ -29,14 +30,12 @@ def forward_uses(
     args = inputs if isinstance(inputs, tuple) else (inputs,)
     batch = batch_of(inputs)
     uses: dict[str, float] = {}
-    names: dict[int, str] = {}  # by parameter
     by_module: dict[nn.Module, list[Weight]] = {}
     for aliases in merge_aliases(list(all_weights(model))):
-        names[id(aliases[0].param)] = aliases[0].name
         for weight in {id(alias.module): alias for alias in aliases}.values():  # once for each module that holds it
             by_module.setdefault(weight.module, []).append(replace(weight, name=aliases[0].name))
             uses[aliases[0].name] = 0.0
-    calls = _Calls(names, uses, batch)
+    calls = _Calls(KnownWeights(model), uses, batch)
 
     def begin(module: nn.Module, args: tuple) -> None:
         calls.inside += 1
@@ -64,6 +63,41 @@ def forward_uses(
     return uses
 
 
+def used_weights(model: nn.Module, uses: Mapping[str, float]) -> list[Weight]:
+    """Return the weights of which forward_uses found a use, tied ones once: an embedding too, if it is the output's."""
+    merged = (aliases[0] for aliases in merge_aliases(list(all_weights(model))))
+    return [weight for weight in merged if uses.get(weight.name)]
+
+
+def storage_of(tensor: Tensor) -> int | None:
+    """Return the same number for a parameter and its views, as in x @ weight.T; None if it has no memory."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except NotImplementedError:  # sparse or opaque: it has no memory, and is not a view of a parameter that has
+        return None
+    except ValueError:  # lazy: it has no memory yet
+        return None
+
+
+class KnownWeights:
+    """The weights of a model, found by identity, or by their memory, which a transposed weight shares."""
+
+    def __init__(self, model: nn.Module) -> None:
+        weights = [aliases[0] for aliases in merge_aliases(list(all_weights(model)))]
+        self._by_identity = {id(weight.param): weight.name for weight in weights}
+        self._by_memory = {storage_of(weight.param): weight for weight in weights}
+
+    def name_of(self, tensor: Any) -> str | None:
+        """Return the name of the weight that this tensor is or shows all of, transposed perhaps; None for others."""
+        if not isinstance(tensor, Tensor):
+            return None
+        if name := self._by_identity.get(id(tensor)):
+            return name
+        storage = storage_of(tensor)
+        weight = None if storage is None else self._by_memory.get(storage)
+        return weight.name if weight and tensor.numel() == weight.param.numel() else None
+
+
 def batch_of(inputs: Any) -> int:
     """Return the length of the first axis of the first tensor."""
     args = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -78,14 +112,14 @@ def batch_of(inputs: Any) -> int:
 
 
 class _Calls(TorchFunctionMode):
-    """A counter of weights used by F.linear(x, layer.weight) and the like: the layer is not called, so no hook fires.
+    """A counter of weights used by F.linear(x, layer.weight), x @ layer.weight.T and the like.
 
-    Tied decoders and adaptive softmaxes are written this way.
+    The layer is not called, so no hook fires. Tied decoders and adaptive softmaxes are written this way.
     """
 
-    def __init__(self, names: Mapping[int, str], uses: dict[str, float], batch: int) -> None:
+    def __init__(self, known: KnownWeights, uses: dict[str, float], batch: int) -> None:
         super().__init__()
-        self._names, self._uses, self._batch = names, uses, batch
+        self._known, self._uses, self._batch = known, uses, batch
         self.inside = 0  # number of modules entered whose own hook will count
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -93,11 +127,23 @@ class _Calls(TorchFunctionMode):
         kind = getattr(func, "__name__", "")
         if not self.inside and (kind == "linear" or kind in _CONVOLUTIONS or kind in _TRANSPOSED):
             arguments = dict(zip(("input", "weight"), args, strict=False)) | (kwargs or {})
-            name = self._names.get(id(arguments.get("weight")))
+            name = self._known.name_of(arguments.get("weight"))
             if name is not None:
                 side = arguments["input"] if kind in _TRANSPOSED else output
                 self._uses[name] += side.numel() / arguments["weight"].shape[0] / self._batch
+        elif not self.inside and kind in PRODUCTS:
+            left, right = factors(kind, args, kwargs or {})
+            if (name := self._known.name_of(right)) is not None:
+                self._uses[name] += output.numel() / right.shape[-1] / self._batch
+            elif (name := self._known.name_of(left)) is not None:
+                self._uses[name] += output.numel() / left.shape[0] / self._batch
         return output
+
+
+def factors(kind: str, args: tuple, kwargs: dict) -> tuple[Tensor, Tensor]:
+    """Return the two factors of a product in PRODUCTS, the left one first."""
+    first, second = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)][:2]
+    return (second, first) if kind == "__rmatmul__" else (first, second)
 
 
 def _positions(weight: Weight, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> float:

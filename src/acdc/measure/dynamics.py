@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from acdc.flops.counting import weight_flops
+from acdc.flops.uses import used_weights
 from acdc.schedule import Kind
 from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Layers, Weight
@@ -61,10 +62,13 @@ class PhaseEnd:
 
 
 class Dynamics:
-    """Measurements at the ends of phases. `layers` are all that count towards FLOPs, `pruned` those with masks."""
+    """Measurements at the ends of phases. `layers` are all whose zeros count, `pruned` those with masks.
 
-    def __init__(self, layers: Layers, pruned: Layers, uses: Mapping[str, float]) -> None:
-        self._layers, self._pruned, self._uses = layers, pruned, uses
+    `other_flops` are those of weights in use that are not among the layers.
+    """
+
+    def __init__(self, layers: Layers, pruned: Layers, uses: Mapping[str, float], other_flops: int = 0) -> None:
+        self._layers, self._pruned, self._uses, self._other = layers, pruned, uses, other_flops
         self._last: dict[str, Tensor] = {}
         self._union: dict[str, Tensor] = {}
 
@@ -97,7 +101,7 @@ class Dynamics:
             size={weight.name: weight.param.numel() for weight in weights},
             dead_filters=dict(zip(names, dead, strict=True)),
             filters={weight.name: _filters(weight) for weight in weights},
-            flops=weight_flops(counts, self._uses),
+            flops=weight_flops(counts, self._uses) + self._other,
             histogram=histogram,
             inactive=1 - sum(histogram) / self._pruned.size if kind == "dense" else None,
             **(self._change(*rest[BINS:], compared=compared) if kind == "sparse" else {}),
@@ -163,9 +167,17 @@ class ModelCounts:
 def count_model(model: nn.Module, uses: Mapping[str, float]) -> ModelCounts:
     """Count the zeros of a model, and the FLOPs of a forward pass, given how often it uses each weight."""
     layers = find_prunable(model)
-    counts, whole = nonzeros(layers), {weight.name: weight.param.numel() for weight in layers.weights}
-    zeros = layers.size - sum(counts.values())
+    zeros = layers.size - sum(nonzeros(layers).values())
+    used = Layers(tuple(used_weights(model, uses)), {})
+    counts, whole = nonzeros(used), {weight.name: weight.param.numel() for weight in used.weights}
     return ModelCounts(layers.size, zeros, weight_flops(counts, uses), weight_flops(whole, uses))
+
+
+def other_flops(model: nn.Module, layers: Layers, uses: Mapping[str, float]) -> int:
+    """Return the FLOPs of weights in use that are not among these layers: an embedding that is also the output's."""
+    listed = {weight.name for weight in layers.weights}
+    others = [weight for weight in used_weights(model, uses) if weight.name not in listed]
+    return weight_flops({weight.name: weight.param.numel() for weight in others}, uses)
 
 
 def threshold(histogram: list[int], zeros: int, sparsity: float) -> float | None:

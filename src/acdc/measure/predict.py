@@ -22,11 +22,11 @@ from torch import nn
 from acdc.core.method import Method
 from acdc.flops.counting import weight_flops
 from acdc.flops.training import epoch_flops
+from acdc.flops.uses import used_weights
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget, budgets
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.patterns import NM, Channel, Unstructured
-from acdc.sparsity.prunable import find_prunable
 
 Kept = dict[str, int]
 _BEYOND = 0.1  # recorded runs ended at most .06 outside the two estimates; this adds a margin
@@ -88,7 +88,7 @@ class Inference:
 
 def inference(model: nn.Module, uses: Mapping[str, float], sparse: Compressed | None) -> Inference:
     """Estimate the FLOPs for one image: of the dense model, and of the sparse one if `sparse` says what is kept."""
-    whole = {weight.name: weight.param.numel() for weight in find_prunable(model).weights}
+    whole = {weight.name: weight.param.numel() for weight in used_weights(model, uses)}
     ways = sparse.kept if sparse else ()
     return Inference(weight_flops(whole, uses), tuple(sorted(weight_flops({**whole, **kept}, uses) for kept in ways)))
 

@@ -1,9 +1,11 @@
 """The models of the paper's experiments, a small one for the default run, and users' own, built by name.
 
     model = acdc.models.build("wrn28_10", classes=100, seed=0)
+    model = acdc.models.build("gpt-10m", vocabulary=256, seed=0)
     model = acdc.models.build("mypkg.nets:build", classes=100, seed=0)
 
-A model's module is imported when the model is built.
+Image models have classes and in_channels; language models have a vocabulary instead. A model's module is imported when
+the model is built.
 """
 
 from collections.abc import Mapping
@@ -31,18 +33,50 @@ _MODELS = {
     "resnet101": ("resnet.resnet101", "ResNet101 v1.5 for ImageNet: 44,549,160 parameters"),
     "mobilenet_v1": ("mobilenet.mobilenet_v1", "MobileNetV1 for ImageNet: 4,231,976 parameters"),
 }
-_KINDS = {int: (Integral, "a whole number"), float: (Real, "a number"), str: (str, "text")}
+# As above, counted with the vocabulary in brackets.
+_LANGUAGE_MODELS = {
+    "gpt-10m": ("gpt.gpt_10m", "a decoder for characters or bytes (vocabulary 256): 10,720,128 parameters"),
+    "gpt-30m": ("gpt.gpt_30m", "a decoder for text (vocabulary 8,192): 29,893,120 parameters"),
+    "gpt-124m": ("gpt.gpt_124m", "a decoder of GPT-2's size (vocabulary 50,257): 123,551,232 parameters"),
+    "transformer-xl": (
+        "transformer_xl.transformer_xl",
+        "Transformer-XL large for WikiText-103 (vocabulary 267,735): 285,167,482 parameters",
+    ),
+    "transformer-xl-base": (
+        "transformer_xl.transformer_xl_base",
+        "Transformer-XL base for WikiText-103 (vocabulary 267,735): 191,950,298 parameters",
+    ),
+    "transformer-xl-small": (
+        "transformer_xl.transformer_xl_small",
+        "Transformer-XL for WikiText-2 (vocabulary 33,278): 31,132,670 parameters",
+    ),
+}
+_EVERY = {**_MODELS, **_LANGUAGE_MODELS}
+_LARGE = 1_000_000  # a vocabulary that contains every cut-off of an adaptive softmax
+_KINDS = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "text"),
+    bool: (bool, "True or False (in a recipe true or false)"),
+    tuple: (list | tuple, "a list, such as [1, 2]"),
+    type(None): (Integral, "a whole number"),  # one that follows from the others unless it is given
+}
 
 
 def names() -> tuple[str, ...]:
     """Return the names of the models that come with acdc."""
-    return tuple(_MODELS)
+    return tuple(_EVERY)
+
+
+def is_language_model(name: str) -> bool:
+    """Return True if this is a language model that comes with acdc: it is built with a vocabulary, not classes."""
+    return name in _LANGUAGE_MODELS
 
 
 def describe(name: str) -> str:
     """Return one line about a model, with its size for the data set it is meant for."""
     _check_name(name)
-    return _MODELS[name][1]
+    return _EVERY[name][1]
 
 
 def check(name: str, options: Mapping[str, Any] | None = None) -> None:
@@ -52,31 +86,59 @@ def check(name: str, options: Mapping[str, Any] | None = None) -> None:
         return
     import torch
 
+    sizes: dict[str, Any] = {"vocabulary": _LARGE} if is_language_model(name) else {"classes": 10}
     with torch.device("meta"):
-        build(name, classes=10, **(options or {}))
+        build(name, **sizes, **(options or {}))
 
 
-def build(name: str, *, classes: int, in_channels: int = 3, seed: int | None = None, **options: Any) -> "nn.Module":
+def build(
+    name: str,
+    *,
+    classes: int | None = None,
+    in_channels: int = 3,
+    vocabulary: int | None = None,
+    seed: int | None = None,
+    **options: Any,
+) -> "nn.Module":
     """Return the model of that name; `options` are its own, such as wrn28_10's `dropout` and `variant`.
 
-    The initial weights depend on `seed` alone; without one they come from torch's global generator. A function at an
-    import path receives classes (or num_classes), in_channels and seed if it has parameters of these names.
+    Image models need `classes` and have `in_channels`; language models need `vocabulary`. The initial weights depend on
+    `seed` alone; without one they come from torch's global generator. A function at an import path receives classes (or
+    num_classes), in_channels, vocabulary and seed if it has parameters of these names.
     """
     if is_import_path(name):
-        return _build_from_path(name, classes, in_channels, seed, options)
+        offered = {"classes": classes, "num_classes": classes, "in_channels": in_channels, "vocabulary": vocabulary}
+        given = {size: value for size, value in offered.items() if value is not None}
+        return _build_from_path(name, given, seed, options)
     _check_name(name)
-    module, function = _MODELS[name][0].split(".")
+    if is_language_model(name):
+        _check_sizes(name, "a language model", vocabulary=vocabulary, classes=classes)
+        sizes = {"vocabulary": vocabulary}
+    else:
+        _check_sizes(name, "an image model", classes=classes, vocabulary=vocabulary)
+        sizes = {"classes": classes, "in_channels": in_channels}
+    module, function = _EVERY[name][0].split(".")
     make = getattr(import_module(f"{__name__}.{module}"), function)
-    _check_options(name, {"classes": classes, "in_channels": in_channels, **options}, signature(make).parameters)
-    return make(classes=classes, in_channels=in_channels, seed=seed, **options)
+    _check_options(name, {**sizes, **options}, signature(make).parameters)
+    return make(**sizes, seed=seed, **options)
 
 
-def _build_from_path(
-    path: str, classes: int, in_channels: int, seed: int | None, options: Mapping[str, Any]
-) -> "nn.Module":
+def _check_sizes(name: str, kind: str, **sizes: int | None) -> None:
+    """Raise unless the first of two sizes is given and the second, of the other kind of model, is not."""
+    (needed, value), (other, unfit) = sizes.items()
+    if unfit is not None:
+        allowed = f"{name} is {kind} and has no {other}"
+        raise ArgumentError(other, received=unfit, allowed=allowed, instead=f"give {needed} instead")
+    if value is None:
+        raise ArgumentError(
+            needed, allowed=f"{name} is {kind} and needs it", instead=f"write, for example, {needed}=100"
+        )
+
+
+def _build_from_path(path: str, sizes: Mapping[str, int], seed: int | None, options: Mapping[str, Any]) -> "nn.Module":
     import torch
 
-    offered = {"classes": classes, "num_classes": classes, "in_channels": in_channels, "seed": seed}
+    offered = {**sizes, "seed": seed}
     with torch.random.fork_rng(devices=(), enabled=seed is not None):  # leaves the global generator unchanged
         if seed is not None:
             torch.default_generator.manual_seed(seed)
@@ -92,25 +154,25 @@ def _build_from_path(
 
 
 def _check_name(name: str) -> None:
-    if name not in _MODELS:
-        instead = did_you_mean(name, _MODELS) or "; for the default run's model write 'digits_net'"
-        expected = f"expected one of {', '.join(map(repr, _MODELS))}, or an import path such as 'mypkg.nets:build'"
+    if name not in _EVERY:
+        instead = did_you_mean(name, _EVERY) or "; for the default run's model write 'digits_net'"
+        expected = f"expected one of {', '.join(map(repr, _EVERY))}, or an import path such as 'mypkg.nets:build'"
         raise ArgumentError("name", received=name, allowed=f"{expected}{instead}")
 
 
 def _check_options(name: str, options: Mapping[str, Any], known: Mapping[str, Parameter]) -> None:
-    own = [option for option in known if option not in ("classes", "in_channels", "seed")]
+    shared = ("vocabulary", "seed") if is_language_model(name) else ("classes", "in_channels", "seed")
+    own = [option for option in known if option not in shared]
     for option, value in options.items():
         if option not in known:
             allowed = f"{name} has the options {', '.join(own)}" if own else f"{name} has no options"
             instead = did_you_mean(option, own) or f"; remove {option}"
-            raise ArgumentError(
-                option, received=value, allowed=f"{allowed} besides classes, in_channels and seed{instead}"
-            )
+            besides = f"{', '.join(shared[:-1])} and {shared[-1]}"
+            raise ArgumentError(option, received=value, allowed=f"{allowed} besides {besides}{instead}")
         default = known[option].default
-        if default is Parameter.empty:
-            continue  # classes, which the data determine
+        if default is Parameter.empty or (value is None and default is None):
+            continue  # classes or vocabulary, which the data determine
         kind, words = _KINDS[type(default)]
-        if isinstance(value, bool) or not isinstance(value, kind):
-            instead = f"write, for example, {option}={default!r}"
+        if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
+            instead = f"write, for example, {option}={1 if default is None else default!r}"
             raise ArgumentError(option, received=value, allowed=f"expected {words}", instead=instead)

@@ -30,7 +30,7 @@ from acdc.core.result import StateDict, to_cpu
 from acdc.core.sparsifier import Sparsifier
 from acdc.data.images import Batches, full_share
 from acdc.flops.counting import weight_flops
-from acdc.measure.dynamics import Dynamics, PhaseEnd, nonzeros
+from acdc.measure.dynamics import Dynamics, PhaseEnd, nonzeros, other_flops
 from acdc.recipes.fit import attach_quietly
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
@@ -85,9 +85,10 @@ class Stage:
         self.extra: Callable[[], dict[str, Any]] = dict  # stored with every checkpoint; set by whoever runs the stages
         self.saved: Path | None = None
         self._warm = False  # whether a step has run
-        self._layers, self._uses = find_prunable(model), uses
+        self._layers, self._uses = find_prunable(model, embeddings=bool(method and method.embeddings)), uses
+        self._other_flops = other_flops(model, self._layers, uses)
         pruned = self.sparsifier.layers if self.sparsifier else self._layers
-        self.dynamics = Dynamics(self._layers, pruned, uses)
+        self.dynamics = Dynamics(self._layers, pruned, uses, self._other_flops)
         self.phase_end: PhaseEnd | None = None  # set if the last row ended a phase
         self.task = find_task(loaders.train, recipe.train)
         self.parameters: list[int] = []  # non-zero ones after each epoch of a language model
@@ -236,7 +237,7 @@ class Stage:
             test_accuracy=test.accuracy,
             test_loss=test.loss,
             sparsity=1 - sum(counts.values()) / self._layers.size,
-            flops=weight_flops(counts, self._uses),
+            flops=weight_flops(counts, self._uses) + self._other_flops,
             lr=self.optimizer.param_groups[0]["lr"],
             seconds=now - start,
             eval_seconds=now - trained,
