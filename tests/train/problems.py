@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from PIL import Image
 
-from acdc.flops.uses import forward_uses
 from acdc.recipes import load
+from acdc.recipes.fit import count_uses
 from acdc.recipes.schema import Recipe
 from acdc.runs.records import EpochRow
 from acdc.train.distributed import World
@@ -82,7 +82,7 @@ def stage(
     learned = problem(said, setting.world)
     torch.manual_seed(0)
     model = learned.new_model(said).to(device)
-    uses = forward_uses(model, learned.example(device))
+    uses = count_uses(model, learned.facts)
     return Stage(0, "acdc", model, learned.loaders, said, setting, uses=uses, method=said.build_method())
 
 

@@ -78,11 +78,12 @@ class TextData:
         counts, vocabulary = self.counts(part), self.vocabulary
         stored = self.packed.tokens(part)
         if not limit or limit >= counts.tokens - 1:
-            first = vocabulary.decode([int(token_files.read_tokens(stored[:1]))])
+            pair = token_files.read_tokens(stored[:2]).tolist()
+            first, both, second = (vocabulary.decode(numbers) for numbers in (pair[:1], pair, pair[1:]))
             return Scored(
                 tokens=counts.tokens - 1,
                 bytes=counts.bytes - len(first.encode()) if not counts.unknown else None,
-                words=counts.words - count_words(first),
+                words=counts.words - (count_words(both) - count_words(second)),  # a token may be part of a word
             )
         numbers = token_files.read_tokens(stored[1 : limit + 1]).tolist()
         sizes = [vocabulary.size_in_bytes(number) for number in numbers] if vocabulary.kind != "words" else []
