@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import comparisons, memorized, pages, remedies, runs, shock
+from benchmarks import comparisons, language_tables, memorized, pages, remedies, runs, shock
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
@@ -164,6 +164,7 @@ def page(results: Path) -> str:
         (_OVERHEAD, "overhead.jsonl", "net", overhead_table),
         (_METHODS, "methods.jsonl", "net", methods_table),
         (_THROUGHPUT, "throughput.jsonl", "recipe", throughput_table),
+        (language_tables.INTRO, "language.jsonl", "part", language_tables.language_table),
         (_STARTUP, "startup.jsonl", "run", startup_table),
         (_JPEG, "jpeg.jsonl", "benchmark", jpeg_table),
         (INTRO, "runtime.jsonl", "batch", runtime_table),

@@ -12,6 +12,7 @@ from benchmarks import (
     digits,
     jpeg,
     jpeg_training,
+    language,
     memory,
     overhead,
     pages,
@@ -85,6 +86,28 @@ def test_overhead_writes_a_line_for_each_way_to_train(tmp_path):
     page = (tmp_path / "README.md").read_text()
     assert "### gpt" in page
     assert "### resnet20" not in page, "a trial run is not a measurement"
+
+
+@SMALL_NETS
+def test_language_writes_a_line_for_each_step_and_selection(tmp_path):
+    file = tmp_path / "language.jsonl"
+    assert language.main(["--only", "throughput", "--quick", "--results", str(file)]) == 0
+    rows = lines(file)
+    assert [(row["part"], row["variant"]) for row in rows] == [
+        *(("attention", name) for name in (language.FUSED, language.REFERENCE)),
+        *(("phases", name) for name in (language.PLAIN, language.DENSE, language.COMPRESSED)),
+        *(("selection", name) for name in ("linear layers", "all weights with the embeddings")),
+    ]
+    for row in rows:
+        assert set(row) >= COMMON - {"method"} | {"seconds", "median", "parameters", "batch"}
+        assert row["n"] == len(row["seconds"]) == 2
+        assert row.get("ratio", 1) == 1 or row["variant"] not in (language.REFERENCE, language.PLAIN)
+    file.write_text("".join(json.dumps({**row, "quick": False}) + "\n" for row in rows))
+    assert tables.main(["--results", str(tmp_path)]) == 0
+    page = (tmp_path / "README.md").read_text()
+    assert page.count("### transformer-xl: ") == 3
+    with pytest.raises(SystemExit):
+        language.main(["--batch", "0"])
 
 
 def test_jpeg_writes_a_line_for_each_loader_and_step(tmp_path):

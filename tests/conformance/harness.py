@@ -42,6 +42,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=1e-2, initial_accumulator_value=0.1),
     "NAdam": lambda p: torch.optim.NAdam(p, lr=1e-3),
     "LAMB": lambda p: Lamb(p, lr=1e-2, weight_decay=1e-2),
+    "LAMB without bias correction": lambda p: Lamb(p, lr=1e-2, bias_correction=False),
     "Adamax (enforced)": lambda p: torch.optim.Adamax(p, lr=1e-3),
     "one that moves zeros (enforced)": lambda p: MovesZeros(p),
 }

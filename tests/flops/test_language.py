@@ -52,7 +52,7 @@ def test_zeros_of_a_tied_weight_save_its_product() -> None:
 def test_the_output_counts_in_a_run_although_it_is_not_pruned() -> None:
     model = gpt()
     uses, layers = forward_uses(model, tokens()), find_prunable(model)
-    assert [weight.name for weight in used_weights(model, uses)][0] == "embedding.weight"
+    assert next(weight.name for weight in used_weights(model, uses)) == "embedding.weight"
     other = other_flops(model, layers, uses)
     assert other == 2 * T * V * W
     end = Dynamics(layers, layers, uses, other).phase_end(run="", index=0, phase="dense", kind="dense", epoch=0)

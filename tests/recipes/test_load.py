@@ -130,6 +130,16 @@ def test_knobs_without_a_total_go_with_the_epochs(write) -> None:
     assert load.read(write(WHOLE), [knobs]).epochs == 20
 
 
+def test_groups_of_layers_have_their_own_sparsity(write) -> None:
+    groups = '[method.distribution]\n"stem.*" = { global = 0.5 }\nfc = 0.25\n'
+    recipe = load.read(write(WHOLE + groups), ["method.embeddings=true"])
+    method = recipe.build_method()
+    assert method is not None
+    assert method.distribution == {"stem.*": {"global": 0.5}, "fc": 0.25}
+    assert method.embeddings
+    assert load.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
 def test_a_pattern_that_fixes_the_sparsity_takes_its_place(write) -> None:
     file = write(WHOLE + 'distribution = "uniform"\n')
     for recipe in (load.read(file, ["method.pattern=2:4"]), load.read("digits", ["method.pattern=2:4"])):
@@ -277,6 +287,12 @@ def test_did_you_mean(setting: str, meant: str) -> None:
         ("method.pattern=block 4", 'method.pattern = "block 4": expected "unstructured"'),
         ("method.distribution=even", "method.distribution='even': expected one of 'global', 'uniform', 'erk'"),
         ("method.distribution.fc=2", "method.distribution['fc']=2: sparsity is the fraction of zeros"),
+        ("method.distribution.fc.global=2", "method.distribution['fc']['global']=2: sparsity is the fraction of zeros"),
+        (
+            "method.distribution.fc.even=0.5",
+            "method.distribution['fc']={'even': 0.5}: a group has one of 'global', 'un",
+        ),
+        ("optimizer.bias_correction=false", 'optimizer.bias_correction = false: expected true unless name is "lamb"'),
         ("method.sparsity=", "method.sparsity: it is not set; set the fraction of zeros, for example"),
         ("method.sparsity=1.0", "method.sparsity=1.0: sparsity is the fraction of zeros"),
         ("data.split_seed=-1", "data.split_seed = -1: expected a whole number from 0 to 4294967295"),

@@ -16,6 +16,7 @@ DECIDE: dict[str, Any] = {
     "data.corrupt_kind": "uniform", "data.options": {"classes": 3},
     "optimizer.name": "adam", "optimizer.lr": 0.2, "optimizer.momentum": 0.5, "optimizer.nesterov": False,
     "optimizer.betas": (0.5, 0.5), "optimizer.eps": 0.1, "optimizer.weight_decay": 0.1,
+    "optimizer.bias_correction": False,
     "rate.shape": "linear", "rate.per": "step", "rate.warmup": 3, "rate.milestones": (7,), "rate.gamma": 0.3,
     "rate.rewarm": 1.0, "rate.final": 0.5,
     "train.batch_size": 7, "train.label_smoothing": 0.1, "train.clip_norm": 0.001, "train.distill": 0.5,

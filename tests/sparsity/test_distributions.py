@@ -17,8 +17,10 @@ from acdc.sparsity.distributions import (
     budgets,
     check_distribution,
     check_sparsity,
+    describe,
     erk_densities,
     round_to_total,
+    spread_evenly,
 )
 from acdc.sparsity.layers import Weight
 
@@ -192,6 +194,155 @@ def test_any_mapping_will_do(mapping) -> None:
     model = nn.ModuleDict({"0": nn.Linear(10, 10), "fc": nn.Linear(10, 10)})
     method = acdc.ACDC(distribution=mapping, epochs=4)
     assert [budget.keep for budget in method.budgets(method.layers(model))] == [20, 50]
+
+
+# Groups
+
+
+def test_groups_and_the_rest_each_ranked_globally() -> None:
+    shares = budgets({"layer1.*": {"global": 0.5}}, weights(*[(100, 10)] * 4, names=LAYERS), 0.8)
+    assert shares == [Budget(("conv1.weight", "fc.weight"), 400), Budget(tuple(LAYERS[1:3]), 1000)]
+
+
+def test_a_group_may_be_spread_by_any_distribution() -> None:
+    layers = weights((10, 10), (40, 20), (2, 3), (5, 4), names=["a.0", "a.1", "a.2", "b"])
+    shares = budgets({"a.*": {"erk": 1 - 170 / 906}, "b": {"uniform": 0.5}}, layers, None)
+    assert shares == [Budget(("a.0",), 41), Budget(("a.1",), 123), Budget(("a.2",), 6), Budget(("b",), 10)]
+
+
+def test_numbers_beside_groups_are_single_layers() -> None:
+    shares = budgets({"layer1.*": 0.8, "fc": {"global": 0.5}}, weights(*[(100, 10)] * 4, names=LAYERS), 0.9)
+    assert [(budget.names, budget.keep) for budget in shares] == [
+        (("conv1.weight",), 100),
+        (("layer1.conv1.weight",), 200),
+        (("layer1.conv2.weight",), 200),
+        (("fc.weight",), 500),
+    ]
+
+
+@many
+@given(shapes, shapes, sparsities, sparsities, st.sampled_from(NAMES))
+def test_groups_are_exact_to_the_weight(
+    one: list[tuple[int, ...]], two: list[tuple[int, ...]], own: float, other: float, kind: str
+) -> None:
+    names = [f"a.{i}" for i in range(len(one))] + [f"b.{i}" for i in range(len(two))]
+    layers = weights(*one, *two, names=names)
+    totals = [sum(w.param.numel() for w in layers if w.name.startswith(part)) for part in "ab"]
+    assume(round(own * totals[0]) < totals[0] and round(other * totals[1]) < totals[1])
+    shares = budgets({"a.*": {kind: own}}, layers, other)
+    kept = [sum(budget.keep for budget in shares if budget.names[0].startswith(part)) for part in "ab"]
+    assert kept == [totals[0] - round(own * totals[0]), totals[1] - round(other * totals[1])]
+    assert sorted(name for budget in shares for name in budget.names) == sorted(names)
+    assert all(len({name[0] for name in budget.names}) == 1 for budget in shares), "no budget crosses a group"
+
+
+class Words(nn.Module):
+    """An embedding tied to the output, and two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.up, self.down = nn.Embedding(40, 10), nn.Linear(10, 30), nn.Linear(30, 10)
+
+
+GROUPS = {"embedding": {"global": 0.5}}
+
+
+def masks_of(method: acdc.Method, model: nn.Module) -> dict[str, torch.Tensor]:
+    sparsifier = acdc.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), method, steps_per_epoch=1)
+    for _ in range(method.schedule.total_steps(1)):
+        sparsifier.begin_step()
+        sum(param.sum() for param in model.parameters()).backward()  # pyright: ignore[reportAttributeAccessIssue]
+        sparsifier._stepper.context.optimizer.step()
+    return sparsifier.masks
+
+
+@pytest.mark.parametrize("equal", [False, True], ids=["random", "ties"])
+@pytest.mark.filterwarnings("ignore::acdc.SparsityWarning")
+def test_a_method_keeps_the_largest_of_each_group(equal: bool) -> None:
+    torch.manual_seed(0)
+    model = Words()
+    if equal:
+        for param in model.parameters():
+            nn.init.ones_(param)
+    sizes = {name: param.detach().abs().clone() for name, param in model.named_parameters() if param.ndim > 1}
+    schedule = acdc.Schedule.from_phases([("sparse", "1ep")])
+    method = acdc.ACDC(sparsity=0.8, schedule=schedule, embeddings=True, distribution=GROUPS)
+    masks = masks_of(method, model)
+    kept = {name: int(mask.sum()) for name, mask in masks.items()}
+    assert kept["embedding.weight"] == 200
+    assert kept["up.weight"] + kept["down.weight"] == 120
+    if equal:
+        assert abs(kept["up.weight"] - kept["down.weight"]) <= 1, "ties are spread"
+        return
+    for group in (("embedding.weight",), ("up.weight", "down.weight")):
+        flat, mask = (torch.cat([values[name].flatten() for name in group]) for values in (sizes, masks))
+        assert flat[mask].min() >= flat[~mask].max()
+
+
+@pytest.mark.filterwarnings("ignore::acdc.SparsityWarning")
+def test_gradual_methods_approach_each_group_s_own_target() -> None:
+    method = acdc.methods.GMP(sparsity=0.8, epochs=8, embeddings=True, distribution=GROUPS)
+    layers = method.layers(Words())
+    half = method.budgets_along(layers, lambda sparsity: sparsity / 2)
+    assert [budget.keep for budget in half] == [300, 360]
+    masks = masks_of(method, Words())
+    assert int(masks["embedding.weight"].sum()) == 200
+
+
+def test_the_rest_has_the_method_s_own_distribution() -> None:
+    method = acdc.methods.RigL(sparsity=0.8, epochs=4, embeddings=True, distribution={"embedding": {"uniform": 0.5}})
+    assert [len(budget.names) for budget in method.budgets(method.layers(Words()))] == [1, 1, 1]
+    with pytest.raises(
+        ValueError, match=r"^distribution\['embedding'\]='global': RigL starts from random masks.*'erk'"
+    ):
+        acdc.methods.RigL(sparsity=0.8, epochs=4, embeddings=True, distribution=GROUPS)
+
+
+def test_groups_are_plain_data_and_need_no_sparsity_if_they_name_all() -> None:
+    mapping = MappingProxyType({"embedding": MappingProxyType({"global": 0.5}), "*o*n": {"erk": 0.25}, "up": 0.5})
+    method = acdc.ACDC(epochs=4, embeddings=True, distribution=mapping)
+    assert method.config()["distribution"] == {"embedding": {"global": 0.5}, "*o*n": {"erk": 0.25}, "up": 0.5}
+    assert [budget.keep for budget in method.budgets(method.layers(Words()))] == [200, 150, 225]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"embedding": {"global": 0.5}, "*": {"global": 0.8}}, r"'\*'\]=.*matches embedding.weight, which 'embedding'"),
+        ({"up": {"global": 0.5}, "up.weight": 0.8}, r"'up.weight'\]=0.8: it matches up.weight, which 'up' matches too"),
+        ({"emb": {"global": 0.5}}, r"'emb'\]=.*it matches no prunable layer; the layers are embedding.weight, up"),
+        ({"up": {}}, r"'up'\]=\{\}: a group has one of 'global', 'uniform', 'erk', and its sparsity; write \{'global'"),
+        ({"up": {"global": 0.5, "erk": 0.5}}, r"'up'\]=.*: a group has one of 'global', 'uniform', 'erk'"),
+        ({"up": {"layerwise": 0.5}}, r"'up'\]=.*: a group has one of 'global', 'uniform', 'erk'"),
+        ({"up": {"global": 80}}, r"'up'\]\['global'\]=80: .*for 80 % write distribution\['up'\]\['global'\]=0.8"),
+        ({"up": {"global": 0.9999}}, r"'up'\]\['global'\]=0.9999: it would prune all of the 300 prunable weights"),
+    ],
+)
+def test_bad_groups_are_refused(mapping: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^distribution\[{message}"):  # noqa: PT012
+        method = acdc.ACDC(sparsity=0.8, epochs=4, embeddings=True, distribution=mapping)
+        method.budgets(method.layers(Words()))
+
+
+def test_layers_in_no_group_need_a_sparsity() -> None:
+    method = acdc.ACDC(epochs=4, embeddings=True, distribution=GROUPS)
+    with pytest.raises(ValueError, match=r"^distribution=.*it has no sparsity for up.weight, down.weight; add them"):
+        method.budgets(method.layers(Words()))
+
+
+def test_embeddings_in_a_group_must_be_pruned_at_all() -> None:
+    method = acdc.ACDC(sparsity=0.8, epochs=4, distribution=GROUPS)
+    with pytest.raises(ValueError, match=r"matches no prunable layer.*; to prune embeddings, write embeddings=True"):
+        method.budgets(method.layers(Words()))
+
+
+def test_descriptions() -> None:
+    assert [describe(each) for each in ("erk", {"a": 0.5}, GROUPS)] == ["erk", "by layer", "by group"]
+
+
+def test_a_budget_spread_evenly() -> None:
+    layers = weights((10, 10), (50, 2), (1, 1), names=["a", "b", "c"])
+    assert spread_evenly([Budget(("a", "c"), 20), Budget(("b",), 7)], layers) == {"a": 19, "c": 1, "b": 7}
 
 
 # Errors

@@ -64,6 +64,27 @@ def test_steps_are_the_published_ones(options: dict, scale: float) -> None:
     assert int(state["step"]) == 5
 
 
+def test_a_recipe_s_step_is_the_one_that_trains_transformer_xl() -> None:
+    """Without bias corrections, at betas of .9 and .999, ε of 1e-6 and norms limited to 10: by hand, two steps."""
+    settings = schema.Optimizer(name="lamb", lr=0.01, bias_correction=False)
+    model = nn.Linear(2, 1, bias=False, dtype=torch.float64)
+    optimizer = build(settings, model, torch.device("cpu"), "fp32")
+    nn.init.constant_(model.weight, 100.0)  # a norm of 141.4
+    model.weight.grad = torch.tensor([[3.0, -1.0]], dtype=torch.float64)
+    optimizer.step()
+    # m = .1 g, v = .001 g²: r = .1 / √.001 = 3.1623 in size, and its norm 4.4721; the step is lr · 10 / 4.4721 · r
+    r = torch.tensor([[0.3 / (0.001**0.5 * 3 + 1e-6), -0.1 / (0.001**0.5 + 1e-6)]], dtype=torch.float64)
+    expected = 100 - 0.01 * 10 / (r.norm() + 1e-6) * r
+    torch.testing.assert_close(model.weight.detach(), expected, rtol=1e-14, atol=0)
+    assert (100 - model.weight).abs().flatten().tolist() == pytest.approx([0.0707107] * 2, rel=1e-4)
+    model.weight.grad = torch.zeros_like(model.weight)
+    optimizer.step()
+    # m = .09 g, v = .000999 g²: the signs remain, and the norm is still above 10
+    again = 0.9 * torch.tensor([[0.3, -0.1]], dtype=torch.float64)
+    r = again / (torch.tensor([[9.0, 1.0]], dtype=torch.float64).mul(0.000999).sqrt() + 1e-6)
+    torch.testing.assert_close(model.weight.detach(), expected - 0.01 * 10 / (r.norm() + 1e-6) * r, rtol=1e-14, atol=0)
+
+
 def test_the_defaults() -> None:
     assert Lamb([param([1.0])]).defaults == {
         "lr": 1e-3,

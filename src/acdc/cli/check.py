@@ -20,6 +20,7 @@ from acdc.recipes import load
 from acdc.recipes.fit import count_uses
 from acdc.recipes.paper import accuracies, row_for
 from acdc.recipes.schema import Recipe
+from acdc.sparsity import distributions
 from acdc.sparsity.layers import Layers
 from acdc.train import time_estimate
 from acdc.train.launch import describe_layers, describe_sparsity
@@ -86,7 +87,7 @@ def _introduce(prepared: PreparedRun) -> None:
         print(why)
     seeds = ", ".join(map(str, recipe.run.seeds))
     if method:
-        spread = method.distribution if isinstance(method.distribution, str) else "by layer"
+        spread = distributions.describe(method.distribution)
         print(f"sparsity: {describe_sparsity(method)}, {method.pattern}, {spread}; seeds {seeds}")
         print(method.schedule)
         for line in method.choices_made():

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from acdc.errors import ArgumentError, ArgumentTypeError
 from acdc.schedule import Phase, Schedule
-from acdc.sparsity.distributions import Budget, Distribution, budgets, check_distribution, check_sparsity
+from acdc.sparsity.distributions import Budget, Distribution, along, budgets, check_distribution, check_sparsity
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.patterns import Pattern, Unstructured
 from acdc.sparsity.prunable import Rule, find_prunable
@@ -37,7 +37,8 @@ class Method(ABC):
 
     pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel(). The last three run along input or output channels,
                   and refuse weights of layer types whose axes are not known.
-    distribution  "global" magnitude, "uniform", "erk", or a mapping from layers to sparsities.
+    distribution  "global" magnitude, "uniform", "erk", or a mapping from layers to sparsities, {"layer1.*": 0.8}, or to
+                  groups, {"embedding.*": {"global": 0.5}}, beside which all other layers are a group at `sparsity`.
     include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable. Layers
                   that compute their weight (weight_norm, spectral_norm, torch.nn.utils.prune) stay dense, with a
                   warning unless `exclude` names them.
@@ -193,14 +194,17 @@ class Method(ABC):
 
     def budgets(self, layers: Layers) -> list[Budget]:
         """Return how many weights each group of layers keeps."""
-        return budgets(self.distribution, layers.weights, self.sparsity)
+        return budgets(self.distribution, layers.weights, self.sparsity, rest=self._own_distribution())
 
     def budgets_along(self, layers: Layers, path: Callable[[float], float]) -> list[Budget]:
         """Return the budgets on the way to the target: `path` turns a target sparsity into the current one."""
-        distribution, target = self.distribution, self.sparsity
-        if isinstance(distribution, Mapping):
-            distribution = {name: path(value) for name, value in distribution.items()}
-        return budgets(distribution, layers.weights, None if target is None else path(target))
+        target = None if self.sparsity is None else path(self.sparsity)
+        return budgets(along(self.distribution, path), layers.weights, target, rest=self._own_distribution())
+
+    @classmethod
+    def _own_distribution(cls) -> str:
+        """Return the method's default, which the layers have that no group matches."""
+        return next(str(knob.default) for knob in fields(cls) if knob.name == "distribution")
 
     def sparse_flops(self, flops: float, dense: float, steps_per_epoch: int | None = None) -> float:
         """Return the FLOPs of training on one sample in a sparse phase, given those of sparse and dense inference.
@@ -330,7 +334,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Schedule):
         return value.to_dict()
     if isinstance(value, Mapping):
-        return dict(value)
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [item if isinstance(item, str | int | float) else _rule_name(item) for item in value]
     if value is None or isinstance(value, str | int | float):

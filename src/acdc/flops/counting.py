@@ -210,9 +210,7 @@ class _Rest(TorchFunctionMode):
 
         if name in _WITH_BIAS:
             self.biases += output.numel() if argument(2, "bias") is not None else 0
-        elif name == "addmm" and self._known.name_of(
-            argument(2, "mat2")
-        ):  # bias + x · weight, as GPT-2's layers compute
+        elif name == "addmm" and self._known.name_of(argument(2, "mat2")):  # bias + x · weight, as in GPT-2's layers
             self.biases += output.numel()
         elif name == "batch_norm":
             self.elementwise += 2 * output.numel()

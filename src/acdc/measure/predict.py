@@ -24,7 +24,7 @@ from acdc.flops.counting import weight_flops
 from acdc.flops.training import epoch_flops
 from acdc.flops.uses import used_weights
 from acdc.sparsity import masks as working
-from acdc.sparsity.distributions import Budget, budgets
+from acdc.sparsity.distributions import Budget, spread_evenly
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.patterns import NM, Channel, Unstructured
 
@@ -60,9 +60,9 @@ def compressed(method: Method, layers: Layers) -> Compressed:
         return Compressed(({budget.names[0]: budget.keep for budget in shares},), "exact")
     initial = _from_weights(method, layers, shares)
     less = "; weights that read a pruned channel may also end at 0, which costs less" * isinstance(pattern, Channel)
-    if method.distribution != "global":
+    if all(len(budget.names) == 1 for budget in shares):
         return Compressed((initial,), f"as if the initial weights were pruned: only whole tiles and channels{less}")
-    even = {budget.names[0]: budget.keep for budget in budgets("uniform", layers.weights, method.sparsity)}
+    even = spread_evenly(shares, layers.weights)
     how = (
         "between every layer as sparse as the whole and the initial weights pruned by global magnitude, and a tenth "
         f"beyond either, since training decides which layers keep more{less}"

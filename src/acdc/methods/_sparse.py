@@ -12,7 +12,7 @@ from acdc.core.method import Idle, Method
 from acdc.errors import ArgumentError, check_whole
 from acdc.methods._knobs import check_every, check_fraction, in_steps, never_updates
 from acdc.schedule import Phase, Schedule
-from acdc.sparsity.distributions import Distribution
+from acdc.sparsity.distributions import Distribution, check_distribution, groups_of
 from acdc.sparsity.masks import as_bool
 from acdc.sparsity.patterns import Unstructured
 from acdc.sparsity.topk import top_k
@@ -33,12 +33,14 @@ class RandomStart(Method):
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
-        if self.distribution == "global":
+        check_distribution(self.distribution)
+        grouped = [rule for rule, (name, _) in groups_of(self.distribution).items() if name == "global"]
+        if self.distribution == "global" or grouped:
             raise ArgumentError(
-                "distribution",
+                f"distribution[{grouped[0]!r}]" if grouped else "distribution",
                 received="global",
                 allowed=f"{kind} starts from random masks, which have no global threshold",
-                instead="write distribution='erk' or 'uniform'",
+                instead="write {'erk': 0.5}, or 'uniform'" if grouped else "write distribution='erk' or 'uniform'",
             )
         if not isinstance(self.pattern, Unstructured):
             allowed = f"{kind} prunes single weights"

@@ -5,7 +5,7 @@ Step       θ ← T_k(θ) at each compression, then θ ← θ − η ∇f(θ) on
            lifted, the pruned weights restart at 0 and the optimizer's momentum is reset (paper, Algorithm 1).
 Knobs      sparsity and epochs: cycles, rise, ramp and reset are then chosen by the number of epochs and steps, and
            said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with nothing added. Pattern
-           (unstructured; N:M, blocks, channels); distribution ("global"; "uniform", "erk", or sparsities by layer);
+           (unstructured; N:M, blocks, channels); distribution ("global"; "uniform", "erk", by layer or by group);
            criterion ("magnitude"; acdc ls criteria); twin ("last"; "best" by a metric you report; "late" pays for a
            dense phase near the end). Beyond the paper, each off unless chosen: cycles (how many decompressions, all in
            the first half), rise (the sparsity grows with time), gradual (it grows from compression to compression),
@@ -48,7 +48,8 @@ class ACDC(Scored):
 
     pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel(). The last three run along input or output channels,
                   and refuse weights of layer types whose axes are not known.
-    distribution  "global" magnitude (the paper's default), "uniform", "erk", or a mapping from layers to sparsities.
+    distribution  "global" magnitude (the paper's default), "uniform", "erk", or a mapping from layers to sparsities or
+                  to groups; see acdc.Method.
     include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable. Layers
                   that compute their weight (weight_norm, spectral_norm, torch.nn.utils.prune) stay dense, with a
                   warning unless `exclude` names them.

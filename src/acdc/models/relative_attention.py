@@ -12,12 +12,15 @@ belong to the queries; positions keys x heads x width, from distance keys − 1 
 """
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 _ALIGNED = 16  # elements: torch's kernels read biases that begin at multiples of this; others are copied first
+_KERNELS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # those on a GPU that give the bias its gradient
 
 
 def relative_attention(
@@ -47,12 +50,14 @@ def relative_attention(
     hidden = column < (time - row)
     if reach is not None:
         hidden = hidden | (column <= keys - reach)
-    scores = scores.masked_fill_(hidden, -torch.inf)
+    # Added, not filled in: attention gives hidden keys a gradient of 0 by itself, which filling would write again.
+    scores = scores.add_(torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, -torch.inf))
     bias = scores.flatten(2)[..., time:].unflatten(2, (time, keys)).transpose(0, 1)
     if time % _ALIGNED:
         bias = bias.contiguous()
     query, key, value = ((query + content_bias).transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
-    out = F.scaled_dot_product_attention(query.to(key.dtype), key, value, attn_mask=bias, dropout_p=dropout)
+    with sdpa_kernel(_KERNELS) if query.is_cuda else nullcontext():
+        out = F.scaled_dot_product_attention(query.to(key.dtype), key, value, attn_mask=bias, dropout_p=dropout)
     return out.transpose(1, 2)
 
 

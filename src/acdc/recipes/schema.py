@@ -62,6 +62,7 @@ class Optimizer:
     eps: Annotated[float, Limits(above=0, cap=1000, text="a number above 0, such as 1e-8")] | None = None
     # On all parameters, as in the paper.
     weight_decay: Annotated[float, Limits(least=0, cap=1000, text="0 or more, such as 5e-4")] = 0.0
+    bias_correction: bool = True  # LAMB's; the paper trains Transformer-XL without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,8 @@ class Method:
     # A name from the paper, "paper" for ImageNet's proportions over train.epochs, or the knobs of Schedule.alternating.
     schedule: str | Mapping[str, Any] | None = None
     pattern: str | None = None  # "unstructured", "2:4", "block 4x4", "channel"; None for the method's own
-    distribution: str | Mapping[str, float] | None = None
+    # "global", "uniform", "erk"; or by name patterns: sparsities of single layers, or groups such as { global = 0.5 }.
+    distribution: str | Mapping[str, Any] | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     first_and_last_dense: bool = False

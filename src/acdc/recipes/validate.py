@@ -78,6 +78,7 @@ def _check_alone(recipe: Recipe) -> list[Finding]:
         "train.epochs": ("method.schedule",),
         "rate.milestones": ("rate.shape",),
         "optimizer.nesterov": ("optimizer.momentum",),
+        "optimizer.bias_correction": ("optimizer.name",),
     }
     return [Finding(error, depends=depends.get(error.argument, ())) for error in errors]
 
@@ -307,6 +308,7 @@ def _ranges(recipe: Recipe) -> list[ArgumentError]:
         SettingError(key, received=value, allowed=f"expected {allowed}")
         for key, value, fine, allowed in (
             ("optimizer.nesterov", o.nesterov, not o.nesterov or o.momentum > 0, "false if momentum is 0"),
+            ("optimizer.bias_correction", False, o.bias_correction or o.name == "lamb", 'true unless name is "lamb"'),
             ("train.accumulate", t.accumulate, 0 < t.accumulate <= max(1, t.batch_size), "from 1 to train.batch_size"),
             ("rate.milestones", rate.milestones, rate.shape != "step" or bool(rate.milestones), "epochs, such as [60]"),
             ("rate.milestones", rate.milestones, len(rate.milestones) <= 100, "at most 100 epochs, such as [60]"),

@@ -6,8 +6,8 @@ You et al. 2020, Large Batch Optimization for Deep Learning, Algorithm 2. With m
 
     r = m̂ / (√v̂ + ε) + λ·θ        θ ← θ − lr · φ(‖θ‖) / ‖r‖ · r        φ(z) = min(z, max_weight_norm)
 
-and a ratio of 1 if one of the norms is 0. NVIDIA's Transformer-XL, which the paper trains, omits the bias corrections:
-m̂ = m and v̂ = v with bias_correction=False.
+and a ratio of 1 if one of the norms is 0; max_weight_norm is 10. NVIDIA's Transformer-XL, which the paper trains, omits
+the bias corrections: m̂ = m and v̂ = v with bias_correction=False (in recipes optimizer.bias_correction = false).
 """
 
 import math
@@ -37,7 +37,7 @@ def build(settings: schema.Optimizer, model: nn.Module, device: torch.device, pr
         )
     shared |= {"betas": settings.betas} | ({"eps": settings.eps} if settings.eps is not None else {})
     if settings.name == "lamb":
-        return Lamb(model.parameters(), **shared)
+        return Lamb(model.parameters(), bias_correction=settings.bias_correction, **shared)
     kind = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
     return kind(model.parameters(), fused=device.type == "cuda" or None, **shared)
 
