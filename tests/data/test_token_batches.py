@@ -102,7 +102,7 @@ def test_evaluations_score_each_token_but_the_first_once(tokens: int, length: in
 
 
 def test_an_evaluated_stream_restarts_only_where_it_does_not_continue() -> None:
-    batches = WholeStreams(text(16 * 25 + 1 + 3), CPU, SCORED, length=10)
+    batches = WholeStreams(text(16 * 25 + 1 + 13), CPU, SCORED, length=10)
     shapes, ends = [], {}
     for number, (tokens, _) in enumerate(batches.batches(0)):
         shapes.append(tuple(tokens.shape))
@@ -111,8 +111,8 @@ def test_an_evaluated_stream_restarts_only_where_it_does_not_continue() -> None:
         continues = [int(row[0]) for row in tokens] == list(ends.values()) if ends else None
         assert continues in (None, True)
         ends = {index: int(row[-1]) + 1 for index, row in enumerate(tokens)}
-    assert shapes == [(16, 10), (16, 10), (16, 5), (1, 3)]
-    assert batches.steps == 4
+    assert shapes == [(16, 10), (16, 10), (16, 5), (1, 10), (1, 3)]
+    assert batches.steps == 5
 
 
 @pytest.mark.parametrize("order", [Windows, Streams])

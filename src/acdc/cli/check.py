@@ -18,7 +18,7 @@ from acdc.formatting import duration, si
 from acdc.measure import predict
 from acdc.recipes import load
 from acdc.recipes.fit import count_uses
-from acdc.recipes.paper import accuracies, row_for
+from acdc.recipes.paper import results, row_for
 from acdc.recipes.schema import Recipe
 from acdc.sparsity import distributions
 from acdc.sparsity.layers import Layers
@@ -160,7 +160,7 @@ def _paper(recipe: Recipe, name: str) -> None:
     if row.training and usual != recipe.epochs:
         costs.append(f"relative to {usual} dense epochs")
     titles = {"sparse": "sparse", "baseline": "dense", "dense": "dense twin", "finetuned": "fine-tuned"}
-    models = [f"{titles[file]} {accuracy}" for file, accuracy in accuracies(row).items()]
+    models = [f"{titles[file]} {published}" for file, published in results(recipe, row).items()]
     if parts := [part for part in (", ".join(costs), ", ".join(models), row.note) if part]:
         print(f"the paper, with these settings: {'; '.join(parts)}")
 

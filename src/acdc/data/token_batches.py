@@ -187,7 +187,8 @@ class WholeWindows(Evaluation):
 class WholeStreams(Evaluation):
     """Every token but the first, once, in rows that are read from left to right, a memory from batch to batch.
 
-    The few tokens that do not fill all rows come last, on their own. With several ranks each reads its own rows.
+    The few tokens that do not fill all rows come last, in a row of their own. With several ranks each reads its own
+    rows.
     """
 
     def __init__(
@@ -209,15 +210,15 @@ class WholeStreams(Evaluation):
     @property
     def steps(self) -> int:
         each, rest = divmod(self.samples, self.batch_size)
-        return -(-each // self.length) + bool(rest)
+        return -(-each // self.length) - (-rest // self.length)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         each, rest = divmod(self.samples, self.batch_size)
         starts = (torch.arange(self.batch_size) * each)[self._rows]
         for begin in range(0, each, self.length):
             yield self._read(starts + begin, min(self.length, each - begin))
-        if rest and self._rank == 0:
-            yield self._read(torch.tensor([self.batch_size * each]), rest)
+        for begin in range(0, rest if self._rank == 0 else 0, self.length):
+            yield self._read(torch.tensor([self.batch_size * each + begin]), min(self.length, rest - begin))
 
     def lengths(self, model: Any) -> AbstractContextManager[Any]:
         """Return a context in which a model has the memory of an evaluation: another length, the same for each token."""
@@ -228,7 +229,7 @@ class WholeStreams(Evaluation):
         return model.evaluation(target_length=self.length, **(as_trained if self._memory is None else own))
 
     def restarts(self, epoch: int, batch: int) -> bool:
-        return batch == 0 or batch * self.length >= self.samples // self.batch_size
+        return batch in (0, -(-(self.samples // self.batch_size) // self.length))
 
 
 def windows_pass(tokens: int, batch_size: int, length: int) -> int:

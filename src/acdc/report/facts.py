@@ -269,14 +269,15 @@ def _published(run: Run) -> PaperRow | None:
     return paper.row_for(run.recipe) if run.recipe else None
 
 
-def _by_role(row: PaperRow) -> dict[str, paper.Accuracy]:
-    return {ROLES[file]: accuracy for file, accuracy in paper.accuracies(row).items()}
+def _by_role(run: Run, row: PaperRow) -> dict[str, paper.Published]:
+    assert run.recipe is not None, "a row belongs to a recipe"
+    return {ROLES[file]: published for file, published in paper.results(run.recipe, row).items()}
 
 
 def _paper_accuracy(run: Run, role: str) -> str | None:
     row = _published(run)
-    accuracy = _by_role(row).get(role) if row else None
-    return str(accuracy) if accuracy else None
+    published = _by_role(run, row).get(role) if row else None
+    return str(published) if published else None
 
 
 def paper_note(run: Run) -> str:
@@ -290,11 +291,11 @@ def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
     row, lines = _published(run), list[tuple[str, float, float, float | None]]()
     if row is None:
         return []
-    published = _by_role(row)
+    published = _by_role(run, row)
     for model in models(run):
         if model.role not in published:
             continue
-        (value, std), name = published[model.role], noun(model.role)
+        (value, std, _), name = published[model.role], noun(model.role)
         lines.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, std))
         if model.best:
             best = f"{name}, best epoch on the {model.best.chosen_on} set (%)"
