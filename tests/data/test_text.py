@@ -249,9 +249,7 @@ def test_tokens_above_32767_are_not_negative(tmp_path: Path) -> None:
         ("vocabulary.json", lambda content: content[:-9], "vocabulary.json"),
     ],
 )
-def test_damaged_token_files_are_refused(
-    file: str, damage: Callable[[bytes], bytes], why: str, tmp_path: Path
-) -> None:
+def test_damaged_token_files_are_refused(file: str, damage: Callable[[bytes], bytes], why: str, tmp_path: Path) -> None:
     text = folder(tmp_path / "text")
     packed = load_text(text, tokens="words").packed
     path = packed.folder / file

@@ -61,7 +61,14 @@ def stage(recipe: Recipe, data: LoadedData, out: Path) -> Stage:
     model = data.new_model(recipe)
     setting = Setting(device=CPU, execution=Execution(False, False, ()), checkpoints=out)
     return Stage(
-        0, "acdc", model, data.loaders, recipe, setting, uses=count_uses(model, data.facts), method=recipe.build_method()
+        0,
+        "acdc",
+        model,
+        data.loaders,
+        recipe,
+        setting,
+        uses=count_uses(model, data.facts),
+        method=recipe.build_method(),
     )
 
 
@@ -213,7 +220,9 @@ def test_only_the_beginning_is_evaluated_after_an_epoch(text: Path, tmp_path: Pa
 
 def test_an_evaluation_has_its_own_memory(text: Path, tmp_path: Path) -> None:
     """By hand, segment by segment: first the rows, then what does not fill them all."""
-    recipe, data = prepared(XL, text, "data.evaluation_memory=30", "data.evaluation_clamp=25", "data.evaluation_length=5")
+    recipe, data = prepared(
+        XL, text, "data.evaluation_memory=30", "data.evaluation_clamp=25", "data.evaluation_length=5"
+    )
     model = data.new_model(recipe).eval()
     assert isinstance(model, TransformerXL)
     setting = Setting(device=CPU, execution=Execution(False, False, ()), checkpoints=tmp_path)
@@ -306,9 +315,7 @@ def test_language_models_are_refused_for_images(capsys: pytest.CaptureFixture[st
     assert "a language model, but the data are images" in capsys.readouterr().err
 
 
-def test_a_run_is_not_resumed_on_another_text(
-    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_not_resumed_on_another_text(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Another vocabulary, and the same one with other text, each with its own message; nothing is changed."""
     out = tmp_path / "run"
     assert train(text, out, "run.baseline=false", "run.keep=9", "run.checkpoint_every=1ep") == 0

@@ -80,7 +80,8 @@ def _introduce(prepared: PreparedRun) -> None:
         print("\n".join(describe_layers(method, prepared.layers)))
     steps, epochs = prepared.steps_per_epoch, recipe.epochs
     parts = f", in {recipe.train.accumulate} parts" if recipe.train.accumulate > 1 else ""
-    print(f"batch: {recipe.train.batch_size:,} {facts.batch_unit}{parts}; {steps:,} steps per epoch, {steps * epochs:,} in all")
+    batch = f"{recipe.train.batch_size:,} {facts.batch_unit}{parts}"
+    print(f"batch: {batch}; {steps:,} steps per epoch, {steps * epochs:,} in all")
     print(f"learning rate: {_rates(recipe, steps)}")
     print(f"device: {prepared.device.type} ({prepared.options.why_device}); {recipe.train.precision}")
     for why in prepared.execution.why:

@@ -144,7 +144,9 @@ def find_text_root(name: str, root: str | os.PathLike[str] | None = None) -> Pat
         inner = path / _TEXT_FOLDERS.get(name, "")
         return inner if inner.is_dir() else path
     if name == "text":
-        raise FileNotFoundError("no text was named; add --data FILE, or a folder with train.txt, valid.txt and test.txt")
+        raise FileNotFoundError(
+            "no text was named; add --data FILE, or a folder with train.txt, valid.txt and test.txt"
+        )
     return find_root() / _TEXT_FOLDERS[name]
 
 
@@ -172,7 +174,9 @@ def load(
         raise ArgumentError(
             "name",
             received=name,
-            allowed="it is text" if known.kind == "text" else "it is read from a folder during training, and is not loaded whole",
+            allowed="it is text"
+            if known.kind == "text"
+            else "it is read from a folder during training, and is not loaded whole",
             instead=f"use {known.module}",
         )
     if is_import_path(name):

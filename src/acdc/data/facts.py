@@ -5,7 +5,7 @@ Both kinds answer the same questions, so that checks, counts and plans need not 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor

@@ -1,6 +1,6 @@
 """Text to train language models on: any UTF-8 file or folder, its tokens packed once (see text_files, vocabulary).
 
-    data = load_text("corpus.txt", tokens="bpe", length=512)
+data = load_text("corpus.txt", tokens="bpe", length=512)
 """
 
 import os
@@ -115,8 +115,8 @@ def load_text(
     tokens             "words", "characters" or "bpe"
     size               the most tokens of the vocabulary: all words or characters, or 16,384 byte pairs
     length             tokens of a row of a training batch; evaluation_length is the same unless it is set
-    evaluation_memory  tokens that a model with a memory keeps in an evaluation, and evaluation_clamp the largest distance
-                       that it tells apart there; without them, as in training
+    evaluation_memory  tokens that a model with a memory keeps in an evaluation, and evaluation_clamp the largest
+                       distance that it tells apart there; without them, as in training
     order              "windows" at random, or "streams" from left to right, for models with a memory
     steps              batches in an epoch; 0 for a pass over the text
     epoch_evaluation   tokens that are evaluated after each epoch, of each part; 0 for all. The last model sees all
@@ -131,14 +131,19 @@ def load_text(
     notes = [source.note] if source.note else []
     unknown = {part: one.unknown for part, one in packed.info.parts.items() if one.unknown}
     if unknown:
-        listed = ", ".join(f"{count:,} of {packed.info.parts[part].tokens:,} in {part}" for part, count in unknown.items())
+        listed = ", ".join(
+            f"{count:,} of {packed.info.parts[part].tokens:,} in {part}" for part, count in unknown.items()
+        )
         notes.append(f"tokens that are not in the vocabulary become <unk>: {listed}; so bits per byte are not given")
     if own:
         _check_familiar(packed, str(vocabulary))
     for part, counts in packed.info.parts.items():
         if counts.tokens < 2:
             raise ArgumentError(
-                "data", received=str(root), allowed=f"its {part} part has only {counts.tokens} token", instead="use more text"
+                "data",
+                received=str(root),
+                allowed=f"its {part} part has only {counts.tokens} token",
+                instead="use more text",
             )
     settings = TextSettings(
         length=length,
@@ -163,7 +168,9 @@ def _open(
         if packed is not None and own in (None, packed.vocabulary):
             return packed
     parts = read_parts(source)
-    say(f"{source.name}: packing {sum(map(len, parts.values())) / 1e6:,.1f} M characters as {kind}, once, into {folder}")
+    say(
+        f"{source.name}: packing {sum(map(len, parts.values())) / 1e6:,.1f} M characters as {kind}, once, into {folder}"
+    )
     return token_files.pack(folder, parts, own or build_vocabulary(kind, parts, size), source.digest)
 
 

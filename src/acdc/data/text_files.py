@@ -4,8 +4,8 @@
     DIR/train.txt, valid.txt, test.txt  as they are; WikiText's names (wiki.train.tokens, ...) also count
     DIR/*.txt                         one after the other, in the order of their names, then split like one file
 
-A part that a folder lacks is the last 5 % of its training part. Parts begin where a line does, or else a word. Files may
-be compressed: .gz or .xz.
+A part that a folder lacks is the last 5 % of its training part. Parts begin where a line does, or else a word. Files
+may be compressed: .gz or .xz.
 """
 
 import gzip

@@ -4,7 +4,7 @@ Windows   a pass over the text in random order: windows of `length` tokens, shif
 Streams   the text in as many rows as the batch has, read from left to right: a memory carries over from batch to batch
 
 The order is a pure function of seed and step, so a run that is resumed anywhere sees what one that never stopped sees.
-All batches of training have the same shape: what does not fill one is left out, at another place in each pass of Windows.
+All batches of training have the same shape: what does not fill one is left out, in each pass of Windows elsewhere.
 Evaluations read every token but the first, which nothing precedes, exactly once, in batches of several shapes.
 """
 
@@ -221,7 +221,7 @@ class WholeStreams(Evaluation):
             yield self._read(torch.tensor([self.batch_size * each + begin]), min(self.length, rest - begin))
 
     def lengths(self, model: Any) -> AbstractContextManager[Any]:
-        """Return a context in which a model has the memory of an evaluation: another length, the same for each token."""
+        """Return a context in which a model has the memory of an evaluation, the same for each token."""
         if not hasattr(model, "evaluation"):
             return nullcontext()
         as_trained = {"memory_length": model.memory_length, "clamp": model.clamp, "same_length": model.same_length}

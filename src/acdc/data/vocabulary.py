@@ -1,9 +1,9 @@
 """The tokens of a text: words, characters, or byte-level BPE, with a vocabulary built once from the training part.
 
-    words        separated by white space, <eos> for each end of line, <unk> for words that are not in the vocabulary;
-                 sorted by frequency, as an adaptive softmax needs them (WikiText-2 has 33,278, WikiText-103 267,735)
-    characters   Unicode characters of all parts (an alphabet tells nothing about a text), and <unk> for other texts
-    bpe          byte pairs by the tokenizers library; every text can be written, so there is no <unk>
+words        separated by white space, <eos> for each end of line, <unk> for words that are not in the vocabulary;
+             sorted by frequency, as an adaptive softmax needs them (WikiText-2 has 33,278, WikiText-103 267,735)
+characters   Unicode characters of all parts (an alphabet tells nothing about a text), and <unk> for other texts
+bpe          byte pairs by the tokenizers library; every text can be written, so there is no <unk>
 """
 
 import hashlib

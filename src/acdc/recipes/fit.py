@@ -113,7 +113,9 @@ def build_skeleton(recipe: Recipe, data: Facts) -> nn.Module:
     own, text = models.is_import_path(settings.name), isinstance(data, TextFacts)
     if not own and settings.name in models.names() and models.is_language_model(settings.name) != text:
         kinds = ("a language model, but the data are images", "an image model, but the data are text")
-        raise SettingError("model.name", received=settings.name, allowed=kinds[text], instead="acdc ls models lists both")
+        raise SettingError(
+            "model.name", received=settings.name, allowed=kinds[text], instead="acdc ls models lists both"
+        )
     try:
         with nullcontext() if own else torch.device("meta"):
             return models.build(settings.name, **data.model_arguments(), seed=0, **settings.options)

@@ -201,7 +201,7 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, which config.json holds and checkpoints are compared with.
 
-        What only LAMB has is left out for other optimizers, so that their runs have the same files as before it existed.
+        What only LAMB has is left out for other optimizers, so that their runs have the same files as before.
         """
         content = asdict(self)
         if self.optimizer.name != "lamb":

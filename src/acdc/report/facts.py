@@ -13,7 +13,8 @@ from acdc.measure.dynamics import PhaseEnd
 from acdc.recipes import load, paper
 from acdc.recipes.schema import PaperRow
 from acdc.report.read import Run
-from acdc.runs.records import BestEpoch, EpochRow, ModelResult
+from acdc.runs.quality import ACCURACY
+from acdc.runs.records import BestEpoch, EpochRow, LanguageResult, ModelResult
 
 ROLES = {"sparse": "sparse", "dense": "twin", "finetuned": "finetuned", "baseline": "baseline"}
 NOUNS = {
@@ -30,7 +31,7 @@ class Model:
 
     role: str  # of ROLES, or "other"
     title: str
-    accuracy: float
+    score: float  # on the test set: accuracy or perplexity, by the run's quality
     loss: float
     sparsity: float  # zeros / prunable weights
     reported_sparsity: float | None  # zeros / (prunable weights + norm parameters), as the paper counts
@@ -41,6 +42,7 @@ class Model:
     dense_bytes: int | None
     sparse_bytes: int | None
     paper: str | None
+    language: LanguageResult | None = None
 
     @property
     def ratio(self) -> float:
@@ -56,7 +58,7 @@ class Phase:
     kind: str
     first: int  # epochs, from 0
     last: int
-    accuracy: float  # at its end, like everything below
+    score: float  # at its end, like everything below
     best: float
     sparsity: float
     flops: int
@@ -77,8 +79,8 @@ def phases(run: Run) -> list[Phase]:
                 kind=kind,
                 first=rows[0].epoch,
                 last=rows[-1].epoch,
-                accuracy=rows[-1].test_accuracy,
-                best=max(row.test_accuracy for row in rows),
+                score=run.quality.of(rows[-1]),
+                best=min(map(run.quality.of, rows), key=run.quality.rank),
                 sparsity=rows[-1].sparsity,
                 flops=rows[-1].flops,
                 seconds=sum(row.seconds for row in rows),
@@ -208,7 +210,7 @@ def _finished(run: Run, row: ModelResult) -> Model:
     return Model(
         role=role,
         title=row.model,
-        accuracy=row.test_accuracy,
+        score=run.quality.of(row),
         loss=row.test_loss,
         sparsity=row.sparsity,
         reported_sparsity=row.reported_sparsity,
@@ -218,7 +220,8 @@ def _finished(run: Run, row: ModelResult) -> Model:
         training=training_cost(run, role),
         dense_bytes=dense,
         sparse_bytes=sparse,
-        paper=_paper_accuracy(run, role),
+        paper=_paper_result(run, role),
+        language=row.language,
     )
 
 
@@ -228,7 +231,7 @@ def _so_far(run: Run, role: str, row: EpochRow) -> Model:
     return Model(
         role=role,
         title=f"{title[role]}, epoch {row.epoch + 1}",
-        accuracy=row.test_accuracy,
+        score=run.quality.of(row),
         loss=row.test_loss,
         sparsity=row.sparsity,
         reported_sparsity=None,
@@ -274,7 +277,7 @@ def _by_role(run: Run, row: PaperRow) -> dict[str, paper.Published]:
     return {ROLES[file]: published for file, published in paper.results(run.recipe, row).items()}
 
 
-def _paper_accuracy(run: Run, role: str) -> str | None:
+def _paper_result(run: Run, role: str) -> str | None:
     row = _published(run)
     published = _by_role(run, row).get(role) if row else None
     return str(published) if published else None
@@ -296,10 +299,11 @@ def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
         if model.role not in published:
             continue
         (value, std, _), name = published[model.role], noun(model.role)
-        lines.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, std))
+        unit = " (%)" if run.quality is ACCURACY else ""
+        lines.append((f"{name}, last epoch{unit}", run.quality.scaled(model.score), value, std))
         if model.best:
-            best = f"{name}, best epoch on the {model.best.chosen_on} set (%)"
-            lines.append((best, 100 * model.best.accuracy, value, std))
+            best = f"{name}, best epoch on the {model.best.chosen_on} set{unit}"
+            lines.append((best, run.quality.scaled(run.quality.best(model.best)), value, std))
     if (sparse := model_of(run, "sparse")) and run.result is not None:
         if row.inference is not None:
             lines.append(("inference FLOPs, of dense", sparse.ratio, row.inference, None))

@@ -262,7 +262,8 @@ def _scores(row: EpochRow) -> str:
     test = row.language.test
     bits = "" if test.bits_per_byte is None else f" ({test.bits_per_byte:.3f} bits/byte)"
     average = f"parameters {si(row.language.parameters)}, on average {si(row.language.average_parameters)}"
-    return f"perplexity {PERPLEXITY.text(test.perplexity):>7}{bits}  {average}  {si(row.language.tokens_per_second)} tokens/s"
+    speed = f"{si(row.language.tokens_per_second)} tokens/s"
+    return f"perplexity {PERPLEXITY.text(test.perplexity):>7}{bits}  {average}  {speed}"
 
 
 def _last_epoch(planned: Planned) -> int:

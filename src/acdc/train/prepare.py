@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from acdc.core.method import Method
 from acdc import data
+from acdc.core.method import Method
 from acdc.data.facts import Facts, ImageFacts, TextFacts
 from acdc.errors import ArgumentError, UsageError
 from acdc.recipes import load as recipes
@@ -179,7 +179,9 @@ def prepare(
             loaded = load(recipe, options)
         except UsageError as error:
             wrong += error.problems
-    draft = PreparedRun(recipe=recipe, options=options, facts=loaded.facts if loaded else _stand_in(recipe), loaded=loaded)
+    draft = PreparedRun(
+        recipe=recipe, options=options, facts=loaded.facts if loaded else _stand_in(recipe), loaded=loaded
+    )
     try:
         return _check(draft, mistakes, wrong, resuming=resuming, method_table=method_table)
     except UsageError:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from acdc import io
+from acdc import data, io
 from acdc.errors import UsageError
 from acdc.measure.dynamics import ModelCounts, count_model
 from acdc.recipes import load as recipes
@@ -93,6 +93,14 @@ def missing_checkpoint(path: Path) -> str:
     return f"{path}: there is no such checkpoint; {checkpoint_hint(run_folder(path)) or 'the run has none'}"
 
 
+def refuse_text(run: Path, recipe: Recipe, what: str) -> None:
+    """Raise if a run's models are language models, for which something is not available."""
+    if data.describe(recipe.data.name).kind == "text":
+        raise UsageError(
+            [f"RUN {run}: {what} is for image classification, but it holds language models; acdc eval measures them"]
+        )
+
+
 # Preparing a run for evaluation
 
 
@@ -111,9 +119,9 @@ def reopen_run(run: Path, trained: Recipe, options: RunOptions) -> PreparedRun:
     return PreparedRun(recipe=recipe, options=options, facts=loaded.facts, loaded=loaded)
 
 
-def data_difference(run: Path, data: LoadedData) -> str | None:
+def data_difference(run: Path, loaded: LoadedData) -> str | None:
     """Describe how this differs from the run's data, or return None if it does not."""
-    return differences.data(read_config(run).data, data.identity())
+    return differences.data(read_config(run).data, loaded.identity())
 
 
 @dataclass(frozen=True)
@@ -132,18 +140,18 @@ def measure_models(run: Path, files: Sequence[str], prepared: PreparedRun, probl
 
 
 def _measure(run: Path, files: Sequence[str], prepared: PreparedRun, problems: list[str]) -> Iterator[Measurement]:
-    device, data = prepared.device, prepared.data
+    device, loaded = prepared.device, prepared.data
     setting = Setting(device=device, execution=Execution(False, False, ()), checkpoints=RunFolder(run).checkpoints)
     uses: dict[str, float] = {}
     for name in files:
         model = prepared.new_model().to(device)
-        uses = uses or count_uses(model, data.facts)
+        uses = uses or count_uses(model, loaded.facts)
         try:
             load_weights(model, run / name)
         except SavedModelError as error:
             problems.append(str(error))
             continue
-        score = evaluate(model, data.loaders.test, prepared.recipe, setting)
+        score = evaluate(model, loaded.loaders.test, prepared.recipe, setting)
         yield Measurement(name, score, count_model(model, uses))
 
 
