@@ -184,7 +184,9 @@ def _print(rows: list[Row]) -> None:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.jpeg_training", description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--model", default="resnet50", choices=models.names())
+    parser.add_argument(
+        "--model", default="resnet50", choices=[name for name in models.names() if not models.is_language_model(name)]
+    )
     parser.add_argument("--precision", default="fp16", choices=("fp16", "bf16", "fp32"))
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--images", type=int, default=16_384)

@@ -47,6 +47,8 @@ def test_zeros_of_a_tied_weight_save_its_product() -> None:
     counts = count_model(model, forward_uses(model, tokens()))
     assert (counts.flops, counts.dense_flops) == (flops.actual, flops.dense)
     assert (counts.size, counts.zeros) == (BLOCKS, 8 * W), "sparsity is that of what is pruned by default"
+    counts = count_model(model, forward_uses(model, tokens()), embeddings=True)
+    assert (counts.size, counts.zeros) == (BLOCKS + V * W, 8 * W + V * W // 2)
 
 
 def test_the_output_counts_in_a_run_although_it_is_not_pruned() -> None:

@@ -134,6 +134,7 @@ def test_dropout_only_in_training() -> None:
 def test_it_learns_a_text_by_heart() -> None:
     model, tokens = GPT(50, **TINY), text(2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    loss = torch.zeros(())
     for _ in range(60):
         optimizer.zero_grad()
         loss = model.loss(tokens[:, :-1], tokens[:, 1:])

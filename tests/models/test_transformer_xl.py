@@ -234,8 +234,22 @@ def test_a_batch_without_rare_words_still_gives_every_weight_a_gradient() -> Non
     assert all(param.grad is not None for param in model.parameters() if param.ndim > 1)
 
 
+@pytest.mark.parametrize(("cutoffs", "div_val"), CLUSTERS)
+@pytest.mark.parametrize("word", [-1, 60])
+def test_words_beyond_the_vocabulary_are_refused(cutoffs: tuple[int, ...], div_val: int, word: int) -> None:
+    model, tokens = TransformerXL(60, **{**TINY, "cutoffs": cutoffs, "div_val": div_val}), text()
+    wrong = tokens.clone()
+    wrong[1, 3] = word
+    with pytest.raises(IndexError):
+        model(wrong, tokens)
+    with pytest.raises(IndexError):
+        model(tokens, wrong)
+
+
 def test_what_is_tied() -> None:
     """The vectors, and all projections but the first."""
+    tied: Any
+    untied: Any
     tied, untied = (AdaptiveSoftmax(AdaptiveEmbedding(60, 32, (20, 40), 2), 32, tied=t) for t in (True, False))
     shapes = {name: tuple(param.shape) for name, param in tied.named_parameters()}
     assert shapes == {
@@ -304,6 +318,7 @@ def test_half_precision_and_copies() -> None:
 def test_it_learns_a_text_by_heart() -> None:
     model, tokens = TransformerXL(60, **{**TINY, "init_std": 0.02, "projection_std": 0.02}), text(2, 33)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    second = torch.zeros(())
     for _ in range(60):
         optimizer.zero_grad()
         first, memory = model(tokens[:, :16], tokens[:, 1:17])

@@ -137,6 +137,8 @@ def test_groups_of_layers_have_their_own_sparsity(write) -> None:
     assert method is not None
     assert method.distribution == {"stem.*": {"global": 0.5}, "fc": 0.25}
     assert method.embeddings
+    assert recipe.prunes_embeddings
+    assert not load.read("digits").prunes_embeddings
     assert load.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
 
 

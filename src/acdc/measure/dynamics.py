@@ -164,9 +164,12 @@ class ModelCounts:
         return self.zeros / self.size
 
 
-def count_model(model: nn.Module, uses: Mapping[str, float]) -> ModelCounts:
-    """Count the zeros of a model, and the FLOPs of a forward pass, given how often it uses each weight."""
-    layers = find_prunable(model)
+def count_model(model: nn.Module, uses: Mapping[str, float], *, embeddings: bool = False) -> ModelCounts:
+    """Count the zeros of a model, and the FLOPs of a forward pass, given how often it uses each weight.
+
+    Zeros count in embeddings only if these were pruned.
+    """
+    layers = find_prunable(model, embeddings=embeddings)
     zeros = layers.size - sum(nonzeros(layers).values())
     used = Layers(tuple(used_weights(model, uses)), {})
     counts, whole = nonzeros(used), {weight.name: weight.param.numel() for weight in used.weights}

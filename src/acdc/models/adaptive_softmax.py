@@ -35,7 +35,8 @@ class AdaptiveEmbedding(nn.Module):
         self.scale = math.sqrt(width)
         widths = [width // div_val**cluster for cluster in range(len(self.bounds) - 1)]
         sizes = [high - low for low, high in pairwise(self.bounds)]
-        self.words = nn.ModuleList(nn.Embedding(size, each) for size, each in zip(sizes, widths, strict=True))
+        self.shapes = tuple(zip(sizes, widths, strict=True))
+        self.words = nn.ModuleList(nn.Embedding(size, each) for size, each in self.shapes)
         narrow = widths if div_val > 1 else []  # vectors that already have the model's width need no projection
         self.projections = nn.ModuleList(nn.Linear(each, width, bias=False) for each in narrow)
 
@@ -45,7 +46,12 @@ class AdaptiveEmbedding(nn.Module):
         total: Tensor | None = None
         for cluster, words in enumerate(self.words):
             low, high = self.bounds[cluster : cluster + 2]
-            vectors = words((tokens - low).clamp(0, high - low - 1))
+            inside = tokens - low  # numbers beyond the vocabulary stay what they are, and the look-up refuses them
+            if cluster > 0:
+                inside = inside.clamp(min=0)
+            if cluster < len(self.words) - 1:
+                inside = inside.clamp(max=high - low - 1)
+            vectors = words(inside)
             vectors = vectors.masked_fill(((tokens < low) | (tokens >= high))[..., None], 0)
             if self.projections:
                 vectors = self.projections[cluster](vectors)
@@ -57,6 +63,7 @@ class AdaptiveEmbedding(nn.Module):
 class AdaptiveSoftmax(nn.Module):
     """The loss of target words, given what the model says of them.
 
+    How many words of each cluster there are depends on the data: with cut-offs, CUDA graphs cannot capture it.
     Tied to an embedding, it multiplies by the embedding's own vectors, and by its projections in all clusters but the
     first, as NVIDIA's Transformer-XL does; untied, by its own.
     """
@@ -64,8 +71,7 @@ class AdaptiveSoftmax(nn.Module):
     def __init__(self, embedding: AdaptiveEmbedding, width: int, *, tied: bool) -> None:
         super().__init__()
         self.bounds, self.tied = embedding.bounds, tied
-        tables = list(embedding.words)
-        shapes = [tuple(table.weight.shape) for table in tables]
+        shapes = embedding.shapes
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size, _ in shapes)
         self.clusters = nn.Linear(shapes[0][1], len(shapes) - 1) if len(shapes) > 1 else None
         own = shapes[:1] if tied else shapes
@@ -115,11 +121,16 @@ class AdaptiveSoftmax(nn.Module):
     def _project(self, embedding: AdaptiveEmbedding, hidden: Tensor, cluster: int) -> Tensor:
         if cluster < len(self.projections):
             return self.projections[cluster](hidden)
-        return torch.matmul(hidden, embedding.projections[cluster].weight) if embedding.projections else hidden
+        return torch.matmul(hidden, _weight(embedding.projections[cluster])) if embedding.projections else hidden
 
     def _words(self, embedding: AdaptiveEmbedding, hidden: Tensor, cluster: int) -> Tensor:
         table = embedding.words[cluster] if self.tied else self.words[cluster]
-        return F.linear(hidden, table.weight, self.biases[cluster])
+        return F.linear(hidden, _weight(table), self.biases[cluster])
+
+
+def _weight(module: nn.Module) -> Tensor:
+    assert isinstance(module, nn.Embedding | nn.Linear)
+    return module.weight
 
 
 def _wide(logits: Tensor) -> Tensor:

@@ -195,6 +195,11 @@ class Recipe:
             )
         return self._build(schedule)
 
+    @property
+    def prunes_embeddings(self) -> bool:
+        """Return True if the method prunes embeddings, which then count among the prunable weights."""
+        return self.method.options.get("embeddings") is True
+
     def with_seed(self, seed: int) -> "Recipe":
         return replace(self, run=replace(self.run, seeds=(seed,)))
 

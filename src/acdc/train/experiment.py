@@ -209,7 +209,7 @@ def _measured(
     few = classes is not None and setting.world.size == 1 and data.loaders.test.samples * classes <= _FEW
     logits: list[torch.Tensor] | None = [] if few else None
     score = evaluate(model, data.loaders.test, stage.recipe, setting, logits)
-    counts = count_model(model, uses)
+    counts = count_model(model, uses, embeddings=stage.recipe.prunes_embeddings)
     norms = sum(p.numel() for p in model.parameters() if p.ndim == 1) - _biases(model)
     final = file in (BASELINE, SPARSE, FINETUNED)
     best = stage.best if final else stage.best_twin if file == DENSE else None

@@ -152,7 +152,8 @@ def _measure(run: Path, files: Sequence[str], prepared: PreparedRun, problems: l
             problems.append(str(error))
             continue
         score = evaluate(model, loaded.loaders.test, prepared.recipe, setting)
-        yield Measurement(name, score, count_model(model, uses))
+        counts = count_model(model, uses, embeddings=prepared.recipe.prunes_embeddings)
+        yield Measurement(name, score, counts)
 
 
 def read_scores(run: Path) -> tuple[dict[str, float], str]:

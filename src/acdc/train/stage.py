@@ -85,7 +85,7 @@ class Stage:
         self.extra: Callable[[], dict[str, Any]] = dict  # stored with every checkpoint; set by whoever runs the stages
         self.saved: Path | None = None
         self._warm = False  # whether a step has run
-        self._layers, self._uses = find_prunable(model, embeddings=bool(method and method.embeddings)), uses
+        self._layers, self._uses = find_prunable(model, embeddings=recipe.prunes_embeddings), uses
         self._other_flops = other_flops(model, self._layers, uses)
         pruned = self.sparsifier.layers if self.sparsifier else self._layers
         self.dynamics = Dynamics(self._layers, pruned, uses, self._other_flops)
