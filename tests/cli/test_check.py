@@ -8,6 +8,7 @@ import torch
 
 from acdc import models
 from acdc.cli import main
+from acdc.data.facts import ImageFacts
 from acdc.recipes import load
 from acdc.train import time_estimate
 
@@ -15,6 +16,9 @@ from acdc.train import time_estimate
 @pytest.fixture(autouse=True)
 def _no_data_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ACDC_DATA", str(tmp_path / "nowhere"))
+
+
+DIGITS = ImageFacts(train=1397, test=400, shape=(1, 8, 8), classes=10)
 
 
 def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -249,7 +253,7 @@ def test_a_slow_step_is_measured_on_a_smaller_batch(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(time_estimate, "_SLOW", 1e-6)
     recipe = load.read("digits", ["train.precision=fp16"])
     model = models.build("digits_net", classes=10, in_channels=1, seed=0)
-    found = time_estimate.measure(recipe, model, (1, 8, 8), 10, torch.device("cpu"))
+    found = time_estimate.measure(recipe, model, DIGITS, torch.device("cpu"))
     assert (found.batch, found.precision, found.memory) == (4, "fp32", None)
     assert found.step > 0
     assert found.evaluation > 0
@@ -259,7 +263,7 @@ def test_threads_are_left_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_estimate, "_ENOUGH", 0.01)
     before = torch.get_num_threads()
     model = models.build("digits_net", classes=10, in_channels=1, seed=0)
-    found = time_estimate.measure(load.read("digits", ["train.threads=2"]), model, (1, 8, 8), 10, torch.device("cpu"))
+    found = time_estimate.measure(load.read("digits", ["train.threads=2"]), model, DIGITS, torch.device("cpu"))
     assert (found.threads, torch.get_num_threads()) == (2, before)
 
 

@@ -161,12 +161,12 @@ def _open(
     source: Source, kind: Kind, size: int | None, own: Vocabulary | None, say: Callable[[str], None]
 ) -> PackedText:
     """Open the packed text, or build it first."""
-    cache = token_files.cache_folder()
-    for vocabulary in (None, own.digest) if own else (None,):  # a text's own may be the same
-        folder = cache / token_files.packed_key(source.digest, kind, size, vocabulary)
-        packed = token_files.open_packed(folder)
+    keys = [token_files.packed_key(source.digest, kind, size, digest) for digest in (None, own.digest if own else None)]
+    for key in dict.fromkeys(keys):  # with the text's own vocabulary first, which may be the same
+        packed = token_files.open_packed(token_files.cache_folder() / key)
         if packed is not None and own in (None, packed.vocabulary):
             return packed
+    folder = token_files.cache_folder() / keys[-1]
     parts = read_parts(source)
     say(
         f"{source.name}: packing {sum(map(len, parts.values())) / 1e6:,.1f} M characters as {kind}, once, into {folder}"

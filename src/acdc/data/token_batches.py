@@ -8,10 +8,11 @@ All batches of training have the same shape: what does not fill one is left out,
 Evaluations read every token but the first, which nothing precedes, exactly once, in batches of several shapes.
 """
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,19 +26,10 @@ _EVALUATION_ROWS = 16  # of a stream; a row begins without memory
 _SCORES = 1 << 25  # numbers that a model of windows may return at once in an evaluation
 
 
-@runtime_checkable
-class Rolling(Protocol):
-    """Batches that continue one another, for models with a memory."""
-
-    def restarts(self, epoch: int, batch: int) -> bool:
-        """Return True if this batch continues none, so that the memory is empty."""
-        ...
-
-
 class _Tokens:
     """The parts that all batches of tokens share; a batch is a number of rows."""
 
-    unread = ()
+    unread: Sequence[int] = ()
     labels = torch.empty(0, dtype=torch.int64)  # an evaluation returns no predictions
 
     def __init__(self, stored: Tensor, device: torch.device, *, batch_size: int, rank: int, world: int) -> None:
@@ -135,10 +127,11 @@ class Streams(_Tokens):
             yield self._read(self._starts + step % self._pass * self.length, self.length)
 
     def restarts(self, epoch: int, batch: int) -> bool:
+        """Return True if this batch continues none, so that a memory is empty."""
         return (epoch * self.steps + batch) % self._pass == 0
 
 
-class Evaluation(_Tokens):
+class Evaluation(_Tokens, ABC):
     """Every token but the first, once: `samples` tokens, whose text has the size `scored`."""
 
     def __init__(
@@ -146,6 +139,19 @@ class Evaluation(_Tokens):
     ) -> None:
         super().__init__(stored, device, batch_size=rows, rank=rank, world=world)
         self.length, self.samples, self.scored = length, len(stored) - 1, scored
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Return the number of batches."""
+
+    @abstractmethod
+    def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Yield this rank's share of all batches, from the first on."""
+
+    def restarts(self, epoch: int, batch: int) -> bool:
+        """Return True if this batch continues none, so that a memory is empty."""
+        return True
 
     def lengths(self, model: Any) -> AbstractContextManager[Any]:
         """Return a context in which a model reads rows of this length, with the memory of an evaluation."""

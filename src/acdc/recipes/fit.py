@@ -194,8 +194,7 @@ def _check_rows(model: nn.Module, data: TextFacts) -> None:
 def _check_text_output(output: object, model: nn.Module, recipe: Recipe, data: TextFacts) -> None:
     expected = (1, data.length, data.vocabulary)
     if has_memory(model):
-        pair = isinstance(output, tuple) and len(output) == 2 and isinstance(output[0], Tensor)
-        if pair and not output[0].ndim:
+        if isinstance(output, tuple) and len(output) == 2 and isinstance(loss := output[0], Tensor) and not loss.ndim:
             return
         described, wanted = f"{_described(output)}", "(mean loss, new memory), as it has start_memory"
     elif isinstance(output, Tensor) and output.shape == expected:
@@ -263,7 +262,8 @@ def _criterion(method: Method, data: Facts) -> None:
     if isinstance(criterion, SynFlow) and isinstance(data, TextFacts):
         allowed = "SynFlow needs inputs of numbers, but tokens are names"
         raise SettingError("method.criterion", received=criterion.name, allowed=allowed, instead="omit criterion")
-    if isinstance(criterion, SynFlow) and tuple(criterion.shape[1:]) != (shape := data.shape):
+    elif isinstance(criterion, SynFlow) and isinstance(data, ImageFacts) and tuple(criterion.shape[1:]) != data.shape:
+        shape = data.shape
         raise SettingError(
             "method.criterion",
             allowed=f"SynFlow's shape is {list(criterion.shape)}, but images are {' x '.join(map(str, shape))}",

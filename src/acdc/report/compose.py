@@ -163,7 +163,7 @@ def model_card(run: Run, model: Model) -> Card:
         rows.append(("best", f"{quality.shown(quality.best(model.best), 2)} {where}"))
     if own := model.language:
         bits = [f"{own.test.bits_per_byte:.4f} bits per byte"] * (own.test.bits_per_byte is not None)
-        words = [f"{fmt.fixed(own.test.word_perplexity, 2)} per word"] * (own.test.word_perplexity is not None)
+        words = [f"{fmt.fixed(own.test.word_perplexity, 2)} per word"] if own.test.word_perplexity is not None else []
         rows.append(("also", ", ".join((*bits, *words, f"{fmt.fixed(own.validation.perplexity, 2)} in validation"))))
         average = f", {fmt.si(own.average_parameters)} on average in training" if own.average_parameters else ""
         rows.append(("parameters", f"{fmt.si(own.parameters)} not 0{average}"))

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from acdc.data.images import Batches, full_share
-from acdc.data.token_batches import Evaluation, Rolling, Scored
+from acdc.data.token_batches import Evaluation, Scored
 from acdc.recipes.fit import has_memory
 from acdc.recipes.schema import Recipe
 from acdc.runs.records import TextScore
@@ -107,7 +107,7 @@ def _score_text(model: nn.Module, fast: Any, batches: Evaluation, precision: str
     shape = (full_share(batches, world.rank, world.size), batches.length)
     sums = torch.zeros(2, dtype=torch.float64, device=setting.device)
     memory: Any = None
-    start: Any = model.start_memory if has_memory(model) and isinstance(batches, Rolling) else None
+    start: Any = model.start_memory if has_memory(model) else None
     with batches.lengths(model):
         for number, (tokens, targets) in enumerate(batches.batches(0)):
             setting.stop_if_asked()

@@ -158,7 +158,7 @@ def _image_facts(loaders: Loaders, shape: tuple[int, int, int], classes: int) ->
 def _load_text(
     recipe: Recipe, device: torch.device, root: str | Path | None, world: World, vocabulary: Path | None
 ) -> LoadedData:
-    options = dict(recipe.data.options) | ({"vocabulary": str(vocabulary)} if vocabulary else {})
+    options: dict[str, Any] = dict(recipe.data.options) | ({"vocabulary": str(vocabulary)} if vocabulary else {})
     say = print if world.first else lambda text: None
 
     def read() -> TextData:

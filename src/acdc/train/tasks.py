@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils import _pytree as pytree
 
 from acdc.data.images import Batches
-from acdc.data.token_batches import Evaluation, Rolling, Streams, Windows
+from acdc.data.token_batches import Evaluation, Streams, Windows
 from acdc.recipes.fit import has_memory
 from acdc.recipes.schema import Training
 
@@ -99,7 +99,7 @@ class LanguageModelling:
         return NextToken(model)
 
     def begin(self, model: nn.Module, epoch: int, batch: int, parts: Sequence[int]) -> None:
-        if not has_memory(model) or not isinstance(self._batches, Rolling):
+        if not has_memory(model) or not isinstance(self._batches, Streams):
             return
         start: Any = model.start_memory
         if len(self._memory) != len(parts) or self._batches.restarts(epoch, batch):
