@@ -38,15 +38,17 @@ class _Tokens:
         self._rows = share(0, batch_size, rank, world)
 
     def _read(self, starts: Tensor, length: int) -> Batch:
-        """Return the `length` tokens from each start on, and those that follow them."""
-        index = starts[:, None] + torch.arange(length + 1)
-        if self._stored.device.type == "cpu":
-            tokens = read_tokens(self._stored[index])
-            if self._device.type == "cuda":
-                tokens = tokens.pin_memory().to(self._device, non_blocking=True)
-        else:
-            tokens = read_tokens(self._stored[index.to(self._stored.device, non_blocking=True)])
+        """Return the `length` tokens from each start on, and those that follow them.
+
+        Starts are where the tokens are: a copy of one index for each batch would make the host wait for the device.
+        """
+        tokens = read_tokens(self._stored[starts[:, None] + torch.arange(length + 1, device=starts.device)])
+        if tokens.device.type != self._device.type:
+            tokens = tokens.pin_memory().to(self._device, non_blocking=True)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def _at(self, start: int) -> Tensor:
+        return torch.tensor([start], device=self._stored.device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,8 @@ class Windows(_Tokens):
         if windows > self._pass * self.batch_size:  # some are left out anyway, so the offset may be any
             windows, spare = windows - 1, spare + self.length
         offset = int(torch.randint(spare + 1, (), generator=generator))
-        return offset + self.length * torch.randperm(windows, generator=generator)
+        starts = offset + self.length * torch.randperm(windows, generator=generator)
+        return starts.to(self._stored.device)
 
 
 class Streams(_Tokens):
@@ -120,7 +123,7 @@ class Streams(_Tokens):
         self.steps = steps or self._pass
         self.samples = self.steps * batch_size
         each = (len(stored) - 1) // batch_size
-        self._starts = (torch.arange(batch_size) * each)[self._rows]
+        self._starts = (torch.arange(batch_size, device=stored.device) * each)[self._rows]
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         for step in range(epoch * self.steps + first, (epoch + 1) * self.steps):
@@ -181,13 +184,13 @@ class WholeWindows(Evaluation):
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         whole, rest = divmod(self.samples, self.length)
-        starts = torch.arange(whole) * self.length
+        starts = torch.arange(whole, device=self._stored.device) * self.length
         for rows in starts.split(self.batch_size):
             mine = rows[share(0, len(rows), self._rank, self._world)]
             if len(mine):
                 yield self._read(mine, self.length)
         if rest and self._rank == self._world - 1:  # this rank's share is the smaller one, if they differ
-            yield self._read(torch.tensor([whole * self.length]), rest)
+            yield self._read(self._at(whole * self.length), rest)
 
 
 class WholeStreams(Evaluation):
@@ -220,11 +223,11 @@ class WholeStreams(Evaluation):
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         each, rest = divmod(self.samples, self.batch_size)
-        starts = (torch.arange(self.batch_size) * each)[self._rows]
+        starts = (torch.arange(self.batch_size, device=self._stored.device) * each)[self._rows]
         for begin in range(0, each, self.length):
             yield self._read(starts + begin, min(self.length, each - begin))
         for begin in range(0, rest if self._rank == 0 else 0, self.length):
-            yield self._read(torch.tensor([self.batch_size * each + begin]), min(self.length, rest - begin))
+            yield self._read(self._at(self.batch_size * each + begin), min(self.length, rest - begin))
 
     def lengths(self, model: Any) -> AbstractContextManager[Any]:
         """Return a context in which a model has the memory of an evaluation, the same for each token."""

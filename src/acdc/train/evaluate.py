@@ -119,7 +119,8 @@ def _score_text(model: nn.Module, fast: Any, batches: Evaluation, precision: str
             with autocast(precision, setting.device), nullcontext() if whole else without_kernel_search():
                 answer = run(tokens, targets, memory) if start else run(tokens, targets)
             loss, memory = answer if start else (answer, None)
-            sums += torch.stack((loss.double() * targets.numel(), loss.new_tensor(targets.numel()).double()))
+            sums[0] += loss.double() * targets.numel()
+            sums[1] += targets.numel()
     total, count = world.sum(sums).tolist()
     loss = total / max(1, count)
     return Score(None, loss, round(count), precision, text_score(loss, round(count), batches.scored))

@@ -149,13 +149,14 @@ class NextToken(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self._own_loss: Any = getattr(model, "loss", None)
+        self._has_loss = callable(getattr(model, "loss", None))
 
     def forward(self, tokens: Tensor, targets: Tensor, memory: Any = None) -> Any:
         if memory is not None:
             return self.model(tokens, targets, memory)
-        if callable(self._own_loss):
-            return self._own_loss(tokens, targets)
+        if self._has_loss:
+            loss: Any = self.model.loss
+            return loss(tokens, targets)
         return F.cross_entropy(self.model(tokens).flatten(0, 1).float(), targets.flatten())
 
 
