@@ -8,7 +8,7 @@ import torch
 
 from acdc import models
 from acdc.cli import main
-from acdc.data.facts import ImageFacts
+from acdc.data.data_facts import ImageFacts
 from acdc.recipes import load
 from acdc.train import time_estimate
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from acdc.data.facts import ImageFacts
+from acdc.data.data_facts import ImageFacts
 from acdc.recipes import load
 from acdc.recipes.findings import Finding, SettingError
 from acdc.recipes.schema import Recipe

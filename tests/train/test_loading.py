@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from acdc.cli import main
-from acdc.data.facts import ImageFacts
+from acdc.data.data_facts import ImageFacts
 from acdc.train.distributed import World
 from tests.train.problems import JPEGS, jpegs, problem, recipe
 

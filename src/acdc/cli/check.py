@@ -12,7 +12,7 @@ from acdc.cli import options
 from acdc.cli.output import show_table
 from acdc.core.method import Method
 from acdc.data import own_name
-from acdc.data.facts import ImageFacts
+from acdc.data.data_facts import ImageFacts
 from acdc.errors import Problems, UsageError
 from acdc.formatting import duration, si
 from acdc.measure import predict

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from acdc.data.text_files import PARTS
-from acdc.data.vocabulary import Vocabulary, count_words, read_vocabulary
+from acdc.data.vocabulary import VOCABULARY, Vocabulary, count_words, read_vocabulary
 from acdc.errors import ArgumentError
 from acdc.io import default_mode
 from acdc.typed_data import AtLeastOne, Count, DataError, decode
@@ -100,7 +100,7 @@ def open_packed(folder: Path) -> PackedText | None:
     if info.format != FORMAT or info.width not in _DTYPES or {*info.parts} != {*PARTS}:
         raise _damaged(folder, "tokens.json is not of this version")
     try:
-        vocabulary = read_vocabulary(folder / "vocabulary.json")
+        vocabulary = read_vocabulary(folder / VOCABULARY)
     except ArgumentError as error:
         raise _damaged(folder, f"vocabulary.json: {error.allowed}") from None
     if vocabulary.digest != info.vocabulary:
@@ -138,7 +138,7 @@ def pack(folder: Path, parts: Mapping[str, str], vocabulary: Vocabulary, source:
         info = PackedInfo(
             format=FORMAT, source=source, vocabulary=vocabulary.digest, width=vocabulary.width, parts=counts
         )
-        vocabulary.save(temporary / "vocabulary.json")
+        vocabulary.save(temporary / VOCABULARY)
         _write(temporary / "tokens.json", (json.dumps(asdict(info), indent=2) + "\n").encode())
         readable = default_mode()
         temporary.chmod(readable | (readable & 0o444) >> 2)  # whoever may read the files may enter the folder

@@ -22,6 +22,7 @@ from acdc.io import write_bytes
 Kind = Literal["words", "characters", "bpe"]
 EOS, UNKNOWN = "<eos>", "<unk>"
 FORMAT = 1
+VOCABULARY = "vocabulary.json"  # the name of its file, in a cache and in a run
 _NEEDED: dict[Kind, tuple[str, ...]] = {"words": (EOS, UNKNOWN), "characters": (UNKNOWN,), "bpe": ()}
 BPE_SIZE = 16_384  # tokens, unless a recipe says otherwise
 _PIECE = 1 << 20  # characters encoded at a time, up to the next end of line

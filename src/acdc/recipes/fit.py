@@ -20,7 +20,7 @@ from acdc.core.context import SparsityWarning
 from acdc.core.method import Method
 from acdc.core.sparsifier import Sparsifier, attach
 from acdc.criteria import SynFlow
-from acdc.data.facts import Facts, ImageFacts, TextFacts
+from acdc.data.data_facts import Facts, ImageFacts, TextFacts
 from acdc.errors import ArgumentError
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict

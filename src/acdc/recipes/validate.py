@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Any, get_type_hints
 
 from acdc import data, methods, models
-from acdc.data.facts import Facts
+from acdc.data.data_facts import Facts
 from acdc.errors import ArgumentError, did_you_mean
 from acdc.recipes.findings import Finding, SettingError, naming_settings
 from acdc.recipes.fit import check_fit

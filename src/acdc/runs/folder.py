@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from acdc.core.result import MASKS
+from acdc.data.vocabulary import VOCABULARY
 from acdc.io import append_json_line, write_bytes, write_json
 from acdc.measure.dynamics import PhaseEnd
 from acdc.runs.json_files import RecordError, read, read_lines
@@ -68,7 +69,7 @@ class RunFolder:
 
     @property
     def vocabulary(self) -> Path:
-        return self.path / "vocabulary.json"
+        return self.path / VOCABULARY
 
     @property
     def agreement(self) -> Path:

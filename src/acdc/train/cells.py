@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from acdc import methods, models
-from acdc.data.facts import Facts
+from acdc.data.data_facts import Facts
 from acdc.errors import Problems, did_you_mean
 from acdc.measure import predict
 from acdc.recipes import load

@@ -19,7 +19,7 @@ import torch
 
 from acdc import methods
 from acdc.core.result import DENSE, SPARSE, Result, StateDict, finetune_dense, to_cpu, writer_for
-from acdc.data.facts import ImageFacts
+from acdc.data.data_facts import ImageFacts
 from acdc.data.random_labels import save_indices
 from acdc.io import write_files, write_json, write_safetensors
 from acdc.measure.dynamics import count_model

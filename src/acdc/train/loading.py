@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from acdc import data, models
-from acdc.data.facts import Facts, ImageFacts, TextFacts
+from acdc.data.data_facts import Facts, ImageFacts, TextFacts
 from acdc.data.images import Batches, ImageData, Images, InMemory, hold_out
 from acdc.data.random_labels import corrupt
 from acdc.data.text import LENGTH, TextData, load_text

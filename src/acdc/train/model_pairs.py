@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acdc.data.facts import ImageFacts
+from acdc.data.data_facts import ImageFacts
 from acdc.errors import UsageError
 from acdc.measure.agreement import Agreement, AgreementCounter
 from acdc.recipes.schema import Recipe

@@ -14,7 +14,7 @@ from torch import nn
 
 from acdc import data
 from acdc.core.method import Method
-from acdc.data.facts import Facts, ImageFacts, TextFacts
+from acdc.data.data_facts import Facts, ImageFacts, TextFacts
 from acdc.errors import ArgumentError, UsageError
 from acdc.recipes import load as recipes
 from acdc.recipes.findings import Finding, RecipeError, SettingError

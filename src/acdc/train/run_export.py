@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from acdc.data.facts import Facts, ImageFacts
+from acdc.data.data_facts import Facts, ImageFacts
 from acdc.errors import UsageError
 from acdc.export.onnx import OnnxFile, to_onnx
 from acdc.export.shrinking import shrink

@@ -2,7 +2,7 @@
 
 import torch
 
-from acdc.data.facts import TextFacts
+from acdc.data.data_facts import TextFacts
 from acdc.data.text import TextData
 from acdc.data.token_batches import Evaluation, Streams, WholeStreams, WholeWindows, Windows
 from acdc.train.execution import Loaders

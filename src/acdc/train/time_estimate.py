@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from acdc.data.facts import Facts, ImageFacts, TextFacts
+from acdc.data.data_facts import Facts, ImageFacts, TextFacts
 from acdc.data.token_batches import Streams, Windows
 from acdc.recipes.schema import Recipe
 from acdc.train import optim
