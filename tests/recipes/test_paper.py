@@ -16,7 +16,6 @@ DECIDE: dict[str, Any] = {
     "data.corrupt_kind": "uniform", "data.first_size": 16, "data.options": {"classes": 3},
     "optimizer.name": "adam", "optimizer.lr": 0.2, "optimizer.momentum": 0.5, "optimizer.nesterov": False,
     "optimizer.betas": (0.5, 0.5), "optimizer.eps": 0.1, "optimizer.weight_decay": 0.1,
-    "optimizer.bias_correction": False,
     "rate.shape": "linear", "rate.per": "step", "rate.warmup": 3, "rate.milestones": (7,), "rate.gamma": 0.3,
     "rate.rewarm": 1.0, "rate.final": 0.5,
     "train.times": 2, "train.batch_size": 7, "train.label_smoothing": 0.1, "train.clip_norm": 0.001,
@@ -28,6 +27,7 @@ DECIDE: dict[str, Any] = {
 }  # fmt: skip
 DO_NOT: dict[str, Any] = {
     "data.bad_limit": 7, "data.full_size_by": 0.9, "data.size_step": 2,  # nothing grows
+    "optimizer.bias_correction": False,  # which only LAMB has
     "train.epochs": 200,  # as many as there are already
     "train.accumulate": 2, "train.precision": "fp16", "train.ema": 0.9, "train.distill_temperature": 5.0,
     "train.channels_last": False, "train.threads": 3, "train.deterministic": True, "train.compile": "off",
@@ -63,6 +63,11 @@ def test_the_same_result_computed_otherwise_is(setting: str) -> None:
     other = changed(setting, DO_NOT[setting])
     assert other != read(NAME)
     assert beside(other, "sparse.safetensors") == PUBLISHED
+
+
+def test_bias_correction_counts_for_lamb() -> None:
+    lamb = changed("optimizer.name", "lamb")
+    assert _decides(lamb) != _decides(changed("optimizer.bias_correction", False, lamb))
 
 
 def test_the_temperature_counts_where_something_is_distilled() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from acdc.data.data_facts import ImageFacts
 from acdc.errors import Problems
 from acdc.recipes import load
 from acdc.recipes.findings import RecipeError
@@ -9,7 +10,6 @@ from acdc.recipes.paper import row_for
 from acdc.recipes.validate import validate
 from acdc.schedule import Schedule
 from acdc.train.cells import Grid, Variant, at_equal_flops, plan_cells
-from acdc.train.loading import DataFacts
 from acdc.train.optim import Rates
 
 WIDE = "cifar100-wrn28-10"
@@ -89,7 +89,7 @@ def test_a_comparison_multiplies_once() -> None:
 
 
 def test_equal_flops_start_from_the_stretched_run() -> None:
-    facts = DataFacts(train=1397, test=400, shape=(1, 8, 8), classes=10)
+    facts = ImageFacts(train=1397, test=400, shape=(1, 8, 8), classes=10)
     alone = ["method.name=dense", "run.baseline=false", "run.finetune=false", "rate.shape=step", "rate.milestones=[20]"]
     recipe = load.read("digits", [*alone, "train.times=2"])
     half = at_equal_flops(recipe, 40.0, facts)

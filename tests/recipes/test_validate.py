@@ -1,21 +1,18 @@
 """What a recipe alone shows, and what its data add: errors and warnings, all at once."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from torch import nn
 
+from acdc.data.data_facts import ImageFacts
 from acdc.recipes import load
 from acdc.recipes.findings import Finding, RecipeError, SettingError
 from acdc.recipes.schema import Recipe
 from acdc.recipes.validate import validate
 
-
-@dataclass(frozen=True)
-class Facts:
-    train: int = 1397
-    shape: tuple[int, int, int] = (1, 8, 8)
-    classes: int = 10
+Facts = partial(ImageFacts, train=1397, test=400, shape=(1, 8, 8), classes=10)
 
 
 def texts(found: list[Finding], level: str) -> list[str]:

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from PIL import Image
 
+from acdc.data.data_facts import ImageFacts
 from acdc.data.image_sizes import ImageSizes
-from acdc.flops.uses import forward_uses
 from acdc.measure.predict import size_shares
 from acdc.recipes import load
+from acdc.recipes.fit import count_uses
 from acdc.recipes.schema import Recipe
 from acdc.runs.records import EpochRow
 from acdc.train.distributed import World
@@ -85,9 +86,9 @@ def stage(
     learned = problem(said, setting.world)
     torch.manual_seed(0)
     model = learned.new_model(said).to(device)
-    uses = forward_uses(model, learned.example(device))
+    uses, facts = count_uses(model, learned.facts), learned.facts
     sizes = learned.loaders.train.sizes
-    shares = size_shares(model, uses, sizes, learned.shape) if sizes else None
+    shares = size_shares(model, uses, sizes, facts.shape) if sizes and isinstance(facts, ImageFacts) else None
     method = said.build_method()
     return Stage(0, "acdc", model, learned.loaders, said, setting, uses=uses, size_shares=shares, method=method)
 

@@ -321,7 +321,7 @@ def test_whoever_watches_sees_the_epoch_go_by(tmp_path: Path, monkeypatch: pytes
     seen: list[Progress] = []
     list(stage(tmp_path, change=lambda setting: setattr(setting, "watch", seen.append)).run())
     assert {moment.epoch for moment in seen} == {0, 1, 2, 3}
-    assert all(0 < moment.share <= 1 and moment.loss > 0 and moment.images_per_second > 0 for moment in seen)
+    assert all(0 < moment.share <= 1 and moment.loss > 0 and moment.per_second > 0 for moment in seen)
 
 
 def test_a_long_first_step_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

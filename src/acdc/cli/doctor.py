@@ -28,6 +28,7 @@ OPTIONAL = (
     ("plot", "figures", {"matplotlib": "matplotlib"}),
     ("report", "acdc report", {"jinja2": "Jinja2", "matplotlib": "matplotlib"}),
     ("onnx", "acdc export --to onnx", {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}),
+    ("text", 'text with tokens = "bpe"', {"tokenizers": "tokenizers"}),
     ("theory", "acdc.theory and acdc analyze", {"sklearn": "scikit-learn", "scipy": "scipy"}),
     ("tensorboard", "acdc train --log tensorboard", {"tensorboard": "tensorboard"}),
     ("wandb", "acdc train --log wandb", {"wandb": "wandb"}),

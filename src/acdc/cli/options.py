@@ -32,7 +32,9 @@ def add_recipe(parser: Any, *, default: str | None = None) -> None:
 
 def add_place(parser: Any) -> None:
     parser.add_argument("--device", default="auto", help=f"{', '.join(DEVICES)} (default %(default)s)")
-    parser.add_argument("--data", metavar="DIR", help="folder of the data sets (default $ACDC_DATA, or ./data)")
+    parser.add_argument(
+        "--data", metavar="DIR", help="folder of the data sets (default $ACDC_DATA, or ./data), or a text"
+    )
     parser.add_argument("--workers", metavar="N", help="processes that decode images (default: one per core)")
 
 

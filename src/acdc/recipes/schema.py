@@ -259,8 +259,14 @@ class Recipe:
         return replace(self, run=replace(self.run, seeds=(seed,)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, which config.json holds and checkpoints are compared with."""
-        return asdict(self)
+        """Return plain data, which config.json holds and checkpoints are compared with.
+
+        What only LAMB has is left out for other optimizers, so that their runs have the same files as before.
+        """
+        content = asdict(self)
+        if self.optimizer.name != "lamb":
+            del content["optimizer"]["bias_correction"]
+        return content
 
     # Inside
 

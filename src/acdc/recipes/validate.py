@@ -9,9 +9,10 @@ from dataclasses import fields, replace
 from typing import Any, get_type_hints
 
 from acdc import data, methods, models
+from acdc.data.data_facts import Facts
 from acdc.errors import ArgumentError, did_you_mean
 from acdc.recipes.findings import Finding, SettingError, naming_settings
-from acdc.recipes.fit import ImageFacts, check_fit
+from acdc.recipes.fit import check_fit
 from acdc.recipes.load import convert
 from acdc.recipes.schema import (
     Recipe,
@@ -33,7 +34,7 @@ _STAND_IN = 0.99  # replaces a wrong sparsity: no other knob of a method has to 
 
 def validate(
     recipe: Recipe,
-    data: ImageFacts | None = None,
+    data: Facts | None = None,
     *,
     known: Sequence[Finding] = (),
     unread: bool = False,
@@ -44,8 +45,8 @@ def validate(
     """Return every error and warning that is not `known` yet and does not follow from one that is.
 
     Without `data` the recipe alone is checked, and no user code is imported. With `data` only the remaining checks are
-    made: whether the model accepts these images, the method these layers and steps, the learning rate these epochs,
-    and whether it takes days on a CPU with so many cores. If the data is `unread`, a stand-in is used, and what
+    made: whether the model accepts these images or tokens, the method these layers and steps, the learning rate these
+    epochs, and whether it takes days on a CPU with so many cores. If the data is `unread`, a stand-in is used, and what
     depends on the data is not checked. A run that has `begun` gets a warning where a new one is refused because its
     method would never act. `method_table` is what a user types to set the method's knobs.
     """
@@ -198,19 +199,29 @@ def _model(recipe: Recipe) -> list[ArgumentError]:
     settled = {
         "classes": "the data determines it",
         "in_channels": "the data determines it",
+        "vocabulary": "the data determines it",
         "seed": "run.seeds determines it",
     }
     for key, why in settled.items():
         if key in settings.options:
             errors.append(SettingError(f"model.{key}", allowed=why, instead="remove it"))
-    for option in ({}, *({key: value} for key, value in settings.options.items() if key not in settled)):
+    options = {key: value for key, value in settings.options.items() if key not in settled}
+    try:
+        models.check(settings.name, options)
+        return errors
+    except ArgumentError as error:
+        together = error.under("model")  # the first mistake; the others show when options are tried one by one
+    alone: list[ArgumentError] = []
+    for option in ({}, *({key: value} for key, value in options.items())):
         try:
             models.check(settings.name, option)
         except ArgumentError as error:
-            errors.append(error.under("model"))
+            alone.append(error.under("model"))
             if not option:  # the name
                 break
-    return errors
+    # Options that only fit each other, such as a width and a number of heads, may be right although neither is alone.
+    named = {error.argument for error in alone}
+    return [*errors, *alone] if together.argument in named else [*errors, together]
 
 
 def _data(recipe: Recipe) -> list[ArgumentError]:
@@ -220,6 +231,8 @@ def _data(recipe: Recipe) -> list[ArgumentError]:
         known = data.describe(section.name)
     except ArgumentError as error:
         return [SettingError("data.name", received=section.name, allowed=error.allowed, instead=error.instead)]
+    if known.kind == "text":
+        errors += _not_for_text(recipe)
     if known.kind == "folder":
         errors += [
             SettingError(
@@ -234,13 +247,36 @@ def _data(recipe: Recipe) -> list[ArgumentError]:
     hints = data.option_types(section.name)
     if hints is None:  # a user's own function, which is imported with the data
         return errors
-    settings = [key for key in setting_names(type(section)) if known.kind == "memory" or key in _FOLDER_SETTINGS]
+    every = setting_names(type(section))
+    settings = {"memory": every, "folder": _FOLDER_SETTINGS, "text": ["name"]}[known.kind]
     for key, value in section.options.items():
         if key not in hints:
             errors.append(unknown_setting("data", key, [*settings, *hints]))
         elif expected := _mismatch(value, hints[key]):
             errors.append(SettingError(f"data.{key}", received=value, allowed=f"expected {expected}"))
     return errors
+
+
+_IMAGES_ONLY = {
+    "data": ("crop", "flip", "validation", "corrupt"),
+    "train": ("label_smoothing", "distill", "channels_last"),
+    "run": ("recalibrate",),
+}
+
+
+def _not_for_text(recipe: Recipe) -> list[ArgumentError]:
+    """Return what a recipe sets that only images have."""
+    return [
+        SettingError(
+            f"{table}.{key}",
+            received=getattr(getattr(recipe, table), key),
+            allowed="not available for text: it is for image classification",
+            instead="remove it",
+        )
+        for table, keys in _IMAGES_ONLY.items()
+        for key in keys
+        if getattr(getattr(recipe, table), key)
+    ]
 
 
 def _mismatch(value: Any, hint: Any) -> str | None:

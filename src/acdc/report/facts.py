@@ -14,7 +14,8 @@ from acdc.recipes import load, paper
 from acdc.recipes.schema import PaperRow
 from acdc.report.deployment import model_sizes
 from acdc.report.read import Run
-from acdc.runs.records import BestEpoch, EpochRow, ModelResult
+from acdc.runs.quality import ACCURACY
+from acdc.runs.records import BestEpoch, EpochRow, LanguageResult, ModelResult
 
 ROLES = {"sparse": "sparse", "dense": "twin", "finetuned": "finetuned", "baseline": "baseline"}
 NOUNS = {
@@ -31,7 +32,7 @@ class Model:
 
     role: str  # of ROLES, or "other"
     title: str
-    accuracy: float
+    score: float  # on the test set: accuracy or perplexity, by the run's quality
     loss: float
     sparsity: float  # zeros / prunable weights
     reported_sparsity: float | None  # zeros / (prunable weights + norm parameters), as the paper counts
@@ -42,6 +43,7 @@ class Model:
     dense_bytes: int | None
     sparse_bytes: int | None
     paper: str | None
+    language: LanguageResult | None = None
 
     @property
     def ratio(self) -> float:
@@ -57,7 +59,7 @@ class Phase:
     kind: str
     first: int  # epochs, from 0
     last: int
-    accuracy: float  # at its end, like everything below
+    score: float  # at its end, like everything below
     best: float
     sparsity: float
     flops: int
@@ -78,8 +80,8 @@ def phases(run: Run) -> list[Phase]:
                 kind=kind,
                 first=rows[0].epoch,
                 last=rows[-1].epoch,
-                accuracy=rows[-1].test_accuracy,
-                best=max(row.test_accuracy for row in rows),
+                score=run.quality.of(rows[-1]),
+                best=min(map(run.quality.of, rows), key=run.quality.rank),
                 sparsity=rows[-1].sparsity,
                 flops=rows[-1].flops,
                 seconds=sum(row.seconds for row in rows),
@@ -209,7 +211,7 @@ def _finished(run: Run, row: ModelResult) -> Model:
     return Model(
         role=role,
         title=row.model,
-        accuracy=row.test_accuracy,
+        score=run.quality.of(row),
         loss=row.test_loss,
         sparsity=row.sparsity,
         reported_sparsity=row.reported_sparsity,
@@ -219,7 +221,8 @@ def _finished(run: Run, row: ModelResult) -> Model:
         training=training_cost(run, role),
         dense_bytes=dense,
         sparse_bytes=sparse,
-        paper=_paper_accuracy(run, role),
+        paper=_paper_result(run, role),
+        language=row.language,
     )
 
 
@@ -229,7 +232,7 @@ def _so_far(run: Run, role: str, row: EpochRow) -> Model:
     return Model(
         role=role,
         title=f"{title[role]}, epoch {row.epoch + 1}",
-        accuracy=row.test_accuracy,
+        score=run.quality.of(row),
         loss=row.test_loss,
         sparsity=row.sparsity,
         reported_sparsity=None,
@@ -251,14 +254,15 @@ def _published(run: Run) -> PaperRow | None:
     return paper.row_for(run.recipe) if run.recipe else None
 
 
-def _by_role(row: PaperRow) -> dict[str, paper.Accuracy]:
-    return {ROLES[file]: accuracy for file, accuracy in paper.accuracies(row).items()}
+def _by_role(run: Run, row: PaperRow) -> dict[str, paper.Published]:
+    assert run.recipe is not None, "a row belongs to a recipe"
+    return {ROLES[file]: published for file, published in paper.results(run.recipe, row).items()}
 
 
-def _paper_accuracy(run: Run, role: str) -> str | None:
+def _paper_result(run: Run, role: str) -> str | None:
     row = _published(run)
-    accuracy = _by_role(row).get(role) if row else None
-    return str(accuracy) if accuracy else None
+    published = _by_role(run, row).get(role) if row else None
+    return str(published) if published else None
 
 
 def paper_note(run: Run) -> str:
@@ -272,15 +276,16 @@ def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
     row, lines = _published(run), list[tuple[str, float, float, float | None]]()
     if row is None:
         return []
-    published = _by_role(row)
+    published = _by_role(run, row)
     for model in models(run):
         if model.role not in published:
             continue
-        (value, std), name = published[model.role], noun(model.role)
-        lines.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, std))
+        (value, std, _), name = published[model.role], noun(model.role)
+        unit = " (%)" if run.quality is ACCURACY else ""
+        lines.append((f"{name}, last epoch{unit}", run.quality.scaled(model.score), value, std))
         if model.best:
-            best = f"{name}, best epoch on the {model.best.chosen_on} set (%)"
-            lines.append((best, 100 * model.best.accuracy, value, std))
+            best = f"{name}, best epoch on the {model.best.chosen_on} set{unit}"
+            lines.append((best, run.quality.scaled(run.quality.best(model.best)), value, std))
     if (sparse := model_of(run, "sparse")) and run.result is not None:
         if row.inference is not None:
             lines.append(("inference FLOPs, of dense", sparse.ratio, row.inference, None))

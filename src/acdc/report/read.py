@@ -16,6 +16,7 @@ from acdc.report.pair_agreement import Pair
 from acdc.runs import json_files
 from acdc.runs.folder import ComparisonFolder, RunFolder
 from acdc.runs.predictions import Kept
+from acdc.runs.quality import ACCURACY, Quality, quality_of
 from acdc.runs.records import AgreementFile, Comparison, EpochRow, RunConfig, RunResult, SpeedFile
 
 T = TypeVar("T")
@@ -81,6 +82,11 @@ class Run:
         """Return the number of test images that accuracies were measured on: those that could be read."""
         unread = self.result.unreadable_test_images if self.result else 0
         return max(0, self.test_images - unread) if self.test_images is not None else None
+
+    @property
+    def quality(self) -> Quality:
+        """Return the measure by which its models are compared."""
+        return quality_of(self.rows[0])
 
     @property
     def main(self) -> str:
@@ -175,7 +181,8 @@ def read(folder: Path, comparisons: "Comparisons | None" = None, *, qualified: b
     if not RunFolder(folder).predictions.is_file():
         measured = json_files.read(AgreementFile, RunFolder(folder).agreement) or AgreementFile()
         pairs, classes = pair_agreement.from_comparisons(measured)
-        if not pairs and result is not None and pair_agreement.has_pair(result):
+        images = result is not None and quality_of(result.models[0]) is ACCURACY  # text has no predictions to keep
+        if not pairs and result is not None and images and pair_agreement.has_pair(result):
             notes.append("predictions.safetensors is missing: agreement between the models is not shown.")
     classes = next((one.classes for one in kept.values()), classes)
     if classes is None and ends:

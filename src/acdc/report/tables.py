@@ -25,10 +25,12 @@ class Table:
 
 
 def models(run: Run) -> Table:
-    """List the models of a run: accuracy, zeros, costs, size, and the paper's accuracy."""
+    """List the models of a run: accuracy or perplexity, zeros, costs, size, and the paper's result."""
+    quality, all_models = run.quality, facts.models(run)
+    text = any(model.language for model in all_models)
     header = [
         "model",
-        "test accuracy",
+        quality.name,
         "test loss",
         "best epoch",
         "zeros",
@@ -36,13 +38,13 @@ def models(run: Run) -> Table:
         "inference FLOPs",
         "of dense",
     ]
-    header += ["training FLOPs", "size", "packed", "paper"]
+    header += ["training FLOPs", "size", "packed", *(_TEXT_HEADER if text else ()), "paper"]
     rows = [
         [
             model.title,
-            fmt.percent(model.accuracy, 2),
+            quality.shown(model.score, 2),
             f"{model.loss:.4f}",
-            _best(model),
+            _best(run, model),
             fmt.percent(model.sparsity, 2),
             or_dash(model.reported_sparsity, lambda value: fmt.percent(value, 2)),
             fmt.si(model.flops),
@@ -50,17 +52,21 @@ def models(run: Run) -> Table:
             or_dash(model.training, fmt.times),
             or_dash(model.dense_bytes, lambda value: fmt.si(value, "B")),
             or_dash(model.sparse_bytes, lambda value: fmt.si(value, "B")),
+            *(_text_cells(model) if text else ()),
             model.paper or "–",
         ]
-        for model in facts.models(run)
+        for model in all_models
     ]
     chosen = {model.best.chosen_on for model in facts.models(run) if model.best}
     note = (
-        "FLOPs are theoretical: by non-zero weights of convolutions and linear layers, per image; training FLOPs by "
+        f"FLOPs are theoretical: by non-zero weights of convolutions and linear layers, per {quality.unit}; training "
+        "FLOPs by "
         f"the rule on the method’s card (AC/DC’s is the paper’s), as a fraction of {run.planned} dense epochs. "
         "“Paper’s count” of zeros has normalisation parameters in the denominator. Packed: the bytes of the file that "
         "acdc.export.save_sparse writes; where there is none, about 4 per non-zero weight and half a bit per position."
     )
+    if text:
+        note += f" {_TEXT_NOTE}"
     if chosen:
         twin = " (of the dense phases for the twin)" if (model := facts.model_of(run, "twin")) and model.best else ""
         phases = "all compressed phases" if run.recipe and run.recipe.run.best == "compressed" else "the final phase"
@@ -133,8 +139,9 @@ def paper(run: Run) -> Table | None:
 
 
 def phases(run: Run) -> Table:
-    """List the phases of the main stage: accuracy, zeros, FLOPs and how the mask changed."""
-    header = ["phase", "epochs", "test accuracy at its end", "best", "zeros", "inference FLOPs", "of dense"]
+    """List the phases of the main stage: accuracy or perplexity, zeros, FLOPs and how the mask changed."""
+    quality = run.quality
+    header = ["phase", "epochs", f"{quality.name} at its end", "best", "zeros", "inference FLOPs", "of dense"]
     header += ["changed, of all", "new, of kept", "explored", "dead filters", "time"]
     dense, rows = facts.dense_flops(run), []
     for phase in facts.phases(run):
@@ -144,8 +151,8 @@ def phases(run: Run) -> Table:
             [
                 phase.name,
                 f"{phase.first + 1}–{phase.last + 1}",
-                fmt.percent(phase.accuracy, 2),
-                fmt.percent(phase.best, 2),
+                quality.shown(phase.score, 2),
+                quality.shown(phase.best, 2),
                 fmt.percent(phase.sparsity, 2),
                 fmt.si(phase.flops),
                 fmt.times(phase.flops / dense),
@@ -204,8 +211,29 @@ def flatten(value: Mapping[str, Any], name: str = "") -> dict[str, str]:
     return flat
 
 
-def _best(model: Model) -> str:
-    return f"{fmt.percent(model.best.accuracy, 2)} (epoch {model.best.epoch + 1})" if model.best else "–"
+def _best(run: Run, model: Model) -> str:
+    best, quality = model.best, run.quality
+    return f"{quality.shown(quality.best(best), 2)} (epoch {best.epoch + 1})" if best else "–"
+
+
+_TEXT_HEADER = ("bits per byte", "perplexity per word", "validation perplexity", "parameters", "average in training")
+_TEXT_NOTE = (
+    "Perplexity is per token of this vocabulary; bits per byte and perplexity per word compare models with different "
+    "ones. Parameters that are not 0, and their mean over the epochs that trained the model."
+)
+
+
+def _text_cells(model: Model) -> list[str]:
+    own = model.language
+    if own is None:
+        return ["–"] * len(_TEXT_HEADER)
+    return [
+        or_dash(own.test.bits_per_byte, lambda value: f"{value:.4f}"),
+        or_dash(own.test.word_perplexity, lambda value: fmt.fixed(value, 2)),
+        fmt.fixed(own.validation.perplexity, 2),
+        fmt.si(own.parameters),
+        or_dash(own.average_parameters, fmt.si),
+    ]
 
 
 def or_dash(value: Any, form: Callable[[Any], str]) -> str:

@@ -131,7 +131,8 @@ class Progress:
     epoch: int
     share: float
     loss: float
-    images_per_second: float
+    per_second: float  # images or tokens
+    unit: str = "images"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +143,16 @@ class Loaders:
     test: Batches
     validation: Batches | None = None
     memorization: Memorization | None = None  # of training images with random labels
+    test_beginning: Batches | None = None  # what is evaluated after each epoch, if not all
+    validation_beginning: Batches | None = None
+
+    @property
+    def epoch_test(self) -> Batches:
+        return self.test_beginning or self.test
+
+    @property
+    def epoch_validation(self) -> Batches | None:
+        return self.validation_beginning or self.validation
 
 
 @dataclass(kw_only=True)

@@ -17,6 +17,7 @@ from acdc.core.sparsifier import Sparsifier
 from acdc.recipes.schema import Training
 from acdc.train.execution import Execution, compiled, without_kernel_search
 from acdc.train.precision import autocast
+from acdc.train.tasks import ImageClassification, Task
 
 _WARM = 3  # eager steps before the first capture: cuDNN chooses its kernels, the allocator and the optimizer settle
 _EVERY = 0.5  # seconds between two readings of the running loss
@@ -87,11 +88,13 @@ class Step:
         *,
         device: torch.device,
         full: int,
+        task: Task | None = None,
         scale: Callable[[Tensor], Tensor] | None = None,
         no_sync: Callable[[], AbstractContextManager[Any]] = nullcontext,
         share: Callable[[int], float] = lambda samples: 1.0,
     ) -> None:
         self._model, self._train, self._totals, self._device = model, train, totals, device
+        self._task = task or ImageClassification(train)
         self.fast = compiled(model, execution)
         self._graphs = execution.graphs
         self._full, self._scale, self._no_sync, self._share = full, scale, no_sync, share
@@ -107,7 +110,7 @@ class Step:
         if len(labels) != self._full:  # the last batch of an epoch; its shape is not worth compiling
             with without_kernel_search():
                 self._eager(self._model, images, labels)
-        elif eagerly or not self._graphs:
+        elif eagerly or not self._graphs or not self._task.steady:
             self._eager(self.fast, images, labels)
         else:
             self._replay(images, labels, phase)
@@ -124,15 +127,15 @@ class Step:
         for index, (x, y) in enumerate(zip(images.tensor_split(parts), labels.tensor_split(parts), strict=True)):
             with nullcontext() if index == parts - 1 else self._no_sync():
                 with autocast(self._train.precision, self._device):
-                    logits = model(x)
-                    loss = F.cross_entropy(logits, y, label_smoothing=self._train.label_smoothing)
-                    if self.teacher is not None:
+                    loss, logits = self._task.loss(model, x, y, index)
+                    if self.teacher is not None and logits is not None:
                         loss = torch.lerp(loss.float(), self._distance(logits, x), self._train.distill)
                 loss = loss.float() * (len(y) / total)
                 weighted = loss * share if share != 1.0 else loss
                 (self._scale(weighted) if self._scale else weighted).backward()
+            self._task.end(index)
             losses.append(loss.detach())
-            correct.append((logits.detach().argmax(1) == y).sum())
+            correct.append((logits.detach().argmax(1) == y).sum() if logits is not None else y.new_zeros(()))
         self._totals.add(sum(losses[1:], losses[0]), sum(correct[1:], correct[0]), total)
 
     def find_teacher(self, model: nn.Module, sparsifier: Sparsifier) -> None:
