@@ -130,9 +130,9 @@ def test_a_checkpoint_elsewhere(tmp_path: Path) -> None:
     with pytest.warns(acdc.SparsityWarning, match="no sparse model yet"):
         trainer(gpt2(), tmp_path / "one", first, Watch(first, 11), save_strategy="steps", save_steps=11).train()
     checkpoint = tmp_path / "one" / "checkpoint-11"
-    lost = SparsifierCallback(method())
+    lost, model = SparsifierCallback(method()), gpt2()
     with pytest.raises(StateError, match=r"other.checkpoint-11.acdc.pt: there is no such file.*resume_from="):
-        trainer(model := gpt2(), tmp_path / "other", lost).train(resume_from_checkpoint=str(checkpoint))
+        trainer(model, tmp_path / "other", lost).train(resume_from_checkpoint=str(checkpoint))
     assert attached_to(model) is None
     found = SparsifierCallback(method(), resume_from=checkpoint)
     trainer(gpt2(), tmp_path / "other", found).train(resume_from_checkpoint=str(checkpoint))
@@ -146,8 +146,9 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint-11" / STATE
 
     def refused(callback: SparsifierCallback, message: str) -> None:
+        model = gpt2()
         with pytest.raises(StateError, match=message):
-            trainer(model := gpt2(), tmp_path, callback).train(resume_from_checkpoint=True)
+            trainer(model, tmp_path, callback).train(resume_from_checkpoint=True)
         assert attached_to(model) is None
 
     refused(SparsifierCallback(acdc.methods.GMP(sparsity=0.75, epochs=6)), "belongs to method 'acdc', but 'gmp'")
@@ -155,7 +156,7 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
     content = path.read_bytes()
     optimizer = torch.optim.SGD((other := gpt2(seed=2)).parameters(), lr=0.1)
     write_state(path, acdc.attach(other, optimizer, method(), steps_per_epoch=PER_EPOCH))
-    refused(SparsifierCallback(method()), "belongs to other weights than the model holds now")
+    refused(SparsifierCallback(method()), "its state belongs to other weights than the model holds now")
     path.write_bytes(content[:-100] + bytes(100))
     refused(SparsifierCallback(method()), "damaged")
     path.unlink()

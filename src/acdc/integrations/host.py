@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,33 @@ def fit_steps(method: Method, *, total: int, per_epoch: int | None, by_steps: bo
     )
 
 
-# The sparsifier's state, in a file of its own beside the host's checkpoint
+# The sparsifier's state in the host's checkpoints
+
+
+def dump_state(sparsifier: Sparsifier) -> dict[str, Any]:
+    """Return the sparsifier's state, with a checksum of the weights that it belongs to."""
+    return {"format": FORMAT, "weights": _checksums(sparsifier), "sparsifier": sparsifier.state_dict()}
+
+
+def load_state(content: Any, sparsifier: Sparsifier, origin: str) -> None:
+    """Load what `dump_state` returned, after the host has loaded the model and the optimizer."""
+    version = content.get("format") if isinstance(content, Mapping) else None
+    if version != FORMAT:
+        raise StateError(f"{origin}: its state has format {version!r}, but this version of acdc reads {FORMAT}")
+    try:
+        sparsifier.load_state_dict(content["sparsifier"])
+    except ValueError as error:
+        raise StateError(f"{origin}: {error}") from error
+    if content["weights"] != _checksums(sparsifier):
+        raise StateError(
+            f"{origin}: its state belongs to other weights than the model holds now. Load model, optimizer and "
+            "sparsifier from one checkpoint"
+        )
 
 
 def write_state(path: Path, sparsifier: Sparsifier) -> None:
-    """Write the sparsifier's state, with a checksum of the weights that it belongs to, whole or not at all."""
-    content = {"format": FORMAT, "weights": _checksums(sparsifier), "sparsifier": sparsifier.state_dict()}
+    """Write the sparsifier's state to a file of its own, whole or not at all."""
+    content = dump_state(sparsifier)
 
     def write(temporary: Path) -> None:
         with temporary.open("w+b") as file:
@@ -79,7 +101,7 @@ def write_state(path: Path, sparsifier: Sparsifier) -> None:
 
 
 def read_state(path: Path, sparsifier: Sparsifier) -> None:
-    """Load the sparsifier's state, after the host has loaded the model and the optimizer."""
+    """Load what `write_state` wrote."""
     try:
         with path.open("rb") as file:
             verify_zip(file)
@@ -88,17 +110,7 @@ def read_state(path: Path, sparsifier: Sparsifier) -> None:
         raise StateError(f"{path}: not written by this integration ({error})") from error
     except (IntegrityError, pickle.UnpicklingError) as error:
         raise StateError(f"{path}: damaged ({error}); resume from an earlier checkpoint") from error
-    if content["format"] != FORMAT:
-        raise StateError(f"{path}: it has format {content['format']}, but this version of acdc reads {FORMAT}")
-    try:
-        sparsifier.load_state_dict(content["sparsifier"])
-    except ValueError as error:
-        raise StateError(f"{path}: {error}") from error
-    if content["weights"] != _checksums(sparsifier):
-        raise StateError(
-            f"{path}: it belongs to other weights than the model holds now. Load model, optimizer and sparsifier from "
-            "one checkpoint"
-        )
+    load_state(content, sparsifier, str(path))
 
 
 def _checksums(sparsifier: Sparsifier) -> dict[str, int]:
