@@ -14,6 +14,7 @@ if typing.TYPE_CHECKING:
     from acdc.core.result import Result, finetune_dense
     from acdc.core.sparsifier import Sparsifier, attach
     from acdc.methods.acdc import ACDC
+    from acdc.methods.keep_masks import KeepMasks, keep_masks
     from acdc.schedule import Duration, Phase, Schedule
     from acdc.sparsity.packed import load
     from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
@@ -26,6 +27,7 @@ __all__ = [
     "Block",
     "Channel",
     "Duration",
+    "KeepMasks",
     "Lamb",
     "Method",
     "Phase",
@@ -42,6 +44,7 @@ __all__ = [
     "find_prunable",
     "finetune_dense",
     "flops",
+    "keep_masks",
     "load",
     "measure",
     "methods",
@@ -53,6 +56,8 @@ __all__ = [
 _MODULES = {
     "ACDC": "methods.acdc",
     "Duration": "schedule",
+    "KeepMasks": "methods.keep_masks",
+    "keep_masks": "methods.keep_masks",
     "Phase": "schedule",
     "Schedule": "schedule",
     "Sparsifier": "core.sparsifier",

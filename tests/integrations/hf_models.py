@@ -45,6 +45,6 @@ def trainer(model: Any, folder: Path, *callbacks: TrainerCallback, **settings: A
         "num_train_epochs": 6, "per_device_train_batch_size": BATCH, "save_strategy": "no", "report_to": [],
         "disable_tqdm": True, "use_cpu": True, "learning_rate": 1e-2, "logging_strategy": "no", **settings,
     }  # fmt: skip
-    data = texts() if isinstance(model, GPT2LMHeadModel) else images()
+    data = images() if isinstance(model, ViTForImageClassification) else texts()
     args = TrainingArguments(output_dir=str(folder), **given)
     return Trainer(model, args, train_dataset=data, eval_dataset=data[:8], callbacks=list(callbacks))

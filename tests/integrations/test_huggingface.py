@@ -190,6 +190,18 @@ def test_the_best_twin_is_chosen_by_the_trainers_metric(tmp_path: Path) -> None:
     assert callback.result.dense_step == min(dense, key=dense.__getitem__)
 
 
+@pytest.mark.parametrize("build", [gpt2, vit])
+def test_zeros_survive_fine_tuning(build: Callable[[], Any], tmp_path: Path) -> None:
+    trainer(build(), tmp_path / "first", first := SparsifierCallback(method())).train()
+    model = type(build()).from_pretrained(tmp_path / "first" / "sparse")
+    callback = SparsifierCallback(acdc.KeepMasks())
+    trainer(model, tmp_path / "tuned", callback, num_train_epochs=2, gradient_accumulation_steps=3).train()
+    assert callback.result.total_steps == 2 * 3
+    for name, mask in first.result.masks.items():
+        assert not model.get_parameter(name)[~mask].any()
+        assert not torch.equal(model.get_parameter(name), first.result.sparse[name])
+
+
 def test_another_run_with_the_same_callback_and_trainer(tmp_path: Path) -> None:
     class Interrupt(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:

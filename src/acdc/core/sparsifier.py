@@ -137,8 +137,8 @@ class Sparsifier:
 
     @property
     def total_steps(self) -> int:
-        """Return the number of optimizer steps in the whole schedule."""
-        return self.context.total_steps
+        """Return the number of optimizer steps in the whole schedule; those so far if the method has no end."""
+        return self.context.total_steps if self.method.ends else self.step
 
     @property
     def phase(self) -> Phase:

@@ -39,6 +39,8 @@ def fit_steps(method: Method, *, total: int, per_epoch: int | None, by_steps: bo
 
     `by_steps` says that the user gave the host a number of steps, so that the method's epochs are shares of the run.
     """
+    if not method.ends:
+        return per_epoch
     schedule = method.schedule
     epochs = schedule.total.value if schedule.total and schedule.total.unit == "ep" else None
     if epochs is None:
