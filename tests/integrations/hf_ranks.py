@@ -36,6 +36,8 @@ def main(folder: Path) -> None:
             result = callback.result
             parts[name] = {"sparse": result.sparse, "dense": result.dense, "masks": result.masks}
     torch.save(parts, folder / f"{os.environ['RANK']}.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
