@@ -19,6 +19,7 @@ if typing.TYPE_CHECKING:
     from acdc.sparsity.packed import load
     from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
     from acdc.sparsity.prunable import find_prunable
+    from acdc.sparsity.torch_prune import from_torch_prune
     from acdc.train.optim import Lamb
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "find_prunable",
     "finetune_dense",
     "flops",
+    "from_torch_prune",
     "keep_masks",
     "load",
     "measure",
@@ -64,6 +66,7 @@ _MODULES = {
     "SparsityWarning": "core.context",
     "attach": "core.sparsifier",
     "find_prunable": "sparsity.prunable",
+    "from_torch_prune": "sparsity.torch_prune",
     "load": "sparsity.packed",
     "NM": "sparsity.patterns",
     "Block": "sparsity.patterns",

@@ -74,7 +74,8 @@ def keep_zeros(model: nn.Module) -> list[str]:
 def _sparse_layers(model: nn.Module, kind: type) -> "Iterator[tuple[str, Any]]":
     for name, module in model.named_modules():
         if isinstance(module, kind):
-            weight = getattr(module.get_base_layer(), "weight", None)
+            layer: Any = module
+            weight = getattr(layer.get_base_layer(), "weight", None)
             if isinstance(weight, Tensor) and weight.is_floating_point() and bool((weight == 0).any()):
                 yield name, module
 
