@@ -7,13 +7,14 @@ RUNTIME := $(VENV)/.runtime
 COMPILERS := $(if $(filter default undefined,$(origin CXX)),c++ g++ clang++,$(firstword $(CXX)))
 COMPILER  := $(firstword $(foreach name,$(COMPILERS),$(shell command -v $(name))))
 
-.PHONY: help setup demo test test-all test-runtime test-gpu lint format bench bench-runtime fuzz-runtime wheels matrix figure \
-        drills browser-test clean
+.PHONY: help setup demo test test-all test-runtime test-integrations test-gpu lint format bench bench-runtime fuzz-runtime \
+        wheels matrix figure drills browser-test clean
 
 help:
 	@echo "make demo    train the default run: digits, a dense baseline and AC/DC at 90 %"
 	@echo "make test    run the tests, those of acdc-runtime too where there is a C++ compiler"
 	@echo "make test-all  the tests, the long ones too, hours of fuzzing and kills, and the compatibility matrix"
+	@echo "make test-integrations  run the tests of the trainers' adapters, in an environment of their own"
 	@echo "make test-gpu  run what needs or uses a GPU, with the python3 (PYTHON=...) whose torch sees one"
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   run the CPU benchmarks and write results/"
@@ -57,6 +58,17 @@ test-all: $(STAMP) test-runtime
 	$(PY) -m pytest --numprocesses 2 --dist worksteal --long
 	$(PY) tests/drills.py --kills 6 --epochs 12
 	$(MAKE) matrix
+
+# An environment of its own: transformers and lightning look for torchvision, which must not be beside them.
+HOSTS := .venv-integrations
+
+$(HOSTS)/.ready: pyproject.toml constraints.txt
+	python3 -m venv $(HOSTS)
+	$(HOSTS)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[integrations]" pytest pytest-xdist
+	@touch $@
+
+test-integrations: $(HOSTS)/.ready
+	ACDC_TEST_INTEGRATIONS=1 OMP_NUM_THREADS=1 $(HOSTS)/bin/python -m pytest tests/integrations --numprocesses 2
 
 # No venv: constraints.txt pins torch for development, and a machine with a GPU has its own build of it.
 PYTHON := python3
@@ -113,4 +125,4 @@ drills: $(STAMP)
 	$(PY) -m pytest tests/fuzz tests/export --long
 
 clean:
-	rm -rf $(VENV) build dist runtime/build .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(HOSTS) build dist runtime/build .pytest_cache .ruff_cache

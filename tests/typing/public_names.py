@@ -36,6 +36,7 @@ def use(sparsifier: acdc.Sparsifier, average: nn.Module, accuracy: Tensor) -> No
     assert_type(sparsifier.layer_sparsity, dict[str, float])
     assert_type(sparsifier.method, acdc.Method)
     assert_type(sparsifier.finish(), acdc.Result)
+    assert_type(acdc.keep_masks(average, sparsifier.context.optimizer, exclude=["fc"]), acdc.Sparsifier)
     sparsifier.step = 3  # pyright: ignore[reportAttributeAccessIssue]
     sparsifier.report_metric("0.9")  # pyright: ignore[reportArgumentType]
 

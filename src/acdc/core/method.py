@@ -71,6 +71,7 @@ class Method(ABC):
     recomputed: ClassVar[tuple[str, ...]] = ()  # those of them that a state dict may lack: they are recomputed
     needs_sparsity: ClassVar[bool] = True  # False if training decides the sparsity
     alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
+    ends: ClassVar[bool] = True  # False if it does the same at every step, however many there are
     averages: ClassVar[bool] = True  # whether the average of compressed weights, masked, is compressed as well
     decided_by: ClassVar[str] = "training"  # what decides the sparsity if none can be set
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that accept one of a few words

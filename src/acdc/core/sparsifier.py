@@ -137,8 +137,8 @@ class Sparsifier:
 
     @property
     def total_steps(self) -> int:
-        """Return the number of optimizer steps in the whole schedule."""
-        return self.context.total_steps
+        """Return the number of optimizer steps in the whole schedule; those so far if the method has no end."""
+        return self.context.total_steps if self.method.ends else self.step
 
     @property
     def phase(self) -> Phase:
@@ -199,6 +199,19 @@ class Sparsifier:
         """
         self._refuse_if_detached("mask_gradients")
         self._stepper.mask_gradients()
+
+    def expect_gradients_ready(self) -> None:
+        """Promise that closures passed to the optimizer's step call gradients_ready() when backward is done.
+
+        Methods that look at gradients before the step, or train latent weights, refuse other closures.
+        """
+        self._refuse_if_detached("expect_gradients_ready")
+        self._stepper.closures_announce_gradients = True
+
+    def gradients_ready(self) -> None:
+        """Tell, inside a closure, that the step's gradients are complete; elsewhere this does nothing."""
+        self._refuse_if_detached("gradients_ready")
+        self._stepper.gradients_ready()
 
     def set_step(self, step: int) -> None:
         """Set the number of optimizer steps that have run, for hosts that count them better."""
