@@ -3,15 +3,18 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 RUNTIME := $(VENV)/.runtime
-CXX    ?= c++
+# The compiler asked for, or any that is here; empty if there is none.
+COMPILERS := $(if $(filter default undefined,$(origin CXX)),c++ g++ clang++,$(firstword $(CXX)))
+COMPILER  := $(firstword $(foreach name,$(COMPILERS),$(shell command -v $(name))))
 
-.PHONY: help setup demo test test-all test-runtime test-gpu lint format bench bench-runtime fuzz-runtime wheels matrix figure \
-        drills browser-test clean
+.PHONY: help setup demo test test-all test-runtime test-integrations test-gpu lint format bench bench-runtime fuzz-runtime \
+        wheels matrix figure drills browser-test clean
 
 help:
 	@echo "make demo    train the default run: digits, a dense baseline and AC/DC at 90 %"
 	@echo "make test    run the tests, those of acdc-runtime too where there is a C++ compiler"
 	@echo "make test-all  the tests, the long ones too, hours of fuzzing and kills, and the compatibility matrix"
+	@echo "make test-integrations  run the tests of the trainers' adapters, in an environment of their own"
 	@echo "make test-gpu  run what needs or uses a GPU, with the python3 (PYTHON=...) whose torch sees one"
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   run the CPU benchmarks and write results/"
@@ -32,12 +35,13 @@ $(STAMP): pyproject.toml constraints.txt
 
 # acdc-runtime is compiled; without a compiler everything else still works. The stamp says which of both it was.
 $(RUNTIME): $(STAMP) runtime/pyproject.toml runtime/CMakeLists.txt $(wildcard runtime/src/* runtime/python/acdc_runtime/*.py)
-	@if command -v $(firstword $(CXX)) >/dev/null; then \
+	@if [ -n "$(COMPILER)" ]; then \
 	  echo "building acdc-runtime (about a minute)"; \
 	  $(PY) -m pip install --quiet "./runtime[test]" && echo built > $(RUNTIME); \
 	else \
+	  rm -f $(RUNTIME); \
 	  echo "acdc-runtime is not built: there is no C++ compiler. Install one (apt install g++), then: make setup"; \
-		fi
+	fi
 
 demo: $(STAMP)
 	$(VENV)/bin/acdc train
@@ -47,12 +51,24 @@ test: $(STAMP) test-runtime
 
 test-runtime: $(RUNTIME)
 	@if [ -e $(RUNTIME) ]; then cd runtime && ../$(PY) -m pytest -q; \
-	else echo "NOT RUN: the tests of acdc-runtime (no C++ compiler)"; fi
+	else echo "NOT RUN: the tests of acdc-runtime (no C++ compiler)"; test -z "$$ACDC_REQUIRE_RUNTIME"; fi
 
 test-all: $(STAMP) test-runtime
+	@if [ -e $(RUNTIME) ]; then cd runtime && ../$(PY) -m pytest -q --long tests/test_random_graphs.py; fi
 	$(PY) -m pytest --numprocesses 2 --dist worksteal --long
 	$(PY) tests/drills.py --kills 6 --epochs 12
 	$(MAKE) matrix
+
+# An environment of its own: transformers and lightning look for torchvision, which must not be beside them.
+HOSTS := .venv-integrations
+
+$(HOSTS)/.ready: pyproject.toml constraints.txt
+	python3 -m venv $(HOSTS)
+	$(HOSTS)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[integrations]" pytest pytest-xdist
+	@touch $@
+
+test-integrations: $(HOSTS)/.ready
+	ACDC_TEST_INTEGRATIONS=1 OMP_NUM_THREADS=1 $(HOSTS)/bin/python -m pytest tests/integrations --numprocesses 2
 
 # No venv: constraints.txt pins torch for development, and a machine with a GPU has its own build of it.
 PYTHON := python3
@@ -109,4 +125,4 @@ drills: $(STAMP)
 	$(PY) -m pytest tests/fuzz tests/export --long
 
 clean:
-	rm -rf $(VENV) build dist runtime/build .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(HOSTS) build dist runtime/build .pytest_cache .ruff_cache

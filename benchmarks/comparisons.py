@@ -26,6 +26,7 @@ from acdc.report.standings import Standing, as_json, standings_of
 from acdc.runs import records
 from acdc.runs.folder import ComparisonFolder
 from acdc.runs.json_files import require
+from acdc.runs.quality import quality_of
 from benchmarks import keeping
 from benchmarks.console import print_table, run, say
 from benchmarks.record import RESULTS
@@ -108,7 +109,7 @@ def _other_forms(row: Standing) -> dict[str, list[float]]:
     forms: dict[str, list[float]] = {}
     for one in row.group.runs:
         models = one.result.models if one.result else ()
-        by_file = {Path(model.file).stem: model.test_accuracy for model in models}
+        by_file = {Path(model.file).stem: quality_of(model).of(model) for model in models}
         main = next(iter(by_file), "")
         for key, ending in (("recalibrated", "recalibrated"), ("averaged", "ema")):
             if (file := f"{main}-{ending}") in by_file:

@@ -7,7 +7,8 @@ python -m benchmarks.memorization --redraw                                      
 ResNet20 on CIFAR-10, dense and at 50, 75, 90 and 95 %, without augmentation and with it: ten runs, several at a time;
 the same command again resumes it. Ends with the paper's four panels and a table. What is kept:
 memorization.svg, the panels; result.json, the figures behind the table; runs.tar.xz, every run without its weights.
-Folders of other seeds (--set run.seeds=[1]) are kept together with the first.
+Folders of other seeds (--set run.seeds=[1]) are kept together with the first. --runs plain-dense,plain-90 trains, or
+keeps, some of the ten alone.
 """
 
 import argparse
@@ -35,28 +36,34 @@ from benchmarks.record import RESULTS, git_commit
 RECIPE = "cifar10-memorization"
 FIGURE = "memorization.svg"
 SPARSITIES = (0.5, 0.75, 0.9, 0.95)
+ALL_PRUNED = 0.5  # at which the published runs pruned the downsampling convolutions too
 HOW = ("precision", "channels_last", "threads", "deterministic", "compile", "cuda_graphs")  # it is run; not what
 AUGMENTATION = {"plain": ("data.crop=0", "data.flip=false"), "augmented": ("data.crop=4", "data.flip=true")}
 
 
-def settings_of(epochs: int | None) -> dict[str, list[str]]:
-    """Return, by the run's name, what to set on the recipe."""
+def settings_of(epochs: int | None, names: Sequence[str] | None = None) -> dict[str, list[str]]:
+    """Return, by the run's name, what to set on the recipe, for all runs or those of these `names`."""
     shared = ["run.baseline=false"] + ([f"train.epochs={epochs}"] if epochs else [])
     runs = {}
     for kind, augment in AUGMENTATION.items():
-        dense = ["method.name=dense", "method.sparsity=", "method.schedule=", f"train.epochs={epochs or 200}"]
+        dense = [
+            "method.name=dense",
+            *(f"method.{knob}=" for knob in ("sparsity", "schedule", "exclude")),
+            f"train.epochs={epochs or 200}",
+        ]
         runs[f"{kind}-dense"] = [*shared, *augment, *dense]
         for sparsity in SPARSITIES:
-            runs[f"{kind}-{100 * sparsity:g}"] = [*shared, *augment, f"method.sparsity={sparsity}"]
-    return runs
+            every_layer = ["method.exclude=[]"] * (sparsity == ALL_PRUNED)
+            runs[f"{kind}-{100 * sparsity:g}"] = [*shared, *augment, f"method.sparsity={sparsity}", *every_layer]
+    return {name: runs[name] for name in names or runs}
 
 
-def keep(sources: Sequence[Path], commit: str, results: Path = RESULTS) -> Path:
-    """Keep the whole experiment or nothing, without overwriting anything."""
+def keep(sources: Sequence[Path], commit: str, results: Path = RESULTS, names: Sequence[str] | None = None) -> Path:
+    """Keep the whole experiment, or all of these `names`, or nothing, without overwriting anything."""
     target = results / "memorization"
     if target.exists():
         raise FileExistsError(f"{target} is there already; to keep more seeds, move it away and name all folders")
-    runs = [source / name for source in sources for name in settings_of(None)]
+    runs = [source / name for source in sources for name in settings_of(None, names)]
     if problems := [problem for one in runs if (problem := why_not(one))]:
         raise ValueError("\n".join(["nothing is kept:", *problems]))
     named = {f"{one.name}-seed{memorized.seed_of(one)}": one for one in runs}
@@ -106,6 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, help="fewer than the paper's 200: a trial")
     parser.add_argument("--set", action="append", default=[], metavar="a.b=VALUE", help="change a setting of every run")
     parser.add_argument("--jobs", default="1", help="runs at the same time")
+    parser.add_argument("--runs", metavar="NAME,NAME", help=f"some of {', '.join(settings_of(None))}")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, metavar="DIR", help="train the runs in this folder")
     what.add_argument("--keep", type=Path, nargs="+", metavar="DIR", help="keep these folders, one for each seed")
@@ -113,11 +121,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--commit", metavar="HASH", help="of the code that ran what is kept")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
+    options.runs = options.runs.split(",") if options.runs else None
+    if unknown := [name for name in options.runs or () if name not in settings_of(None)]:
+        parser.error(f"--runs {','.join(unknown)}: expected some of {', '.join(settings_of(None))}")
     if options.keep and not options.commit:
         parser.error("--keep needs to know which code ran: add --commit HASH")
     if options.keep:
         try:
-            say(f"kept: {keep(options.keep, options.commit, options.results)}; now run python -m benchmarks.tables")
+            kept = keep(options.keep, options.commit, options.results, options.runs)
+            say(f"kept: {kept}; now run python -m benchmarks.tables")
         except (FileExistsError, ValueError) as error:
             print(error, file=sys.stderr)
             return 1
@@ -130,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def train(options: argparse.Namespace) -> int:
     place = RunOptions(device=torch.device(options.device), root=options.data)
-    runs = {name: [*options.set, *said] for name, said in settings_of(options.epochs).items()}
+    runs = {name: [*options.set, *said] for name, said in settings_of(options.epochs, options.runs).items()}
     jobs = [pool.Job(name, options.out / name) for name in runs]
     for job in jobs:
         pool.make_folder(load.read(RECIPE, runs[job.name]), job.folder)

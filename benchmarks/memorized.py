@@ -50,6 +50,9 @@ def collect(runs: Sequence[Path], commit: str | None) -> Kept:
         "kind": recipes[0].data.corrupt_kind,
         "precision": sorted({recipe.train.precision for recipe in recipes}),
         "seeds": sorted({recipe.run.seeds[0] for recipe in recipes}),
+        "left_dense": {  # by the sparsity at which they were
+            str(recipe.method.sparsity): list(recipe.method.exclude) for recipe in recipes if recipe.method.exclude
+        },
         **keeping.where(runs, commit),
         "runs": [
             {
@@ -113,9 +116,15 @@ def note(kept: Kept) -> str:
     seeds = f"seed{'s' if several else ''} {', '.join(map(str, kept['seeds']))}; n = {len(kept['seeds'])} of each run"
     return (
         f"{keeping.place(kept)} {', '.join(kept['precision'])}; {seeds}{', mean ± std' if several else ''}; "
-        f"random labels {wrong}. Dense training has one dense phase, all of it. The paper in short; the published code "
-        "trains in fp32 and draws random labels from all classes."
+        f"random labels {wrong}. {_left_dense(kept)} Dense training has one dense phase, all of it. The paper in "
+        "short; the published code trains in fp32 and draws random labels from all classes."
     )
+
+
+def _left_dense(kept: Kept) -> str:
+    """Say which layers were not pruned, of runs that know it: the first were kept before any were left dense."""
+    at = ", ".join(f"{float(sparsity):.0%}" for sparsity in sorted(kept.get("left_dense", {}), key=float))
+    return f"The downsampling convolutions are dense at {at}, as published." if at else "All layers are pruned."
 
 
 def _grouped(kept: Kept) -> dict[tuple[bool, float], list[dict[str, Any]]]:

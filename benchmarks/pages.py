@@ -1,4 +1,4 @@
-"""The measurements that README.md and the pages of docs/ show, between markers, from results/."""
+"""The measurements that both README.md and the pages of docs/ show, between markers, from results/."""
 
 import re
 import statistics
@@ -9,13 +9,14 @@ from typing import Any
 from acdc.formatting import si
 from benchmarks import budgets, comparisons, runs, theory_page
 from benchmarks.record import Row, read
+from benchmarks.runtime_tables import speed_block
 
 _MODELS = {"resnet20": "ResNet20", "mobilenet_v1": "MobileNetV1", "resnet50": "ResNet50", "wrn28_10": "WRN-28-10"}
 Newest = dict[tuple[str, str], list[Row]]
 
 
 def filled(root: Path, results: Path) -> dict[Path, str]:
-    """Return README.md and the pages of docs/ with each `<!-- results:NAME -->` block regenerated."""
+    """Return the READMEs and the pages of docs/ with each `<!-- results:NAME -->` block regenerated."""
     docs = root / "docs"
     blocks = {
         root / "README.md": {"runs": _runs(results)},
@@ -27,6 +28,7 @@ def filled(root: Path, results: Path) -> dict[Path, str]:
         },
         docs / "costs.md": {"overhead": _overhead(results), "select": _select(results)},
         docs / "export.md": {"sizes": _sizes(results)},
+        root / "runtime" / "README.md": {"speed": speed_block(results)},
         docs / "theory.md": theory_page.blocks(results / "theory.jsonl"),
     }
     return {page: insert(page.read_text(encoding="utf-8"), of_page, page.name) for page, of_page in blocks.items()}
@@ -223,7 +225,8 @@ def _sizes(results: Path) -> str:
     seeds, torches = (", ".join(sorted({str(row[key]) for row in rows})) for key in ("seed", "torch"))
     note = (
         "<sub>`python -m benchmarks.sizes`: bytes of files, which do not depend on the machine; weights of seed "
-        f"{seeds}, pruned by global magnitude; n = 1; torch {torches}; [raw](../results/sizes.jsonl).</sub>"
+        f"{seeds}, pruned by magnitude in each layer alike; n = 1; torch {torches}; "
+        "[raw](../results/sizes.jsonl).</sub>"
     )
     return "\n".join([*lines, "", note]) + "\n"
 

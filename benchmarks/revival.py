@@ -31,7 +31,7 @@ def measure(settings: list[str]) -> Table:
     optimizer = optim.build(recipe.optimizer, model, device, recipe.train.precision)
     sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=train.steps)
     starts = tuple(start for start, _ in method.schedule.starts(train.steps))
-    rates = Rates(recipe.rate, recipe.optimizer.lr, recipe.epochs, train.steps, starts)
+    rates = Rates(recipe.stretched_rate(), recipe.optimizer.lr, recipe.epochs, train.steps, starts)
     cells = []
     for epoch in range(recipe.epochs):
         for images, labels in train.batches(epoch):

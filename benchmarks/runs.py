@@ -13,12 +13,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from acdc.flops.training import training_flops
+from acdc.flops.training import epoch_flops
 from acdc.io import write_json
 from acdc.recipes import load
 from acdc.recipes.paper import row_for
 from acdc.recipes.schema import PaperRow, Recipe
 from acdc.runs.json_files import read_lines, require
+from acdc.runs.quality import ACCURACY
 from acdc.runs.records import EpochRow, RunConfig, RunResult
 from benchmarks.console import run, say
 from benchmarks.keeping import FILES, log_of, settings_of
@@ -71,9 +72,9 @@ def _read(folder: Path) -> Kept:
     stage = [row for row in _rows(folder) if row.run != "finetune"]
     recipe = load.from_dict(config.recipe.settings)
     method = recipe.build_method()
-    cost = training_flops(
-        ((row.kind, row.flops) for row in stage), dense, sparse=method.sparse_flops if method else None
-    ) / (3 * dense * len(stage))
+    sparse = method.sparse_flops if method else None
+    each = [row.size_share * epoch_flops(row.kind, row.flops, dense, sparse=sparse) for row in stage]
+    cost = sum(each) / (3 * dense * len(stage))
     return {
         "folder": folder.name,
         "recipe": recipe,
@@ -201,7 +202,7 @@ def phase_ends(folder: Path) -> list[str]:
     lines = []
     for phase, found in groupby(stage, key=lambda row: row.phase):
         rows = list(found)
-        values = [100 * row.test_accuracy for row in rows[-10:]]
+        values = [100 * ACCURACY.of(row) for row in rows[-10:]]
         lines.append(
             f"{phase}, to epoch {rows[-1].epoch + 1}: mean of the last {len(values)} {statistics.mean(values):.2f}, "
             f"standard deviation {statistics.pstdev(values):.2f}, training loss {rows[-1].loss:.4f}"
@@ -235,7 +236,7 @@ def final_phase(folder: Path) -> list[str]:
     last = [row for row in stage if row.phase == "final compressed"]
     name, last = ("final phase", last) if last else ("no phases, the last", stage[-30:])
     final, twin = (
-        [100 * row.test_accuracy for row in some] for some in (last, [r for r in rows if r.run == "finetune"])
+        [100 * ACCURACY.of(row) for row in some] for some in (last, [r for r in rows if r.run == "finetune"])
     )
     lines = [
         f"{name}, {len(final)} epochs: mean {statistics.mean(final):.2f}, standard deviation "

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import budgets, comparisons, language_tables, memorized, pages, remedies, runs, shock
+from benchmarks import budgets, comparisons, language_tables, longer, memorized, pages, remedies, runs, shock
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
@@ -114,6 +114,13 @@ dense phases memorise the label? Kept in [memorization](memorization) with every
 [drawn](memorization/memorization.svg); [the experiment](../docs/memorization.md). "Augmented views" are cropped and
 mirrored as in training; everything else is measured on the images as they are.
 """
+_LONGER = """
+## Longer training
+
+`python -m benchmarks.longer`: the same recipe at 1x, 2x and 4x its epochs, with and without label smoothing, linear
+decay and images that grow. Kept in [longer](longer) with every run's settings, metrics and log;
+[the experiment](../docs/longer.md).
+"""
 _NONE = "\nNothing measured yet.\n"
 
 
@@ -128,6 +135,8 @@ def main(arguments: list[str] | None = None) -> int:
         labels = ROOT / "docs" / "memorization.md"
         block = {"memorization": memorized.block(options.results, markdown)}
         pages_by_path[labels] = pages.insert(labels.read_text(encoding="utf-8"), block, labels.name)
+        lengths, lines = ROOT / "docs" / "longer.md", {"longer": longer.block(options.results, markdown)}
+        pages_by_path[lengths] = pages.insert(lengths.read_text(encoding="utf-8"), lines, lengths.name)
         shocks = ROOT / "docs" / "decompression.md"
         pages_by_path[shocks] = pages.insert(shocks.read_text(encoding="utf-8"), _shocks(options.results), shocks.name)
     stale = [
@@ -169,6 +178,8 @@ def page(results: Path) -> str:
             text += "\n" + budgets.figures(name, results, results / "README.md")
     if found := memorized.read_kept(results):
         text += _MEMORIZATION + markdown(memorized.table(found))
+    if found := longer.read_kept(results):
+        text += _LONGER + markdown(longer.table(found))
     for intro, file, key, table in (
         (_RECALIBRATION, "recalibration.jsonl", "name", recalibration_table),
         (_DIGITS, "digits.jsonl", "dataset", digits_table),

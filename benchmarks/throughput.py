@@ -20,9 +20,9 @@ from pathlib import Path
 
 import torch
 
-from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import nonzeros
 from acdc.recipes import load
+from acdc.recipes.fit import count_uses
 from acdc.runs.records import EpochRow
 from acdc.train import experiment, loading
 from acdc.train.distributed import World
@@ -51,7 +51,7 @@ def measure(name: str, device: torch.device, images: int, compiled: str, changes
         model = problem.new_model(recipe).to(device)
         if recipe.train.channels_last:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        uses = forward_uses(model, problem.example(device))
+        uses = count_uses(model, problem.facts)
         setting = Setting(device=device, execution=execution, checkpoints=Path(folder))
         stage = Stage(0, "acdc", model, problem.loaders, recipe, setting, uses=uses, method=recipe.build_method())
         stage.save = lambda: None  # checkpoints are another matter

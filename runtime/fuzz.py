@@ -39,11 +39,11 @@ def build() -> None:
 
 def damaged(index: int) -> bytes:
     """Return damaged model number `index`."""
-    from graphs import random_map_graph, random_token_graph
+    from graphs import random_map_graph, random_token_graph, seeded
 
     draws = random.Random(index)
     make = random_map_graph if draws.random() < 0.7 else random_token_graph
-    model, _ = make(draws.randrange(400))
+    model, _ = make(seeded(draws.randrange(400)))
     for _ in range(draws.choice((1, 1, 2, 4))):
         if draws.random() < 0.6:
             _damage_fields(model, draws)

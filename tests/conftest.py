@@ -4,6 +4,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,15 @@ from tests import processes
 
 # One thread a process: the suite runs in several, and two pools of spinning threads on one core stall each other.
 torch.set_num_threads(1)
+
+if find_spec("hypothesis"):  # a machine with a GPU may lack it: what runs there draws nothing
+    from hypothesis import settings
+
+    settings.register_profile("no clock", deadline=None)  # a busy machine is no mistake
+    settings.load_profile("no clock")
+
+_NO_RUNTIME = find_spec("acdc_runtime") is None
+_BUILD = "Install a C++ compiler (apt install g++), then: make setup"
 
 _outcomes: dict[tuple[str, str], set[str]] = defaultdict(set)
 
@@ -62,21 +72,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if _NO_RUNTIME and os.environ.get("ACDC_REQUIRE_RUNTIME"):
+        pytest.exit(f"ACDC_REQUIRE_RUNTIME is set, but acdc-runtime is not installed. {_BUILD}", returncode=2)
     if os.environ.get("ACDC_TEST_DEVICE") == "cuda" and not torch.cuda.is_available():
         pytest.exit("ACDC_TEST_DEVICE=cuda: torch sees no GPU here; unset it to test on the CPU", returncode=2)
     config.addinivalue_line("markers", "long: deselected without --long, as `make test-all` gives it")
+    config.addinivalue_line("markers", "runtime: needs acdc-runtime, which needs a C++ compiler to be built")
     config.addinivalue_line("markers", "feature(name): the column of docs/compatibility.md this test fills")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave long tests to `make test-all`, and refuse ids that differ from process to process.
+    """Leave out long tests, and those of acdc-runtime where it is not built; refuse ids that differ between processes.
 
     xdist's workers must collect the same tests.
     """
-    long = [] if config.getoption("--long") else [item for item in items if item.get_closest_marker("long")]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    left_out = [] if config.getoption("--long") else [item for item in items if item.get_closest_marker("long")]
+    if _NO_RUNTIME:
+        left_out += [item for item in items if item.get_closest_marker("runtime")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     unstable = [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]+", item.nodeid)]
     if unstable:
         raise pytest.UsageError(f"{unstable[0]}: a test's id must not hold an address; give the parameter an id")
@@ -94,6 +109,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     cell: dict[str, Any] = dict(report.user_properties)
     if "feature" in cell and (report.when == "call" or report.outcome != "passed"):
         _outcomes[cell["optimizer"], cell["feature"]].add(report.outcome)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name what was left out because acdc-runtime is not built."""
+    if _NO_RUNTIME:
+        files = [path for path in Path(__file__).parent.rglob("test_*.py") if "mark.runtime" in path.read_text()]
+        names = ", ".join(str(path.relative_to(Path(__file__).parents[1])) for path in sorted(files))
+        terminalreporter.write_line(f"NOT RUN: tests that need acdc-runtime ({names}). {_BUILD}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -156,11 +156,10 @@ SURGERY = {
 OTHERS_ERRORS = {
     "data/image_folder.py",  # a worker of torch's that died
     "runs/checkpoint.py",  # torch's reader and writer, and its allocator
-    "export/onnx.py",  # the first line of what torch's exporter raises
     "export/shrinking.py",  # the first line of what a model raises
-    "export/trace.py",  # the first line of what torch.export raises
+    "export/trace.py",  # the first line of what torch.export, its ONNX exporter and ONNX Runtime raise
     "recipes/fit.py",  # the first line of what a model raises
-    "serving/timing.py",  # the first line of what another engine raises
+    "serving/engine_process.py",  # the first line of what another engine raises
     "train/sinks.py",  # the first line of what a service raises
 }
 

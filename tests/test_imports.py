@@ -41,7 +41,7 @@ PARTS = [part for row in ORDER for part in row]
 CORE = PARTS[: PARTS.index("models")]  # what a training loop of one's own needs
 OUTER = PARTS[PARTS.index("models") :]
 OPTIONAL = ("torchvision", "matplotlib", "sklearn", "jinja2", "lightning", "pytorch_lightning", "transformers",
-            "accelerate", "onnx", "onnxscript", "onnxruntime")  # fmt: skip
+            "accelerate", "onnx", "onnxscript", "onnxruntime", "tokenizers")  # fmt: skip
 
 
 def files_of(part: str) -> list[Path]:

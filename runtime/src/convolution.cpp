@@ -5,89 +5,79 @@
 
 namespace {
 
+// Threads that share so many products: one where they are done before another could help.
+int threads_for(Program& p, double products) { return products < double(1 << 18) ? 1 : p.pool().threads(); }
+
+template <class Body>
+void share(const Context& c, const Pieces& pieces, const Body& body) {
+    if (pieces.starts.size() > 2) return c.pool.each(pieces.starts, body);
+    for (size_t i = 0; i < pieces.list.size(); i++) body(int64_t(i), 0);
+}
+
 struct Convolution : Operator {
     Geometry g;
     std::shared_ptr<Weights> w;
     Ref from, to;
     Finish finish;
     std::unique_ptr<View> view;  // null where the map is read in place
+    Pieces in_place;             // then these
 
     void run(const Context& c) override {
         const float* map = c.in(from);
-        float* out = c.out(to);
-        const float* residual = finish.has_residual ? c.in(finish.residual) : nullptr;
         const float* source = view ? view->source(c, map, c.w.shared.get()) : map;
-        const int64_t tiles = tiles_of(g.out_pixels());
-        const int threads = c.pool.threads();
-        float* packed_all = c.w.shared.get() + (view ? view->plane_floats() : 0);
-        // A few tiles cannot keep the threads busy: then the chunks of rows are shared out too. Where inputs are
-        // packed first, the threads pack together before they multiply.
-        const bool together = view && tiles < threads;
-        const int64_t whole = threads == 1 ? tiles
-                              : view       ? (together ? 0 : tiles / threads * threads)
-                                           : (tiles >= 8 * threads ? tiles : 0);
-        if (together)
-            c.pool.each(tiles * w->blocks, [&](int64_t item, int) {
-                const int64_t t = item / w->blocks;
-                pack(c, source, t, int(item % w->blocks), packed_all + size_t(t) * w->columns * kTile +
-                     size_t(item % w->blocks) * w->block * kTile);
-            });
-        const int64_t rest = (tiles - whole) * w->chunks;
-        c.pool.each(whole + rest, [&](int64_t item, int slot) {
-            const bool all = item < whole;
-            const int64_t t = all ? item : whole + (item - whole) / w->chunks;
-            const int ch0 = all ? 0 : int((item - whole) % w->chunks), ch1 = all ? w->chunks : ch0 + 1;
-            const int pixels = pixels_of(g.out_pixels(), t);
-            float* tile = out + size_t(t) * w->rows * kTile;
-            Epilogue e;
-            e.low = finish.low;
-            e.high = finish.high;
-            if (residual) e.residual = residual + size_t(t) * w->rows * kTile;
-            for (int b = 0; b < w->blocks; b++) {
-                const float* packed;
-                if (!view) {
-                    packed = map + (size_t(t) * g.channels + size_t(b) * w->block) * kTile;
-                } else if (together) {
-                    packed = packed_all + (size_t(t) * w->columns + size_t(b) * w->block) * kTile;
-                } else {
-                    float* here = c.w.scratch[size_t(slot)].get();
-                    pack(c, source, t, b, here);
-                    packed = here;
-                }
-                // The sparse kernel jumps about its block, so nothing but this tells the cache what comes next.
-                const char* next = nullptr;
-                size_t bytes = 0;
-                if (!view) {
-                    const size_t at = (size_t(t) * g.channels + size_t(b + 1) * w->block) * kTile;
-                    const size_t end = size_t(tiles) * g.channels * kTile;
-                    if (at < end) {
-                        next = reinterpret_cast<const char*>(map + at);
-                        bytes = std::min(size_t(w->block) * kTile, end - at) * sizeof(float) / size_t(ch1 - ch0);
-                    }
-                }
-                for (int ch = ch0; ch < ch1; ch++) {
-                    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(next + size_t(ch - ch0) * bytes + i, 0, 2);
-                    if (ch + 1 < w->chunks) {
-                        const size_t r0 = size_t(ch + 1) * w->chunk * kTile, r1 = std::min(r0 + w->chunk * kTile, size_t(w->rows) * kTile);
-                        if (b == 0)
-                            for (size_t i = r0; i < r1; i += 16) __builtin_prefetch(tile + i, 1, 2);
-                        if (e.residual && b == w->blocks - 1)
-                            for (size_t i = r0; i < r1; i += 16) __builtin_prefetch(e.residual + i, 0, 2);
-                    }
-                    w->multiply(c.k, ch, b, packed, pixels, tile, e);
-                }
-            }
-            if (finish.activation != Activation::none) {
-                const int r0 = ch0 * w->chunk, r1 = std::min(w->rows, ch1 * w->chunk);
-                float* x = tile + size_t(r0) * kTile;
-                c.k.activate(finish.activation, x, x, size_t(r1 - r0) * kTile, finish.alpha, finish.beta);
-            }
+        const Pieces& pieces = view ? view->pieces() : in_place;
+        share(c, pieces, [&](int64_t i, int slot) {
+            piece(c, source, i, pieces.list[size_t(i)], c.w.scratch[size_t(slot)].get());
         });
     }
 
-    void pack(const Context& c, const float* source, int64_t t, int b, float* to) const {
+    void piece(const Context& c, const float* source, int64_t i, const Piece& p, float* scratch) const {
+        const size_t size = size_t(w->rows) * kTile;
+        const int all = pixels_of(g.out_pixels(), p.tile), ch0 = p.begin(w->chunks), ch1 = p.end(w->chunks);
+        const int beyond = p.first + p.count == all ? w->beyond(c.k, all) : 0;
+        float* tile = c.out(to) + size_t(p.tile) * size + p.first;
+        Epilogue e;
+        e.low = finish.low;
+        e.high = finish.high;
+        if (finish.has_residual) e.residual = c.in(finish.residual) + size_t(p.tile) * size + p.first;
+        for (int b = 0; b < w->blocks && ch0 < ch1; b++) {
+            const float* in = scratch;
+            // The sparse kernel jumps about its block, so nothing but this tells the cache what comes next.
+            const char* next = nullptr;
+            size_t bytes = 0;
+            if (view) {
+                pack(c, source, i, b, scratch);
+            } else {
+                const size_t at = (size_t(p.tile) * g.channels + size_t(b) * w->block) * kTile;
+                const size_t after = at + size_t(w->block) * kTile, end = size_t(tiles_of(g.out_pixels())) * g.channels * kTile;
+                in = source + at + p.first;
+                if (after < end) {
+                    next = reinterpret_cast<const char*>(source + after);
+                    bytes = std::min(size_t(w->block) * kTile, end - after) * sizeof(float) / size_t(ch1 - ch0);
+                }
+            }
+            for (int ch = ch0; ch < ch1; ch++) {
+                for (size_t k = 0; k < bytes; k += 64) __builtin_prefetch(next + size_t(ch - ch0) * bytes + k, 0, 2);
+                if (ch + 1 < ch1) {
+                    const size_t r0 = size_t(ch + 1) * w->chunk * kTile, r1 = std::min(r0 + w->chunk * kTile, size - p.first);
+                    if (b == 0)
+                        for (size_t k = r0; k < r1; k += 16) __builtin_prefetch(tile + k, 1, 2);
+                    if (e.residual && b == w->blocks - 1)
+                        for (size_t k = r0; k < r1; k += 16) __builtin_prefetch(e.residual + k, 0, 2);
+                }
+                w->multiply(c.k, ch, b, in, p.count, beyond, tile, e);
+            }
+        }
+        if (finish.activation != Activation::none)
+            for (int r = ch0 * w->chunk; r < std::min(w->rows, ch1 * w->chunk); r++) {
+                float* x = tile + size_t(r) * kTile;
+                c.k.activate(finish.activation, x, x, size_t(p.count), finish.alpha, finish.beta);
+            }
+    }
+
+    void pack(const Context& c, const float* source, int64_t i, int b, float* to) const {
         size_t offset;
-        const Gathering from = view->tile(t, &offset);
+        const Gathering from = view->piece(i, &offset);
         const int taps = g.taps(), first = b * w->block / taps, n = std::min(w->block, w->columns - b * w->block) / taps;
         c.k.pack(from, source + offset + size_t(first) * view->channel_stride(), view->channel_stride(), n, to);
     }
@@ -105,18 +95,22 @@ struct WindowOp : Operator {
     void run(const Context& c) override {
         const float* source = view->source(c, c.in(from), c.w.shared.get());
         float* out = c.out(to);
-        constexpr int64_t group = 64;
-        const int64_t groups = (g.channels + group - 1) / group;
-        c.pool.each(tiles_of(g.out_pixels()) * groups, [&](int64_t item, int) {
-            const int64_t t = item / groups, c0 = item % groups * group, n = std::min(group, g.channels - c0);
+        const Pieces& pieces = view->pieces();
+        share(c, pieces, [&](int64_t i, int) {
+            const Piece& p = pieces.list[size_t(i)];
+            const int groups = int((g.channels + 7) / 8);  // eight channels at a time
+            const int c0 = p.begin(groups) * 8, n = std::min(p.end(groups) * 8, int(g.channels)) - c0;
+            if (n < 1) return;
             size_t offset;
-            const Gathering gather = view->tile(t, &offset);
-            float* o = out + (size_t(t) * g.channels + c0) * kTile;
-            c.k.window(window, gather, source + offset + size_t(c0) * view->channel_stride(), view->channel_stride(), int(n),
-                       weights.empty() ? nullptr : weights.data() + c0 * g.taps(), scale ? scale.get() + t * kTile : nullptr,
-                       bias.empty() ? nullptr : bias.data() + c0, finish.low, finish.high, o);
+            const Gathering gather = view->piece(i, &offset);
+            float* o = out + (size_t(p.tile) * g.channels + c0) * kTile + p.first;
+            c.k.window(window, gather, source + offset + size_t(c0) * view->channel_stride(), view->channel_stride(), n,
+                       weights.empty() ? nullptr : weights.data() + c0 * g.taps(),
+                       scale ? scale.get() + p.tile * kTile + p.first : nullptr, bias.empty() ? nullptr : bias.data() + c0,
+                       finish.low, finish.high, o);
             if (finish.activation != Activation::none)
-                c.k.activate(finish.activation, o, o, size_t(n) * kTile, finish.alpha, finish.beta);
+                for (int ch = 0; ch < n; ch++)
+                    c.k.activate(finish.activation, o + ch * kTile, o + ch * kTile, size_t(p.count), finish.alpha, finish.beta);
         });
     }
 };
@@ -137,12 +131,17 @@ std::unique_ptr<Operator> make_convolution(Program& p, const Geometry& g, std::s
     op->from = in;
     op->to = out;
     op->finish = finish;
-    if (!g.pointwise()) {
-        op->view = std::make_unique<View>(g, p.kernels().lanes);
+    // One row at a time is slow on less than four vectors of pixels, and dense weights are many to read twice.
+    const int least = weights->method != Method::block4 && weights->chunks > 1 ? 4 : 1;
+    const double moved = g.pointwise() ? 0 : double(weights->columns);  // packing counts, too
+    const int threads = threads_for(p, (double(weights->nonzeros) + moved) * double(g.out_pixels()));
+    Pieces pieces = pieces_of(g.out_pixels(), threads, least);
+    if (g.pointwise()) {
+        op->in_place = std::move(pieces);
+    } else {
+        op->view = std::make_unique<View>(g, p.kernels().lanes, std::move(pieces));
         op->scratch_floats = size_t(weights->block) * kTile;
-        const int64_t tiles = tiles_of(g.out_pixels());
-        const bool together = tiles < p.pool().threads();
-        op->shared_floats = op->view->plane_floats() + (together ? size_t(tiles) * weights->columns * kTile : 0);
+        op->shared_floats = op->view->plane_floats();
     }
     op->flops = 2.0 * double(weights->nonzeros) * double(g.out_pixels());
     op->density = double(weights->nonzeros) / (double(weights->rows) * weights->columns);
@@ -159,6 +158,7 @@ std::unique_ptr<Operator> make_window(Program& p, const Geometry& g, Window kind
     if (!bias.empty() && bias.size() != size_t(g.channels)) throw std::invalid_argument("depthwise: bias does not fit");
     p.check(in, double(tiles_of(g.in_pixels())) * double(g.channels) * kTile, false);
     p.check(out, double(tiles_of(g.out_pixels())) * double(g.channels) * kTile, true);
+    const double products = double(g.taps()) * double(g.out_pixels()) * double(g.channels);
     auto op = std::make_unique<WindowOp>();
     op->g = g;
     op->window = kind;
@@ -172,9 +172,9 @@ std::unique_ptr<Operator> make_window(Program& p, const Geometry& g, Window kind
     }
     op->bias = std::move(bias);
     op->finish = finish;
-    op->view = std::make_unique<View>(g, p.kernels().lanes);
+    op->view = std::make_unique<View>(g, p.kernels().lanes, pieces_of(g.out_pixels(), threads_for(p, products)));
     op->shared_floats = op->view->plane_floats();
-    op->flops = 2.0 * g.taps() * double(g.out_pixels()) * double(g.channels);
+    op->flops = 2.0 * products;
     if (kind == Window::sum) {  // one over how many pixels each output sees
         op->scale = aligned_floats(size_t(tiles_of(g.out_pixels())) * kTile);
         const int64_t outs = g.out_height * g.out_width;

@@ -36,7 +36,8 @@ struct Epilogue {
     bool first = true, last = true;      // whether this is the first, the last block
 };
 
-// Lanes of one output vector that lie at `base + offset` in the source. `offset` is where lane 0 would be.
+// Lanes of one output vector that lie at `base + offset` in the source. `offset` is where lane 0 would be. Bit i of the
+// mask is lane i; where every second number of the source is read, bit 2i.
 struct Segment {
     int32_t offset;
     uint32_t mask;
@@ -56,8 +57,11 @@ struct Gathering {
     const uint32_t* start;
     int taps;
     int vectors;
+    int step;  // 1, or 2 where every second number of the source is read
     const Move* moves;
     uint32_t whole, masked, over;
+    const int32_t* lines;  // where the cache lines of one channel begin
+    uint32_t line_count;
 };
 
 enum class Activation : int { none, clamp, sigmoid, tanh, silu, gelu, gelu_tanh, erf, exp, sqrt, hard_sigmoid, hard_swish,
@@ -76,6 +80,9 @@ struct Kernels {
     // c[rows x columns] (+)= a[rows x depth] b[depth x kTile]; columns <= kTile.
     void (*gemm)(const float* a, size_t a_stride, int rows, int depth, const float* b, int columns, float* c,
                  size_t c_stride, const Epilogue& e);
+    // The same with a in panels of four rows, [depth][4] each, one after the other.
+    void (*panels)(const float* a, int rows, int depth, const float* b, int columns, float* c, size_t c_stride,
+                   const Epilogue& e);
     // packed[channel][tap][kTile] from `channels` channels of the source.
     void (*pack)(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed);
     // out[channel][kTile]: a window of taps reduced per channel; weights[channel / 8][taps][8] where weighted.
@@ -89,10 +96,10 @@ struct Kernels {
                       bool centred);
     // packed[i][j] = in[j*stride + i] for i < depth, j < columns
     void (*transpose)(const float* in, size_t stride, int depth, int columns, float* packed);
-    float (*dot)(const Entry* entries, size_t n, const float* in);  // offsets in bytes of a plain vector
-    float (*dense_dot)(const float* a, const float* b, size_t n);
-    // even[i], odd[i] = from[2i], from[2i + 1]; odd may be null
-    void (*split)(const float* from, size_t pairs, float* even, float* odd);
+    // sums[r] += products of a plain vector with entries [start[r], start[r + 1]); offsets in bytes of it
+    void (*dots)(const Entry* entries, const size_t* start, size_t rows, const float* in, float* sums);
+    // out[r] = sum of a[k][r] x[k][r], r < 4: one panel with one column, whose every number stands four times in x.
+    void (*panel_dot)(const float* a, const float* x, int depth, float* out);
 };
 
 const Kernels* avx512_kernels();  // null where the compiler could not build them

@@ -125,7 +125,13 @@ static void block4(const Row* rows, size_t n, const BlockEntry* entries, const f
 
 // ---- dense rows: R output rows by T vectors in registers ------------------------------------------------------
 
-template <int R, int T>
+// Weight (r, k) of the left matrix: rows `stride` apart, or in panels of four rows, column by column, `stride` apart.
+template <bool Panels>
+static ALWAYS const float* left(const float* a, size_t stride, int r, int k) {
+    return Panels ? a + size_t(r / 4) * stride + size_t(k) * 4 + r % 4 : a + size_t(r) * stride + k;
+}
+
+template <bool Panels, int R, int T>
 static void gemm_rows(const float* a, size_t a_stride, int depth, const float* b, float* c, size_t c_stride,
                       uint32_t last_mask, const float* row_bias, const float* column_bias, const float* residual,
                       const Epilogue& e) {
@@ -148,16 +154,19 @@ static void gemm_rows(const float* a, size_t a_stride, int depth, const float* b
     }
     for (int k = 0; k < depth; k++) {
         const float* row = b + size_t(k) * kTile;
+        if constexpr (Panels)
+            if (k % 4 == 0)
+                for (int r = 0; r < R; r += 4) __builtin_prefetch(left<true>(a, a_stride, r, k) + R * 128, 0, 0);
         if constexpr (kBroadcasts) {
             for (int t = 0; t < T; t++) {
                 const vec x = V::load(row + t * kLanes);
-                for (int r = 0; r < R; r++) sum[r][t] = V::fma(V::set1(a[r * a_stride + k]), x, sum[r][t]);
+                for (int r = 0; r < R; r++) sum[r][t] = V::fma(V::set1(*left<Panels>(a, a_stride, r, k)), x, sum[r][t]);
             }
         } else {
             vec x[T];
             for (int t = 0; t < T; t++) x[t] = V::load(row + t * kLanes);
             for (int r = 0; r < R; r++) {
-                const vec w = V::set1(a[r * a_stride + k]);
+                const vec w = V::set1(*left<Panels>(a, a_stride, r, k));
                 for (int t = 0; t < T; t++) sum[r][t] = V::fma(w, x[t], sum[r][t]);
             }
         }
@@ -170,72 +179,137 @@ static void gemm_rows(const float* a, size_t a_stride, int depth, const float* b
                 if (residual) sum[r][t] = V::add(sum[r][t], V::mask_load(residual + r * e.residual_stride + t * kLanes, m));
                 sum[r][t] = clamp(sum[r][t], low, high);
             }
-            V::mask_store(c + r * c_stride + t * kLanes, sum[r][t], m);
+            if (t == T - 1)
+                V::mask_store(c + r * c_stride + t * kLanes, sum[r][t], m);
+            else
+                V::storeu(c + r * c_stride + t * kLanes, sum[r][t]);
         }
 }
 
-constexpr int kGemmVectors = kLanes == 16 ? 7 : 2;
+template <bool Panels>
+static constexpr int gemm_vectors() {
+    return kLanes == 16 ? 7 : Panels ? 3 : 2;
+}
 
+template <bool Panels>
 static constexpr int gemm_height(int width) {  // rows that fill the registers beside `width` vectors
+    if (Panels) return kLanes == 16 && width <= 3 ? (width == 3 ? 8 : 12) : 4;
     if (kLanes == 16) return width >= 6 ? 4 : width == 5 ? 5 : width == 4 ? 6 : width == 3 ? 8 : 12;
     return width == 2 ? 6 : 8;
 }
 
-template <int R, int T>
+template <bool Panels, int R, int T>
 static void gemm_height_of(int rows, const float* a, size_t a_stride, int depth, const float* b, float* c,
                            size_t c_stride, uint32_t m, const float* rb, const float* cb, const float* res,
                            const Epilogue& e) {
-    if (rows == R) return gemm_rows<R, T>(a, a_stride, depth, b, c, c_stride, m, rb, cb, res, e);
-    if constexpr (R > 1) gemm_height_of<R - 1, T>(rows, a, a_stride, depth, b, c, c_stride, m, rb, cb, res, e);
+    if (rows == R) return gemm_rows<Panels, R, T>(a, a_stride, depth, b, c, c_stride, m, rb, cb, res, e);
+    if constexpr (R > 1) gemm_height_of<Panels, R - 1, T>(rows, a, a_stride, depth, b, c, c_stride, m, rb, cb, res, e);
 }
 
-template <int T>
+template <bool Panels, int T>
 static void gemm_width(int width, const float* a, size_t a_stride, int rows, int depth, const float* b, float* c,
                        size_t c_stride, uint32_t m, const float* cb, const float* res, const Epilogue& e) {
     if (width == T) {
-        constexpr int height = gemm_height(T);
+        constexpr int height = gemm_height<Panels>(T);
         for (int r = 0; r < rows; r += height) {
             const int now = rows - r < height ? rows - r : height;
-            gemm_height_of<height, T>(now, a + r * a_stride, a_stride, depth, b, c + r * c_stride, c_stride, m,
-                                      e.row_bias ? e.row_bias + r : nullptr, cb,
-                                      res ? res + r * e.residual_stride : nullptr, e);
+            gemm_height_of<Panels, height, T>(now, left<Panels>(a, a_stride, r, 0), a_stride, depth, b, c + r * c_stride,
+                                              c_stride, m, e.row_bias ? e.row_bias + r : nullptr, cb,
+                                              res ? res + r * e.residual_stride : nullptr, e);
         }
         return;
     }
-    if constexpr (T > 1) gemm_width<T - 1>(width, a, a_stride, rows, depth, b, c, c_stride, m, cb, res, e);
+    if constexpr (T > 1) gemm_width<Panels, T - 1>(width, a, a_stride, rows, depth, b, c, c_stride, m, cb, res, e);
 }
 
-static void gemm(const float* a, size_t a_stride, int rows, int depth, const float* b, int columns, float* c,
-                 size_t c_stride, const Epilogue& e) {
-    for (int j = 0; j < columns; j += kGemmVectors * kLanes) {
-        const int now = columns - j < kGemmVectors * kLanes ? columns - j : kGemmVectors * kLanes;
+template <bool Panels>
+static void gemm_of(const float* a, size_t a_stride, int rows, int depth, const float* b, int columns, float* c,
+                    size_t c_stride, const Epilogue& e) {
+    constexpr int most = gemm_vectors<Panels>();
+    for (int j = 0; j < columns; j += most * kLanes) {
+        const int now = columns - j < most * kLanes ? columns - j : most * kLanes;
         const int width = (now + kLanes - 1) / kLanes;
-        gemm_width<kGemmVectors>(width, a, a_stride, rows, depth, b + j, c + j, c_stride,
+        gemm_width<Panels, most>(width, a, a_stride, rows, depth, b + j, c + j, c_stride,
                                  first_lanes(now - (width - 1) * kLanes), e.column_bias ? e.column_bias + j : nullptr,
                                  e.residual ? e.residual + j : nullptr, e);
     }
 }
 
-// ---- windows --------------------------------------------------------------------------------------------------
-
-static ALWAYS vec gathered(const Segment* s, const Segment* end, const float* source) {
-    vec v = V::mask_load(source + s->offset, s->mask);
-    for (s++; s != end; s++) v = V::mask_load_over(v, source + s->offset, s->mask);
-    return v;
+static void gemm(const float* a, size_t a_stride, int rows, int depth, const float* b, int columns, float* c,
+                 size_t c_stride, const Epilogue& e) {
+    gemm_of<false>(a, a_stride, rows, depth, b, columns, c, c_stride, e);
 }
 
-static void pack(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed) {
+static void panels(const float* a, int rows, int depth, const float* b, int columns, float* c, size_t c_stride,
+                   const Epilogue& e) {
+    gemm_of<true>(a, size_t(depth) * 4, rows, depth, b, columns, c, c_stride, e);
+}
+
+// ---- windows --------------------------------------------------------------------------------------------------
+
+// The numbers p[0], p[Step], ... of the lanes in the mask; `fill` elsewhere.
+template <int Step>
+static ALWAYS vec lanes_of(vec fill, const float* p, uint32_t mask) {
+    if constexpr (Step == 1) return V::mask_load_over(fill, p, mask);
+    return V::evens(V::mask_load_over(fill, p, mask & kFull), V::mask_load_over(fill, p + kLanes, mask >> kLanes));
+}
+
+template <int Step>
+static ALWAYS vec lanes_of(const float* p, uint32_t mask) {  // zeros elsewhere
+    if constexpr (Step == 1) return V::mask_load(p, mask);
+    return V::evens(V::mask_load(p, mask & kFull), V::mask_load(p + kLanes, mask >> kLanes));
+}
+
+// A tile's border lies in tiles that another core may just have written. Such lines take long to come, and few channels
+// fit in the window in which a processor looks ahead by itself.
+constexpr int kAhead = 8;  // channels
+
+static ALWAYS void fetch_lines(const Gathering& from, const float* source) {
+    for (uint32_t i = 0; i < from.line_count; i++) __builtin_prefetch(source + from.lines[i], 0, 3);
+}
+
+// Packs C channels: what a move says is read once for all of them.
+template <int Step, int C>
+static void pack_channels(const Gathering& from, const float* source, size_t channel_stride, float* packed) {
     const size_t step = size_t(from.taps) * kTile;
     const Move *masked = from.moves + from.whole, *over = masked + from.masked, *end = over + from.over;
-    for (int c = 0; c < channels; c++, source += channel_stride, packed += step) {
-        for (const Move* m = from.moves; m != masked; m++) V::store(packed + m->to, V::loadu(source + m->offset));
-        for (const Move* m = masked; m != over; m++) V::store(packed + m->to, V::mask_load(source + m->offset, m->mask));
-        for (const Move* m = over; m != end; m++)
-            V::store(packed + m->to, V::mask_load_over(V::load(packed + m->to), source + m->offset, m->mask));
+    for (const Move* m = from.moves; m != masked; m++) {
+        const float* x = source + m->offset;
+        float* to = packed + m->to;
+        for (int c = 0; c < C; c++, x += channel_stride, to += step)
+            V::store(to, Step == 1 ? V::loadu(x) : V::evens(V::loadu(x), V::loadu(x + kLanes)));
+    }
+    for (const Move* m = masked; m != over; m++) {
+        const float* x = source + m->offset;
+        float* to = packed + m->to;
+        for (int c = 0; c < C; c++, x += channel_stride, to += step) V::store(to, lanes_of<Step>(x, m->mask));
+    }
+    for (const Move* m = over; m != end; m++) {  // lanes that are zero so far
+        const float* x = source + m->offset;
+        float* to = packed + m->to;
+        for (int c = 0; c < C; c++, x += channel_stride, to += step)
+            V::store(to, V::add(V::load(to), lanes_of<Step>(x, m->mask)));
     }
 }
 
-template <Window kind, int C>
+template <int Step>
+static void pack_step(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed) {
+    const size_t step = size_t(from.taps) * kTile;
+    int c = 0;
+    for (; c + 4 <= channels; c += 4, source += 4 * channel_stride, packed += 4 * step) {
+        for (int i = 0; i < 4; i++) fetch_lines(from, source + (kAhead + i) * channel_stride);
+        pack_channels<Step, 4>(from, source, channel_stride, packed);
+    }
+    for (; c < channels; c++, source += channel_stride, packed += step)
+        pack_channels<Step, 1>(from, source, channel_stride, packed);
+}
+
+static void pack(const Gathering& from, const float* source, size_t channel_stride, int channels, float* packed) {
+    if (from.step == 1) return pack_step<1>(from, source, channel_stride, channels, packed);
+    pack_step<2>(from, source, channel_stride, channels, packed);
+}
+
+template <Window kind, int Step, int C>
 static void window_channels(const Gathering& from, const float* source, size_t channel_stride, const float* weights,
                             const float* scale, const float* bias, float low, float high, float* out) {
     const vec lowest = V::set1(-__builtin_inff());
@@ -245,33 +319,19 @@ static void window_channels(const Gathering& from, const float* source, size_t c
             sum[c] = kind == Window::maximum ? lowest : V::set1(kind == Window::weighted && bias ? bias[c] : 0.f);
         for (int tap = 0; tap < from.taps; tap++) {
             const uint32_t* start = from.start + size_t(tap) * from.vectors + v;
-            const Segment *s = from.segments + start[0], *end = from.segments + start[1];
-            if (s == end) continue;
-            const float* x = source + s->offset;
             const float* w = kind == Window::weighted ? weights + tap * 8 : nullptr;
-            if (end - s == 1) {  // nearly always: kept apart and unrolled, so that the sums stay in registers
+            // Nearly always one segment. Unrolled, so that the sums stay in registers.
+            for (const Segment *s = from.segments + start[0], *end = from.segments + start[1]; s != end; s++) {
+                const float* x = source + s->offset;
                 const uint32_t mask = s->mask;
 #pragma GCC unroll 8
                 for (int c = 0; c < C; c++, x += channel_stride) {
                     if (kind == Window::maximum)
-                        sum[c] = V::max(sum[c], V::mask_load_over(lowest, x, mask));
+                        sum[c] = V::max(sum[c], lanes_of<Step>(lowest, x, mask));
                     else if (kind == Window::weighted)
-                        sum[c] = V::fma(V::set1(w[c]), V::mask_load(x, mask), sum[c]);
+                        sum[c] = V::fma(V::set1(w[c]), lanes_of<Step>(x, mask), sum[c]);
                     else
-                        sum[c] = V::add(sum[c], V::mask_load(x, mask));
-                }
-                continue;
-            }
-            x = source;
-#pragma GCC unroll 8
-            for (int c = 0; c < C; c++, x += channel_stride) {
-                if (kind == Window::maximum) {
-                    vec y = lowest;
-                    for (const Segment* q = s; q != end; q++) y = V::mask_load_over(y, x + q->offset, q->mask);
-                    sum[c] = V::max(sum[c], y);
-                } else {
-                    const vec y = gathered(s, end, x);
-                    sum[c] = kind == Window::weighted ? V::fma(V::set1(w[c]), y, sum[c]) : V::add(sum[c], y);
+                        sum[c] = V::add(sum[c], lanes_of<Step>(x, mask));
                 }
             }
         }
@@ -283,8 +343,8 @@ static void window_channels(const Gathering& from, const float* source, size_t c
     }
 }
 
-template <Window kind>
-static void window_of(const Gathering& from, const float* source, size_t channel_stride, int channels,
+template <Window kind, int Step>
+static void window_step(const Gathering& from, const float* source, size_t channel_stride, int channels,
                       const float* weights, const float* scale, const float* bias, float low, float high, float* out) {
     for (int c = 0; c < channels; c++) {
         // weights[channel / 8][tap][channel % 8]
@@ -292,12 +352,22 @@ static void window_of(const Gathering& from, const float* source, size_t channel
         const float *x = source + c * channel_stride, *b = bias ? bias + c : nullptr;
         float* o = out + size_t(c) * kTile;
         if (c % 8 == 0 && c + 8 <= channels) {
-            window_channels<kind, 8>(from, x, channel_stride, w, scale, b, low, high, o);
+            for (int next = 8; next < 16; next++) fetch_lines(from, x + next * channel_stride);
+            window_channels<kind, Step, 8>(from, x, channel_stride, w, scale, b, low, high, o);
             c += 7;
         } else {
-            window_channels<kind, 1>(from, x, channel_stride, w, scale, b, low, high, o);
+            window_channels<kind, Step, 1>(from, x, channel_stride, w, scale, b, low, high, o);
         }
     }
+}
+
+template <Window kind>
+static void window_of(const Gathering& from, const float* source, size_t channel_stride, int channels,
+                      const float* weights, const float* scale, const float* bias, float low, float high, float* out) {
+    if (from.step == 1)
+        window_step<kind, 1>(from, source, channel_stride, channels, weights, scale, bias, low, high, out);
+    else
+        window_step<kind, 2>(from, source, channel_stride, channels, weights, scale, bias, low, high, out);
 }
 
 static void window(Window kind, const Gathering& from, const float* source, size_t channel_stride, int channels,
@@ -523,34 +593,49 @@ static void transpose(const float* in, size_t stride, int depth, int columns, fl
     }
 }
 
-static float dot(const Entry* entries, size_t n, const float* in) {
+// Four rows at a time, each summed in the order of its entries, as the kernel for many pixels does.
+static void dots(const Entry* entries, const size_t* start, size_t rows, const float* in, float* sums) {
     const char* x = reinterpret_cast<const char*>(in);
-    float s[4] = {0, 0, 0, 0};
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (int j = 0; j < 4; j++) s[j] += entries[i + j].value * *reinterpret_cast<const float*>(x + entries[i + j].offset);
-    for (; i < n; i++) s[0] += entries[i].value * *reinterpret_cast<const float*>(x + entries[i].offset);
-    return (s[0] + s[2]) + (s[1] + s[3]);
-}
-
-static float dense_dot(const float* a, const float* b, size_t n) {
-    vec s[4] = {V::set1(0.f), V::set1(0.f), V::set1(0.f), V::set1(0.f)};
-    size_t i = 0;
-    for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-        for (int j = 0; j < 4; j++) s[j] = V::fma(V::loadu(a + i + j * kLanes), V::loadu(b + i + j * kLanes), s[j]);
-    for (; i < n; i += kLanes) {
-        const uint32_t m = first_lanes(n - i >= size_t(kLanes) ? kLanes : int(n - i));
-        s[0] = V::fma(V::mask_load(a + i, m), V::mask_load(b + i, m), s[0]);
+    auto add = [x](const Entry& e, float sum) { return sum + e.value * *reinterpret_cast<const float*>(x + e.offset); };
+    size_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+        const Entry* e[4];
+        size_t n[4], common = ~size_t(0);
+        float s[4];
+        for (int j = 0; j < 4; j++) {
+            e[j] = entries + start[r + j];
+            n[j] = start[r + j + 1] - start[r + j];
+            common = n[j] < common ? n[j] : common;
+            s[j] = sums[r + j];
+        }
+        for (size_t i = 0; i < common; i++)
+            for (int j = 0; j < 4; j++) s[j] = add(e[j][i], s[j]);
+        for (int j = 0; j < 4; j++) {
+            for (size_t i = common; i < n[j]; i++) s[j] = add(e[j][i], s[j]);
+            sums[r + j] = s[j];
+        }
     }
-    return V::sum(V::add(V::add(s[0], s[1]), V::add(s[2], s[3])));
+    for (; r < rows; r++)
+        for (size_t i = start[r]; i < start[r + 1]; i++) sums[r] = add(entries[i], sums[r]);
 }
 
-static void split(const float* __restrict from, size_t pairs, float* __restrict even, float* __restrict odd) {
-    if (odd)
-        for (size_t i = 0; i < pairs; i++) even[i] = from[2 * i], odd[i] = from[2 * i + 1];
-    else
-        for (size_t i = 0; i < pairs; i++) even[i] = from[2 * i];
+static void panel_dot(const float* a, const float* x, int depth, float* out) {
+    vec s[4] = {V::set1(0.f), V::set1(0.f), V::set1(0.f), V::set1(0.f)};
+    const int n = depth * 4;
+    int i = 0;
+    for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+        for (int j = 0; j < 4; j++) s[j] = V::fma(V::loadu(a + i + j * kLanes), V::loadu(x + i + j * kLanes), s[j]);
+    for (; i < n; i += kLanes) {
+        const uint32_t m = first_lanes(n - i);
+        s[0] = V::fma(V::mask_load(a + i, m), V::mask_load(x + i, m), s[0]);
+    }
+    float sums[kLanes];
+    V::storeu(sums, V::add(V::add(s[0], s[1]), V::add(s[2], s[3])));
+    for (int r = 0; r < 4; r++) {
+        out[r] = 0;
+        for (int j = r; j < kLanes; j += 4) out[r] += sums[j];
+    }
 }
 
-static const Kernels table = {kName, kLanes, sparse, block4, gemm, pack, window, activate, arithmetic, softmax, normalise,
-                              transpose, dot, dense_dot, split};
+static const Kernels table = {kName, kLanes, sparse, block4, gemm, panels, pack, window, activate, arithmetic, softmax, normalise,
+                              transpose, dots, panel_dot};

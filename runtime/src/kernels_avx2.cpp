@@ -23,6 +23,10 @@ struct V {
         return _mm256_blendv_ps(v, _mm256_maskload_ps(p, k), _mm256_castsi256_ps(k));
     }
     static void mask_store(float* p, type v, uint32_t m) { _mm256_maskstore_ps(p, mask(m), v); }
+    static type evens(type a, type b) {  // a0 a2 ... b0 b2 ...
+        const __m256 mixed = _mm256_shuffle_ps(a, b, 0x88);
+        return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8));
+    }
     static type set1(float x) { return _mm256_set1_ps(x); }
     static type fma(type a, type b, type c) { return _mm256_fmadd_ps(a, b, c); }
     static type add(type a, type b) { return _mm256_add_ps(a, b); }

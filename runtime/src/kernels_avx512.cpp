@@ -16,6 +16,10 @@ struct V {
     static type mask_load(const float* p, uint32_t m) { return _mm512_maskz_loadu_ps(__mmask16(m), p); }
     static type mask_load_over(type v, const float* p, uint32_t m) { return _mm512_mask_loadu_ps(v, __mmask16(m), p); }
     static void mask_store(float* p, type v, uint32_t m) { _mm512_mask_storeu_ps(p, __mmask16(m), v); }
+    static type evens(type a, type b) {  // a0 a2 ... b0 b2 ...
+        const __m512i at = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        return _mm512_permutex2var_ps(a, at, b);
+    }
     static type set1(float x) { return _mm512_set1_ps(x); }
     static type fma(type a, type b, type c) { return _mm512_fmadd_ps(a, b, c); }
     static type add(type a, type b) { return _mm512_add_ps(a, b); }

@@ -25,6 +25,7 @@ struct V {
         for (int i = 0; i < lanes; i++)
             if (m >> i & 1) p[i] = v[i];
     }
+    static type evens(type a, type b) { return type{a[0], a[2], b[0], b[2]}; }
     static type set1(float x) { return type{x, x, x, x}; }
     static type fma(type a, type b, type c) { return a * b + c; }
     static type add(type a, type b) { return a + b; }

@@ -12,6 +12,7 @@ constexpr int kDepth = 384;  // columns of one dense block: 384 x 112 floats sta
 struct Linear : Operator {
     std::shared_ptr<Weights> w;
     int64_t tokens;
+    int64_t tiles, per;  // of tokens: about equal ones, one for each thread where they stay large
     Ref from, to;
     Finish finish;
 
@@ -56,14 +57,16 @@ struct Linear : Operator {
     void vectors(const Context& c) const {
         const float *x = c.in(from), *residual = finish.has_residual ? c.in(finish.residual) : nullptr;
         float* out = c.out(to);
-        const int64_t group = 64, groups = (w->rows + group - 1) / group;
+        constexpr int64_t group = 64;
+        const int64_t groups = (w->rows + group - 1) / group;
         c.pool.each(groups, [&](int64_t item, int) {
             const int64_t r0 = item * group, r1 = std::min<int64_t>(w->rows, r0 + group);
             for (int64_t m = 0; m < tokens; m++) {
+                float sums[group];
+                for (int64_t r = r0; r < r1; r++) sums[r - r0] = w->bias.empty() ? 0.f : w->bias[size_t(r)];
+                c.k.dots(w->plain.data(), w->plain_start.data() + r0, size_t(r1 - r0), x + m * w->columns, sums);
                 for (int64_t r = r0; r < r1; r++) {
-                    const size_t s = w->plain_start[size_t(r)], n = w->plain_start[size_t(r) + 1] - s;
-                    float y = c.k.dot(w->plain.data() + s, n, x + m * w->columns);
-                    if (!w->bias.empty()) y += w->bias[size_t(r)];
+                    float y = sums[r - r0];
                     if (residual) y += residual[m * w->rows + r];
                     out[m * w->rows + r] = y < finish.low ? finish.low : y > finish.high ? finish.high : y;
                 }
@@ -72,33 +75,30 @@ struct Linear : Operator {
         });
     }
 
-    // Tokens become pixels: tiles of 112 are transposed, multiplied as a 1x1 convolution, and transposed back.
+    // Tokens become pixels: tiles of up to 112 are transposed, multiplied as a 1x1 convolution, and transposed back.
     void sparse(const Context& c) const {
         const float *x = c.in(from), *residual = finish.has_residual ? c.in(finish.residual) : nullptr;
         float *out = c.out(to), *turned = c.w.shared.get();
-        const int64_t tiles = tiles_of(tokens);
         const int64_t blocks = (w->columns + 63) / 64;
         c.pool.each(tiles * blocks, [&](int64_t item, int) {
             const int64_t t = item / blocks, k = item % blocks * 64;
-            c.k.transpose(x + t * kTile * w->columns + k, size_t(w->columns), int(std::min<int64_t>(64, w->columns - k)),
-                          int(std::min<int64_t>(kTile, tokens - t * kTile)), turned + (t * w->columns + k) * kTile);
+            c.k.transpose(x + t * per * w->columns + k, size_t(w->columns), int(std::min<int64_t>(64, w->columns - k)),
+                          int(std::min(per, tokens - t * per)), turned + (t * w->columns + k) * kTile);
         });
         c.pool.each(tiles * w->chunks, [&](int64_t item, int slot) {
-            const int64_t t = item / w->chunks;
-            const int ch = int(item % w->chunks), pixels = pixels_of(tokens, t);
-            const int r0 = ch * w->chunk, r1 = std::min(w->rows, r0 + w->chunk);
+            const int64_t t = item / w->chunks, count = std::min(per, tokens - t * per);
+            const int ch = int(item % w->chunks), r0 = ch * w->chunk, r1 = std::min(w->rows, r0 + w->chunk);
             float* tile = c.w.scratch[size_t(slot)].get();
             Epilogue e;
             e.low = -std::numeric_limits<float>::infinity();
             e.high = -e.low;
             for (int b = 0; b < w->blocks; b++)
-                w->multiply(c.k, ch, b, turned + (t * w->columns + int64_t(b) * w->block) * kTile, pixels, tile, e);
-            const int64_t m1 = std::min<int64_t>(kTile, tokens - t * kTile);
-            for (int64_t m = 0; m < m1; m++) {
-                float* o = out + (t * kTile + m) * w->rows;
+                w->multiply(c.k, ch, b, turned + (t * w->columns + int64_t(b) * w->block) * kTile, int(count), 0, tile, e);
+            for (int64_t m = 0; m < count; m++) {
+                float* o = out + (t * per + m) * w->rows;
                 for (int r = r0; r < r1; r++) {
                     float y = tile[size_t(r) * kTile + m];
-                    if (residual) y += residual[(t * kTile + m) * w->rows + r];
+                    if (residual) y += residual[(t * per + m) * w->rows + r];
                     o[r] = y < finish.low ? finish.low : y > finish.high ? finish.high : y;
                 }
                 finish_rows(c, o + r0, 1, r1 - r0);
@@ -147,11 +147,15 @@ std::unique_ptr<Operator> make_linear(Program& p, std::shared_ptr<Weights> weigh
     if (finish.has_residual) p.check(finish.residual, double(tokens) * weights->rows, false);
     auto op = std::make_unique<Linear>();
     op->tokens = tokens;
+    const int64_t units = (tokens + kUnit - 1) / kUnit;
+    op->tiles = std::max(tiles_of(tokens), std::min<int64_t>(p.pool().threads(), (units + 3) / 4));
+    op->per = op->tiles ? (units + op->tiles - 1) / op->tiles * kUnit : 0;
+    if (op->per) op->tiles = (tokens + op->per - 1) / op->per;
     op->from = in;
     op->to = out;
     op->finish = finish;
     if (weights->method != Method::dense && tokens > 2) {
-        op->shared_floats = size_t(tiles_of(tokens)) * weights->columns * kTile;
+        op->shared_floats = size_t(op->tiles) * weights->columns * kTile;
         op->scratch_floats = size_t(weights->rows) * kTile;
     }
     op->flops = 2.0 * double(weights->nonzeros) * double(tokens);

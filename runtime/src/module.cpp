@@ -19,6 +19,16 @@ typedef nb::ndarray<const float, nb::c_contig, nb::device::cpu> Numbers;
 typedef nb::ndarray<nb::c_contig, nb::device::cpu> Any;
 typedef std::vector<int64_t> Sizes;
 
+typedef std::vector<std::pair<Ref, Any>> Arrays;
+
+// Where arrays begin, and how many bytes they have.
+template <class Void>
+static std::vector<std::pair<Ref, std::pair<Void*, size_t>>> bytes_of(const Arrays& arrays) {
+    std::vector<std::pair<Ref, std::pair<Void*, size_t>>> found;
+    for (auto& a : arrays) found.push_back({a.first, {a.second.data(), a.second.nbytes()}});
+    return found;
+}
+
 static Finish finish_of(int64_t residual, bool has_residual, float low, float high, int activation, float alpha, float beta) {
     Finish f;
     f.residual = residual;
@@ -160,25 +170,27 @@ NB_MODULE(_core, m) {
             keep(p, make_resize(p, maps, h, w, {y0, y1, wy}, {x0, x1, wx}, in, out), name, "resize");
         })
         .def("run",
-             [](Program& p, const std::vector<std::pair<Ref, Any>>& inputs, const std::vector<std::pair<Ref, Any>>& outputs,
-                bool profile) {
-                 std::vector<std::pair<Ref, std::pair<const void*, size_t>>> in;
-                 std::vector<std::pair<Ref, std::pair<void*, size_t>>> out;
-                 for (auto& i : inputs) in.push_back({i.first, {i.second.data(), i.second.nbytes()}});
-                 for (auto& o : outputs) out.push_back({o.first, {o.second.data(), o.second.nbytes()}});
+             [](Program& p, const Arrays& inputs, const Arrays& outputs, bool profile) {
+                 const auto in = bytes_of<const void>(inputs);
+                 const auto out = bytes_of<void>(outputs);
                  nb::gil_scoped_release release;
                  p.run(in, out, profile);
              },
              "inputs"_a, "outputs"_a, "profile"_a = false)
         .def("run_parts",
-             [](Program& p, Pool& pool, int64_t parts, const std::vector<std::pair<Ref, Any>>& inputs,
-                const std::vector<std::pair<Ref, Any>>& outputs) {
-                 std::vector<std::pair<Ref, std::pair<const void*, size_t>>> in;
-                 std::vector<std::pair<Ref, std::pair<void*, size_t>>> out;
-                 for (auto& i : inputs) in.push_back({i.first, {i.second.data(), i.second.nbytes()}});
-                 for (auto& o : outputs) out.push_back({o.first, {o.second.data(), o.second.nbytes()}});
+             [](Program& p, Pool& pool, int64_t parts, const Arrays& inputs, const Arrays& outputs) {
+                 const auto in = bytes_of<const void>(inputs);
+                 const auto out = bytes_of<void>(outputs);
                  nb::gil_scoped_release release;
                  p.run_parts(pool, parts, in, out);
+             })
+        .def("run_cut",
+             [](Program& p, Program& tail, Pool& pool, int64_t parts, int64_t images, const Arrays& inputs, Ref between,
+                Ref into, size_t floats, const Arrays& outputs) {
+                 const auto in = bytes_of<const void>(inputs);
+                 const auto out = bytes_of<void>(outputs);
+                 nb::gil_scoped_release release;
+                 p.run_cut(tail, pool, parts, images, in, between, into, floats, out);
              })
         .def("timings", [](Program& p) {
             nb::list rows;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <stdexcept>
+#include <type_traits>
 
 Program::Program(std::shared_ptr<Pool> pool, const Kernels* kernels, size_t arena_bytes)
     : pool_(std::move(pool)), kernels_(kernels), arena_bytes_(arena_bytes) {}
@@ -89,29 +90,55 @@ void Program::run(const std::vector<std::pair<Ref, std::pair<const void*, size_t
     }
 }
 
-void Program::run_parts(Pool& pool, int64_t parts,
-                        const std::vector<std::pair<Ref, std::pair<const void*, size_t>>>& inputs,
-                        const std::vector<std::pair<Ref, std::pair<void*, size_t>>>& outputs) {
+namespace {
+
+typedef std::vector<std::pair<Ref, std::pair<const void*, size_t>>> Inputs;
+typedef std::vector<std::pair<Ref, std::pair<void*, size_t>>> Outputs;
+
+// Piece i of n equal ones of every array.
+template <class Arrays>
+Arrays piece_of(Arrays arrays, int64_t i, int64_t n) {
+    for (auto& x : arrays) {
+        x.second.second /= size_t(n);
+        typedef std::conditional_t<std::is_same<Arrays, Inputs>::value, const char, char> Byte;
+        x.second.first = static_cast<Byte*>(x.second.first) + size_t(i) * x.second.second;
+    }
+    return arrays;
+}
+
+// Calls body(part, slot) for all parts; what one of them throws is thrown here when all have ended.
+template <class Body>
+void each_part(Pool& pool, int64_t parts, const Body& body) {
     if (parts < 1) throw std::invalid_argument("parts: at least 1");
     std::mutex lock;
     std::exception_ptr failed;
-    pool.each(parts, [&](int64_t i, int) {
-        auto in = inputs;
-        auto out = outputs;
-        for (auto& x : in) {
-            x.second.second /= size_t(parts);
-            x.second.first = static_cast<const char*>(x.second.first) + size_t(i) * x.second.second;
-        }
-        for (auto& x : out) {
-            x.second.second /= size_t(parts);
-            x.second.first = static_cast<char*>(x.second.first) + size_t(i) * x.second.second;
-        }
+    pool.each(parts, [&](int64_t i, int slot) {
         try {
-            run(in, out, false);
+            body(i, slot);
         } catch (...) {
             std::lock_guard<std::mutex> hold(lock);
             failed = std::current_exception();
         }
     });
     if (failed) std::rethrow_exception(failed);
+}
+
+}  // namespace
+
+void Program::run_parts(Pool& pool, int64_t parts, const Inputs& inputs, const Outputs& outputs) {
+    each_part(pool, parts, [&](int64_t i, int) { run(piece_of(inputs, i, parts), piece_of(outputs, i, parts), false); });
+}
+
+void Program::run_cut(Program& tail, Pool& pool, int64_t parts, int64_t images, const Inputs& inputs, Ref between,
+                      Ref into, size_t floats, const Outputs& outputs) {
+    if (images < 1) throw std::invalid_argument("images: at least 1");
+    const size_t bytes = floats * sizeof(float);
+    std::vector<Floats> maps(size_t(pool.threads()));  // what passes from head to tail, for each thread
+    each_part(pool, parts, [&](int64_t i, int slot) {
+        Floats& map = maps[size_t(slot)];
+        if (!map) map = aligned_floats(floats * size_t(images));
+        for (int64_t image = 0; image < images; image++)
+            run(piece_of(inputs, i * images + image, parts * images), {{between, {map.get() + size_t(image) * floats, bytes}}}, false);
+        tail.run({{into, {map.get(), bytes * size_t(images)}}}, piece_of(outputs, i, parts), false);
+    });
 }

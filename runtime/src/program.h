@@ -57,6 +57,12 @@ public:
     void run_parts(Pool& pool, int64_t parts, const std::vector<std::pair<Ref, std::pair<const void*, size_t>>>& inputs,
                    const std::vector<std::pair<Ref, std::pair<void*, size_t>>>& outputs);
 
+    // The same for a program cut in two. This one runs on the images of a part one by one and leaves `floats` numbers at
+    // `between`; `tail` runs once on those of all `images`, which it finds at `into`.
+    void run_cut(Program& tail, Pool& pool, int64_t parts, int64_t images,
+                 const std::vector<std::pair<Ref, std::pair<const void*, size_t>>>& inputs, Ref between, Ref into,
+                 size_t floats, const std::vector<std::pair<Ref, std::pair<void*, size_t>>>& outputs);
+
     const Kernels& kernels() const { return *kernels_; }
     Pool& pool() { return *pool_; }
     std::vector<std::unique_ptr<Operator>> operators;

@@ -23,7 +23,7 @@ Weights::Weights(const float* matrix, int rows, int columns, int taps, const flo
     if (method == Method::block4 && rows % 4) throw std::invalid_argument("weights: rows are not a multiple of 4");
     block = std::min(columns, std::max(1, block_ / taps) * taps);
     blocks = (columns + block - 1) / block;
-    chunk = std::min(256, std::max(16, (rows + 3) / 4));
+    chunk = std::min(256, std::max(128, (rows + 1) / 2));  // rows of equal counts follow each other in a chunk
     chunk = (chunk + 3) / 4 * 4;
     chunks = (rows + chunk - 1) / chunk;
     if (bias_) bias.assign(bias_, bias_ + rows);
@@ -38,8 +38,16 @@ Weights::Weights(const float* matrix, int rows, int columns, int taps, const flo
                 for (int c = 0; c < columns; c++) to[size_t(c) * kTile] = matrix[size_t(r) * columns + c];
             }
         } else {
-            dense = aligned_floats(all);
-            std::memcpy(dense.get(), matrix, all * sizeof(float));
+            const size_t high = size_t(rows + 3) / 4 * 4;
+            dense = aligned_floats(high * columns);
+            for (int c0 = 0; c0 < columns; c0 += block) {
+                const int depth = std::min(block, columns - c0);
+                for (int r = 0; r < rows; r++) {
+                    float* to = dense.get() + size_t(c0) * high + size_t(r / 4) * depth * 4 + r % 4;
+                    const float* from = matrix + size_t(r) * columns + c0;
+                    for (int c = 0; c < depth; c++) to[size_t(c) * 4] = from[c];
+                }
+            }
         }
         return;
     }
@@ -90,20 +98,20 @@ Weights::Weights(const float* matrix, int rows, int columns, int taps, const flo
     }
 }
 
-void Weights::multiply(const Kernels& k, int ch, int b, const float* packed, int pixels, float* out, Epilogue e) const {
+void Weights::multiply(const Kernels& k, int ch, int b, const float* packed, int pixels, int beyond, float* out,
+                       Epilogue e) const {
     e.first = b == 0;
     e.last = b == blocks - 1;
     e.row_bias = bias.empty() ? nullptr : bias.data();
     e.residual_stride = kTile;
     if (method == Method::dense) {
         const int r0 = ch * chunk, n = std::min(rows - r0, chunk), c0 = b * block, depth = std::min(block, columns - c0);
+        const float* a = dense.get() + size_t(c0) * ((rows + 3) / 4 * 4) + size_t(r0) * depth;
         if (e.row_bias) e.row_bias += r0;
         if (e.residual) e.residual += size_t(r0) * kTile;
-        // Pixels beyond whole vectors (one of 7 x 7) are summed one by one.
-        const int beyond = only_dense() && pixels > k.lanes && pixels % k.lanes <= 2 ? pixels % k.lanes : 0;
         const int across = beyond ? pixels - beyond : (pixels + k.lanes - 1) / k.lanes * k.lanes;
-        k.gemm(dense.get() + size_t(r0) * columns + c0, columns, n, depth, packed, across, out + size_t(r0) * kTile, kTile, e);
-        for (int at = pixels - beyond; at < pixels; at++) multiply_pixel(k, ch, b, packed, at, out + size_t(r0) * kTile, e);
+        k.panels(a, n, depth, packed, across, out + size_t(r0) * kTile, kTile, e);
+        for (int at = pixels - beyond; at < pixels; at++) multiply_pixel(k, a, n, depth, packed, at, out + size_t(r0) * kTile, e);
         return;
     }
     const size_t i = size_t(ch) * blocks + b, n = row_start[i + 1] - row_start[i];
@@ -114,24 +122,26 @@ void Weights::multiply(const Kernels& k, int ch, int b, const float* packed, int
         k.sparse(r, n, entries.data() + entry_start[i], packed, pixels, out, e);
 }
 
-void Weights::multiply_pixel(const Kernels& k, int ch, int b, const float* packed, int at, float* out,
+void Weights::multiply_pixel(const Kernels& k, const float* a, int n, int depth, const float* packed, int at, float* out,
                              const Epilogue& e) const {
-    const int r0 = ch * chunk, n = std::min(rows - r0, chunk), c0 = b * block, depth = std::min(block, columns - c0);
-    constexpr int piece = 512;
-    float x[piece];
+    constexpr int piece = 256;
+    float x[piece * 4];
     for (int d = 0; d < depth; d += piece) {
         const int m = std::min(piece, depth - d);
-        for (int i = 0; i < m; i++) x[i] = packed[size_t(d + i) * kTile + at];
+        for (int i = 0; i < m * 4; i++) x[i] = packed[size_t(d + i / 4) * kTile + at];
         const bool first = e.first && d == 0, last = e.last && d + m == depth;
-        for (int r = 0; r < n; r++) {
-            float* o = out + size_t(r) * kTile + at;
-            float y = first ? (e.row_bias ? e.row_bias[r] : 0.f) : *o;
-            y += k.dense_dot(dense.get() + size_t(r0 + r) * columns + c0 + d, x, size_t(m));
-            if (last) {
-                if (e.residual) y += e.residual[size_t(r) * kTile + at];
-                y = y < e.low ? e.low : y > e.high ? e.high : y;
+        for (int r0 = 0; r0 < n; r0 += 4) {
+            float sums[4];
+            k.panel_dot(a + (size_t(r0) * depth + size_t(d) * 4), x, m, sums);
+            for (int r = r0; r < std::min(n, r0 + 4); r++) {
+                float* o = out + size_t(r) * kTile + at;
+                float y = (first ? (e.row_bias ? e.row_bias[r] : 0.f) : *o) + sums[r - r0];
+                if (last) {
+                    if (e.residual) y += e.residual[size_t(r) * kTile + at];
+                    y = y < e.low ? e.low : y > e.high ? e.high : y;
+                }
+                *o = y;
             }
-            *o = y;
         }
     }
 }

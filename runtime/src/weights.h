@@ -24,7 +24,7 @@ struct Weights {
     size_t nonzeros;
     // True for weights that no other method would be tried for: sums may then be taken in another order.
     bool only_dense() const { return method == Method::dense && double(nonzeros) > .6 * double(rows) * columns; }
-    Floats dense;  // the matrix itself, row by row; or for a linear layer tiles of its transpose
+    Floats dense;  // block by block in panels of four rows; for a linear layer, tiles of its transpose
     std::vector<float> bias;  // empty, or one per row
     std::vector<Row> row_list;
     std::vector<Entry> entries;
@@ -36,11 +36,19 @@ struct Weights {
     Weights(const float* matrix, int rows, int columns, int taps, const float* bias, Method method, int block,
             bool linear);
 
-    // Adds the products of one (chunk, block) with packed inputs to out, whose row 0 is the layer's row 0.
-    void multiply(const Kernels& k, int chunk, int block, const float* packed, int pixels, float* out,
+    // How many of a tile's pixels, beyond whole vectors, are summed one by one: one of 7 x 7.
+    int beyond(const Kernels& k, int pixels) const {
+        return only_dense() && pixels > k.lanes && pixels % k.lanes <= 2 ? pixels % k.lanes : 0;
+    }
+    // Adds the products of one (chunk, block) with packed inputs to out, whose row 0 is the layer's row 0. The last
+    // `beyond` of the pixels are summed one by one.
+    void multiply(const Kernels& k, int chunk, int block, const float* packed, int pixels, int beyond, float* out,
                   Epilogue e) const;
-    // The same for one pixel, column `at` of the packed inputs, when a vector for it alone would be wasted.
-    void multiply_pixel(const Kernels& k, int chunk, int block, const float* packed, int at, float* out,
-                        const Epilogue& e) const;
     size_t bytes() const;
+
+private:
+    // The same with `n` rows of panels for one pixel, column `at` of the packed inputs, when a vector for it alone would
+    // be wasted.
+    void multiply_pixel(const Kernels& k, const float* panels, int n, int depth, const float* packed, int at, float* out,
+                        const Epilogue& e) const;
 };

@@ -1,4 +1,4 @@
-"""Small random ONNX graphs, each a function of its seed alone."""
+"""Small random ONNX graphs: every choice in them is an integer, drawn from a seed or by hypothesis."""
 
 from collections.abc import Callable
 
@@ -6,19 +6,34 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+Draw = Callable[[int, int], int]  # a number from the first to below the second
+
+
+def seeded(seed: int) -> Draw:
+    """Return draws that depend on the seed alone."""
+    random = np.random.default_rng(seed)
+    return lambda low, high: int(random.integers(low, high))
+
 
 class Builder:
     """Collects nodes; `shapes` knows the sizes of every tensor made so far."""
 
-    def __init__(self, seed: int):
-        self.random = np.random.default_rng(seed)
+    def __init__(self, integer: Draw):
+        self.integer = integer
+        self.random = np.random.default_rng(integer(0, 1 << 32))  # what is in arrays
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.inputs: dict[str, np.ndarray] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def pick(self, *options):
-        return options[self.random.integers(len(options))]
+        return options[self.integer(0, len(options))]
+
+    def integers(self, low: int, high: int, n: int) -> list[int]:
+        return [self.integer(low, high) for _ in range(n)]
+
+    def chance(self, percent: int) -> bool:
+        return self.integer(0, 100) < percent
 
     def input(self, shape: tuple[int, ...]) -> str:
         name = f"input{len(self.inputs)}"
@@ -64,18 +79,18 @@ class Builder:
 def _conv(b: Builder, x: str) -> str | None:
     n, c, h, w = b.shapes[x]
     groups = b.pick(1, 1, 1, c, 2 if c % 2 == 0 else 1)
-    rows = groups * int(b.random.integers(1, 6)) if groups < c else c * b.pick(1, 1, 2)
+    rows = groups * b.integer(1, 6) if groups < c else c * b.pick(1, 1, 2)
     if groups == 1:
         rows = b.pick(1, 3, 4, 8, 16, 20)
-    k, s, d = [[int(v) for v in b.random.integers(1, m, 2)] for m in (4, 4, 3)]
-    if b.random.random() < 0.4:
+    k, s, d = (b.integers(1, m, 2) for m in (4, 4, 3))
+    if b.chance(40):
         k, s, d = [1, 1], [b.pick(1, 2)] * 2, [1, 1]
-    pads = [int(v) for v in b.random.integers(0, 3, 4)]
+    pads = b.integers(0, 3, 4)
     out = [(v + pads[i] + pads[i + 2] - d[i] * (k[i] - 1) - 1) // s[i] + 1 for i, v in enumerate((h, w))]
     if min(out) < 1:
         return None
     inputs = [x, b.weight(rows, c // groups, *k)]
-    if b.random.random() < 0.6:
+    if b.chance(60):
         inputs.append(b.constant(b.random.standard_normal(rows).astype(np.float32)))
     return b.node("Conv", inputs, (n, rows, *out), kernel_shape=k, strides=s, dilations=d, pads=pads, group=groups)
 
@@ -88,14 +103,14 @@ def _batch_norm(b: Builder, x: str) -> str:
 
 def _pool(b: Builder, x: str) -> str | None:
     n, c, h, w = b.shapes[x]
-    k, s = [[int(v) for v in b.random.integers(1, 4, 2)] for _ in range(2)]
-    pads = [int(b.random.integers(0, k[i % 2])) for i in range(4)]
+    k, s = b.integers(1, 4, 2), b.integers(1, 4, 2)
+    pads = [b.integer(0, k[i % 2]) for i in range(4)]
     out = [(v + pads[i] + pads[i + 2] - k[i]) // s[i] + 1 for i, v in enumerate((h, w))]
     if min(out) < 1:
         return None
-    if b.random.random() < 0.5:
+    if b.chance(50):
         return b.node("MaxPool", [x], (n, c, *out), kernel_shape=k, strides=s, pads=pads)
-    counted = int(b.random.integers(2))
+    counted = b.integer(0, 2)
     return b.node("AveragePool", [x], (n, c, *out), kernel_shape=k, strides=s, pads=pads, count_include_pad=counted)
 
 
@@ -115,18 +130,18 @@ def _arithmetic(b: Builder, x: str) -> str:
     same = [n for n, s in b.shapes.items() if s == shape]
     choice = b.pick("same", "scalar", "channel")
     if choice == "same":
-        other = same[b.random.integers(len(same))]
+        other = b.pick(*same)
     else:
         sizes = () if choice == "scalar" else (shape[1], *[1] * (len(shape) - 2))
         other = b.constant(b.random.standard_normal(sizes).astype(np.float32))
-    pair = [x, other] if b.random.random() < 0.5 else [other, x]
+    pair = [x, other] if b.chance(50) else [other, x]
     return b.node(op, pair, shape)
 
 
 def _concat(b: Builder, x: str) -> str:
     n, c, h, w = b.shapes[x]
     fits = [m for m, s in b.shapes.items() if len(s) == 4 and (s[0], *s[2:]) == (n, h, w)]
-    other = fits[b.random.integers(len(fits))]
+    other = b.pick(*fits)
     return b.node("Concat", [x, other], (n, c + b.shapes[other][1], h, w), axis=1)
 
 
@@ -154,18 +169,18 @@ _MAP_STEPS: list[Callable[[Builder, str], str | None]] = [
 ]  # fmt: skip
 
 
-def random_map_graph(seed: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def random_map_graph(integer: Draw) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Return a graph of convolutions and their company, and its inputs."""
-    b = Builder(seed)
-    n, c, h, w = b.pick(1, 1, 2, 3), b.pick(1, 3, 4, 8), *[int(v) for v in b.random.integers(1, 20, 2)]
+    b = Builder(integer)
+    n, c, h, w = b.pick(1, 1, 2, 3), b.pick(1, 3, 4, 8), *b.integers(1, 20, 2)
     x = b.input((n, c, h, w))
-    for _ in range(b.random.integers(1, 8)):
-        if b.random.random() < 0.2:
+    for _ in range(b.integer(1, 8)):
+        if b.chance(20):
             maps = [m for m, s in b.shapes.items() if len(s) == 4]
-            x = maps[b.random.integers(len(maps))]
+            x = b.pick(*maps)
         if np.prod(b.shapes[x]) > 40_000:
             break
-        x = _MAP_STEPS[b.random.integers(len(_MAP_STEPS))](b, x) or x
+        x = b.pick(*_MAP_STEPS)(b, x) or x
     outputs = [x]
     n, c, h, w = b.shapes[x]
     tail = b.pick("none", "flat", "mean", "classifier")
@@ -187,7 +202,7 @@ def _linear(b: Builder, x: str) -> str:
     *rest, d = b.shapes[x]
     n = b.pick(4, 8, 24, 116)
     y = b.node("MatMul", [x, b.constant(_transposed(b, n, d))], (*rest, n))
-    if b.random.random() < 0.6:
+    if b.chance(60):
         y = b.node("Add", [y, b.constant(b.random.standard_normal(n).astype(np.float32))], (*rest, n))
     return y
 
@@ -226,7 +241,7 @@ def _attention(b: Builder, x: str) -> str:
 
 def _residual(b: Builder, x: str) -> str:
     same = [n for n, s in b.shapes.items() if s == b.shapes[x]]
-    return b.node("Add", [x, same[b.random.integers(len(same))]], b.shapes[x])
+    return b.node("Add", [x, b.pick(*same)], b.shapes[x])
 
 
 def _halves(b: Builder, x: str) -> str:
@@ -241,12 +256,12 @@ def _halves(b: Builder, x: str) -> str:
 _TOKEN_STEPS = [_linear, _linear, _norm, _attention, _residual, _halves, _activation]
 
 
-def random_token_graph(seed: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def random_token_graph(integer: Draw) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Return a graph of the parts of a transformer, and its inputs."""
-    b = Builder(seed)
-    x = b.input((b.pick(1, 2, 3), int(b.random.integers(1, 130)), b.pick(1, 6, 16, 33)))
-    for _ in range(b.random.integers(1, 7)):
-        x = _TOKEN_STEPS[b.random.integers(len(_TOKEN_STEPS))](b, x)
+    b = Builder(integer)
+    x = b.input((b.pick(1, 2, 3), b.integer(1, 130), b.pick(1, 6, 16, 33)))
+    for _ in range(b.integer(1, 7)):
+        x = b.pick(*_TOKEN_STEPS)(b, x)
     if not b.nodes:
         x = b.node("Relu", [x], b.shapes[x])
     return b.model([x]), b.inputs

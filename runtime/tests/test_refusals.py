@@ -145,6 +145,14 @@ def test_external_data_is_read_and_its_bounds_checked(tmp_path):
         InferenceSession(tmp_path / "m.onnx")
 
 
+@pytest.mark.parametrize("location", ["\0", "a\0b", "a" * 5000, "weights/more"])
+def test_external_data_under_an_impossible_name_is_refused(tmp_path, location):
+    (tmp_path / "weights").write_bytes(bytes(432))
+    _external(tmp_path / "m.onnx", location, 432)
+    with pytest.raises(ModelError, match=r"tensor 'weight': its data file, .* (cannot be read|is not there)"):
+        InferenceSession(tmp_path / "m.onnx")
+
+
 def _external(path, location: str, length: int, offset: int = 0) -> None:
     model = convolution_model(1)
     tensor = model.graph.initializer[0]

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 from acdc_runtime import InferenceSession, ModelError
-from graphs import random_map_graph
+from graphs import random_map_graph, seeded
 
 from conftest import assert_close, convolution_model, reference
 
@@ -62,7 +62,7 @@ def test_an_empty_batch_gives_an_empty_result():
 
 
 def test_one_session_serves_several_threads():
-    model, inputs = random_map_graph(5)
+    model, inputs = random_map_graph(seeded(5))
     session = InferenceSession(model.SerializeToString(), threads=2)
     expected = session.run(None, inputs)
     wrong: list[int] = []
@@ -115,3 +115,11 @@ def test_arguments_are_checked():
         InferenceSession(content, threads=0)
     with pytest.raises(ValueError, match="kernels 'amx' cannot run here"):
         InferenceSession(content, kernels="amx")
+
+
+def test_arrays_that_are_read_only_run():
+    session = InferenceSession(convolution_model().SerializeToString(), threads=2)
+    for n in (1, 4):
+        x = images(n)
+        fixed = np.frombuffer(x.tobytes(), np.float32).reshape(x.shape)
+        np.testing.assert_array_equal(session.run(None, {"input": fixed})[0], session.run(None, {"input": x})[0])

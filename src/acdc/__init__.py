@@ -14,10 +14,12 @@ if typing.TYPE_CHECKING:
     from acdc.core.result import Result, finetune_dense
     from acdc.core.sparsifier import Sparsifier, attach
     from acdc.methods.acdc import ACDC
+    from acdc.methods.keep_masks import KeepMasks, keep_masks
     from acdc.schedule import Duration, Phase, Schedule
     from acdc.sparsity.packed import load
     from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
     from acdc.sparsity.prunable import find_prunable
+    from acdc.sparsity.torch_prune import from_torch_prune
     from acdc.train.optim import Lamb
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Block",
     "Channel",
     "Duration",
+    "KeepMasks",
     "Lamb",
     "Method",
     "Phase",
@@ -42,6 +45,8 @@ __all__ = [
     "find_prunable",
     "finetune_dense",
     "flops",
+    "from_torch_prune",
+    "keep_masks",
     "load",
     "measure",
     "methods",
@@ -53,12 +58,15 @@ __all__ = [
 _MODULES = {
     "ACDC": "methods.acdc",
     "Duration": "schedule",
+    "KeepMasks": "methods.keep_masks",
+    "keep_masks": "methods.keep_masks",
     "Phase": "schedule",
     "Schedule": "schedule",
     "Sparsifier": "core.sparsifier",
     "SparsityWarning": "core.context",
     "attach": "core.sparsifier",
     "find_prunable": "sparsity.prunable",
+    "from_torch_prune": "sparsity.torch_prune",
     "load": "sparsity.packed",
     "NM": "sparsity.patterns",
     "Block": "sparsity.patterns",

@@ -10,8 +10,10 @@ safetensors file also hold their own sha256, where their format has room for it,
 Digests are computed and checked while streaming: a large file needs no more memory than a small one.
 """
 
+import errno
 import hashlib
 import json
+import math
 import os
 import re
 import struct
@@ -31,6 +33,8 @@ _SIGNATURE = b"PK\5\6"
 
 DETAILS, _KEY = "acdc", "acdc_sha256"  # a single entry: safetensors does not keep the order of several
 _LENGTH = struct.Struct("<Q")  # the length of a safetensors header
+WIDTHS = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4,
+           "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8}  # fmt: skip
 _LONGEST = 100_000_000  # bytes in a header, safetensors' own limit
 # In a header, the quotes of a JSON text nested in another are escaped.
 _MARKS = (f'"{DETAILS}":"'.encode(), f'\\"{_KEY}\\":'.encode())
@@ -86,6 +90,8 @@ def write_safetensors(files: Mapping[Path, Mapping[str, Any]], details: Mapping[
 
 def write_files(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     """Write all of these files or none: each writer gets a temporary name, and makes sure that the disk has it all."""
+    for path in writers:
+        check_target(path)
     temporaries = {path: _temporary(path) for path in writers}
     try:
         for path, write in writers.items():
@@ -96,6 +102,14 @@ def write_files(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     finally:
         for temporary in temporaries.values():
             temporary.unlink(missing_ok=True)
+
+
+def check_target(path: Path) -> None:
+    """Raise an OSError that names the file or its folder if no file can be written there, before any work is done."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "this is a folder; give the name of a file in it", str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder; create it first", str(path.parent))
 
 
 def write_safetensors_at(path: Path, tensors: Mapping[str, Any], details: Mapping[str, Any] | None = None) -> None:
@@ -208,6 +222,43 @@ def _verify_safetensors(file: BinaryIO) -> None:
     blank = header[: seal.start(1)] + _BLANK.encode() + header[seal.end(1) :]
     if _hash(file, before=_LENGTH.pack(len(header)) + blank) != seal[1]:
         raise IntegrityError(_MISMATCH)
+
+
+def find_bad_entry(path: Path) -> str:
+    """Return which tensor of a safetensors file has an impossible entry, and why; "" if the trouble is elsewhere.
+
+    For files that safetensors has refused: its own words do not always name the tensor.
+    """
+    try:
+        with path.open("rb") as file:
+            header = _header(file)
+            entries, left = json.loads(header), file.seek(0, os.SEEK_END) - _LENGTH.size - len(header)
+    except (OSError, ValueError, RecursionError):
+        return ""
+    ranges = dict[str, tuple[int, int]]()
+    for name, entry in entries.items() if isinstance(entries, dict) else ():
+        if name == "__metadata__":
+            continue
+        try:
+            (begin, end), sizes, kind = entry["data_offsets"], [*entry["shape"]], str(entry["dtype"])
+        except (KeyError, TypeError, ValueError):
+            return f"{name}: its entry in the header lacks a type, a shape or two offsets"
+        if not all(type(number) is int and number >= 0 for number in (*sizes, begin, end)):
+            return f"{name}: its shape {sizes} or its offsets {begin}, {end} are not whole numbers from 0"
+        if kind not in WIDTHS:
+            return f"{name}: its type, {kind[:40]}, is not one that acdc reads"
+        if end - begin != WIDTHS[kind] * math.prod(sizes):
+            return f"{name}: {sizes} elements of {kind} do not take the bytes from {begin} to {end}"
+        if not begin <= end <= left:
+            return f"{name}: its bytes, from {begin} to {end}, are not in the {left:,} bytes of data"
+        ranges[name] = begin, end
+    place, before = 0, ""
+    for name, (begin, end) in sorted(ranges.items(), key=lambda item: item[1]):
+        if begin != place:
+            what = f"overlap those of {before}" if begin < place else f"leave a gap from {place}"
+            return f"{name}: its bytes, from {begin} to {end}, {what}"
+        place, before = end, name
+    return f"no tensor has the last {left - place:,} bytes" if ranges and place != left else ""
 
 
 def _header(file: BinaryIO) -> bytes:

@@ -242,6 +242,14 @@ class Schedule(PaperSchedules):
         edges = [tenth + round_half_up(Fraction(middle * edge, count)) for edge in range(count + 1)]
         return cls.from_transitions(compress=[*edges[::2], epochs - final], decompress=edges[1::2], total=epochs)
 
+    def stretched(self, times: int) -> Self:
+        """Return the same phases, each `times` as long."""
+        check_whole("times", times, 1, "write times=2, or 1 for the same length")
+        phases = [(phase.kind, Duration(phase.length.value * times, phase.length.unit)) for phase in self.phases]
+        return type(self).from_phases(
+            phases, Duration(self.total.value * times, self.total.unit) if self.total else None
+        )
+
     # From step to phase.
 
     def boundaries(self, steps_per_epoch: int | None = None) -> tuple[int, ...]:

@@ -145,8 +145,10 @@ def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
         "docs/costs.md": ["overhead", "select"],
         "docs/export.md": ["sizes"],
         "docs/theory.md": [*theory_page.TABLES, "cpl"],
+        "runtime/README.md": ["speed"],
     }
-    (tmp_path / "docs").mkdir()
+    for folder in ("docs", "runtime"):
+        (tmp_path / folder).mkdir()
     for page, names in blocks.items():
         markers = [f"<!-- results:{name} -->\nold\n<!-- /results:{name} -->\n" for name in names]
         (tmp_path / page).write_text("".join(markers))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from acdc import models
 from acdc.recipes import load
 from benchmarks import keeping, memorization, memorized, pages, tables
 from tests.report.runs import row
@@ -173,6 +174,28 @@ def test_the_table_has_both_phases_ends(results: Path) -> None:
     assert told["with augmentation, AC/DC 90%"][-1] == "about 90 % in their true class"
     assert told["with augmentation, AC/DC 75%"][-1] == "–"
     assert note.startswith("a GPU; torch 2.11.0; acdc at abc123; 2026-01-02. bf16; seed 0; n = 1 of each run")
+    assert "The downsampling convolutions are dense at 75%, 90%, 95%, as published." in note
+    assert "All layers are pruned." in memorized.note({k: v for k, v in kept.items() if k != "left_dense"})
+
+
+def test_some_of_the_runs_may_be_kept_alone(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--keep", str(trained), "--commit", "abc123", "--results", str(tmp_path)]
+    assert memorization.main([*arguments, "--runs", "plain-dense,plain-90"]) == 0
+    kept = memorized.read_kept(tmp_path)
+    assert kept is not None
+    assert [row[0] for row in memorized.table(kept)[2]] == ["no augmentation, dense", "no augmentation, AC/DC 90%"]
+    with pytest.raises(SystemExit):
+        memorization.main([*arguments, "--runs", "plain-91"])
+    assert "--runs plain-91: expected some of plain-dense, plain-50" in capsys.readouterr().err
+
+
+def test_layers_that_the_published_runs_left_dense() -> None:
+    for name, said in memorization.settings_of(None).items():
+        method = load.read(memorization.RECIPE, said).build_method()
+        if method is not None:
+            left = method.layers(models.build("resnet20", classes=10)).left_dense
+            shortcuts = {"stages.1.0.shortcut.0.weight", "stages.2.0.shortcut.0.weight"}
+            assert set(left) == (set() if name.endswith("-50") else shortcuts)
 
 
 def test_the_paper_s_words_are_those_of_the_recipe() -> None:

@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from acdc.cli import main
 from acdc.serving import engines
+from tests.serving.fakes import fake
 
 
 @pytest.fixture
@@ -21,10 +21,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_table_is_printed_and_kept(model: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    def start(path: Path, threads: int, example: np.ndarray):
-        return lambda x: np.maximum(x, 0)
-
-    known = {n: engines.Engine(n, "numpy", "", start) for n in ("onnxruntime", "acdc-runtime")}
+    known = {n: fake(n) for n in ("onnxruntime", "acdc-runtime")}
     monkeypatch.setattr(engines, "ENGINES", known)
     kept = tmp_path / "bench.jsonl"
     typed = ["bench", str(model), "--batch", "1,2", "--threads", "1", "--rounds", "3", "--json", str(kept)]
@@ -40,15 +37,37 @@ def test_a_table_is_printed_and_kept(model: Path, tmp_path: Path, capsys, monkey
     assert all(r["difference"] == 0 and r["model"] == "relu.onnx" for r in rows)
 
 
+def test_a_run_is_exported_measured_and_remembered(model: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    known = {n: engines.Engine(n, ("numpy",), "", lambda *_: lambda x: x) for n in ("onnxruntime", "acdc-runtime")}
+    monkeypatch.setattr(engines, "ENGINES", known)
+    run = tmp_path / "run"
+    sets = ["--set", "run.baseline=false", "--set", "run.finetune=false"]
+    assert main(["train", "--no-report", "--epochs", "4", "--out", str(run), *sets]) == 0
+    capsys.readouterr()
+    typed = ["--batch", "1", "--threads", "1", "--rounds", "2", "--engines", "acdc-runtime,onnxruntime"]
+    assert main(["bench", str(run), *typed]) == 0
+    assert f"kept in {run / 'speed.json'}; acdc report {run} shows it" in capsys.readouterr().out
+    first = (run / "exports" / "sparse.onnx").stat()
+    assert main(["bench", str(run / "exports" / "sparse.onnx"), *typed]) == 0
+    assert (run / "exports" / "sparse.onnx").stat().st_mtime_ns == first.st_mtime_ns, "it is not exported again"
+    (table,) = json.loads((run / "speed.json").read_text())["models"]
+    assert table["model"] == "exports/sparse.onnx"
+    assert [row["engine"] for row in table["rows"]] == ["acdc-runtime", "onnxruntime"]
+    assert main(["bench", str(model), *typed]) == 0
+    assert not (model.parent / "speed.json").exists(), "it belongs to no run"
+
+
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        (["none.onnx"], "there is no such file"),
+        (["none.onnx"], "there is no such file or folder"),
+        (["FOLDER"], "holds no run (no config.json)"),
         (["MODEL", "--batch", "0"], "--batch 0: expected whole numbers from 1"),
         (["MODEL", "--rounds", "1,2"], "--rounds 1,2: expected"),
         (["MODEL", "--engines", "magic"], "expected some of acdc-runtime"),
     ],
 )
 def test_mistakes_are_refused(typed: list[str], message: str, model: Path, capsys) -> None:
-    assert main(["bench", *[str(model) if t == "MODEL" else t for t in typed]]) == 2
+    names = {"MODEL": str(model), "FOLDER": str(model.parent)}
+    assert main(["bench", *[names.get(t, t) for t in typed]]) == 2
     assert message in capsys.readouterr().err

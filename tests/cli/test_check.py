@@ -8,6 +8,7 @@ import torch
 
 from acdc import models
 from acdc.cli import main
+from acdc.data.data_facts import ImageFacts
 from acdc.recipes import load
 from acdc.train import time_estimate
 
@@ -15,6 +16,9 @@ from acdc.train import time_estimate
 @pytest.fixture(autouse=True)
 def _no_data_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ACDC_DATA", str(tmp_path / "nowhere"))
+
+
+DIGITS = ImageFacts(train=1397, test=400, shape=(1, 8, 8), classes=10)
 
 
 def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -29,20 +33,34 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.err
 
 
+LESS = ("model.layers=1", "model.width=64", "model.heads=2")
+SMALLER = {
+    "wiki-gpt-124m": LESS,
+    **dict.fromkeys(
+        ("wikitext103-transformer-xl", "wikitext103-transformer-xl-dense"), (*LESS, "model.feedforward=32")
+    ),
+}
+"""Settings that make large models small: weights are built, to see which are the largest."""
+STEPS = {"digits": 22, "text-quick": 50, "wiki-gpt-30m": 250, "wiki-gpt-124m": 72, "wikitext2-transformer-xl": 509}
+"""In an epoch, of recipes whose phases are chosen by their number."""
+
+
 @pytest.mark.parametrize("name", load.shipped())
 def test_every_recipe(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    out, recipe = checked(capsys, name), load.read(name)
+    smaller = [part for setting in SMALLER.get(name, ()) for part in ("--set", setting)]
+    out, recipe = checked(capsys, name, *smaller), load.read(name)
     assert out.startswith(f"{name}: {recipe.about}\n")
     assert ("warning: data not found" in out) == (recipe.data.name != "digits")
-    assert ("as published; not found here" in out) == (recipe.data.name != "digits")
+    assert ("as published; not found here" in out) == (recipe.data.name not in ("digits", "text"))
+    assert ("(imaginary: none was named)" in out) == (recipe.data.name == "text")
     assert ('warning: train.precision = "fp16"' in out) == (
         recipe.train.precision == "fp16"
     ) or torch.cuda.is_available()
     method = recipe.build_method()
-    method = method.for_steps(22) if method and recipe.data.name == "digits" else method
+    method = method.for_steps(STEPS[name]) if method and name in STEPS else method
     assert str(method.schedule if method else "dense training") in out
     assert all(line in out for line in (method.choices_made() if method else ()))
-    assert ("Why: " in out) == (name == "digits"), "all others name their phases"
+    assert ("Why: " in out) == (name in STEPS), "all others name their phases"
     assert "\x1b" not in out
 
 
@@ -115,8 +133,27 @@ def test_what_dense_phases_may_cost_less_is_said_where_there_are_some_after_a_co
 
 
 def test_a_longer_run_is_set_beside_the_paper_s_dense_one(capsys: pytest.CaptureFixture[str]) -> None:
-    out = checked(capsys, "cifar100-wrn28-10", "--set", "method.schedule=cifar100_14")
+    out = checked(capsys, "cifar100-wrn28-10", "--set", "method.schedule=cifar100_14", "--set", "model.bn_splits=4")
     assert "the paper, with these settings: training 0.47x, relative to 200 dense epochs" in out
+
+
+def test_what_makes_a_run_longer_or_cheaper_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [
+        "train.times=2",
+        "train.label_smoothing=0.1",
+        "data.first_size=4",
+        "data.size_step=2",
+        "rate.shape=linear",
+    ]
+    words = [word for setting in settings for word in ("--set", setting)]
+    out = checked(capsys, "digits", "--set", "method.name=dense", "--set", "run.baseline=false", "--set",
+                  "run.finetune=false", *words)  # fmt: skip
+    assert "length: 2 times 40 epochs, with all phases, milestones and warm-up (train.times)" in out
+    assert "images: shorter side of 4 pixels in epoch 0, 6 pixels in epoch 20, 8 pixels in epoch 40; tested at 8" in out
+    assert "loss: cross-entropy, labels smoothed by 0.1 in training, not in tests" in out
+    assert "learning rate: 0.025 in epoch 0, 0.1 in epoch 3, 0.001316 in epoch 79 (linear, set every epoch)" in out
+    (cost,) = [line for line in out.splitlines() if line.startswith("dense  ")]
+    assert cost.split()[-1] == "0.70x", "half of the epochs at full size, a quarter at .56x, a quarter at .25x"
 
 
 def test_a_rival_s_figures_are_told_as_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +286,7 @@ def test_a_slow_step_is_measured_on_a_smaller_batch(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(time_estimate, "_SLOW", 1e-6)
     recipe = load.read("digits", ["train.precision=fp16"])
     model = models.build("digits_net", classes=10, in_channels=1, seed=0)
-    found = time_estimate.measure(recipe, model, (1, 8, 8), 10, torch.device("cpu"))
+    found = time_estimate.measure(recipe, model, DIGITS, torch.device("cpu"))
     assert (found.batch, found.precision, found.memory) == (4, "fp32", None)
     assert found.step > 0
     assert found.evaluation > 0
@@ -259,7 +296,7 @@ def test_threads_are_left_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_estimate, "_ENOUGH", 0.01)
     before = torch.get_num_threads()
     model = models.build("digits_net", classes=10, in_channels=1, seed=0)
-    found = time_estimate.measure(load.read("digits", ["train.threads=2"]), model, (1, 8, 8), 10, torch.device("cpu"))
+    found = time_estimate.measure(load.read("digits", ["train.threads=2"]), model, DIGITS, torch.device("cpu"))
     assert (found.threads, torch.get_num_threads()) == (2, before)
 
 

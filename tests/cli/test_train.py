@@ -20,7 +20,6 @@ from typing import IO, Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import acdc
 from acdc.cli import main
@@ -151,7 +150,7 @@ def test_the_baseline_starts_as_acdc_does_and_so_does_the_fine_tuning(run: Path)
 
 
 def test_the_sparse_model_has_exactly_the_weights_its_masks_keep(run: Path) -> None:
-    sparse, masks = acdc.load(run / "sparse.safetensors"), load_file(run / "masks.safetensors")
+    sparse, masks = acdc.load(run / "sparse.safetensors"), acdc.load(run / "masks.safetensors")
     size = sum(mask.numel() for mask in masks.values())
     assert size == acdc.find_prunable(digits_net()).size
     assert sum(int(mask.sum()) for mask in masks.values()) == size - round(0.9 * size)
@@ -211,7 +210,7 @@ def test_two_of_four_leaves_the_first_layer_dense_and_says_so(tmp_path: Path, ca
     assert main(["train", "--no-report", "--epochs", "4", "--set", "method.pattern=2:4", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "left dense: conv1.weight (1 input channels are not a multiple of 4)" in said
-    masks = load_file(out / "masks.safetensors")
+    masks = acdc.load(out / "masks.safetensors")
     assert "conv1.weight" not in masks
     kept = masks["stages.1.0.conv2.weight"]  # 32 x 32 x 3 x 3
     assert (kept.permute(0, 2, 3, 1).reshape(-1, 4).sum(1) == 2).all()
@@ -230,7 +229,7 @@ def test_masks_are_exact_where_weights_they_keep_are_zero_as_well(tmp_path: Path
         == 0
     )
     (row,) = read(out, "result.json")["models"]
-    masks = load_file(out / "masks.safetensors")
+    masks = acdc.load(out / "masks.safetensors")
     size = sum(mask.numel() for mask in masks.values())
     assert row["mask_sparsity"] == 1 - sum(int(mask.sum()) for mask in masks.values()) / size
     assert abs(row["mask_sparsity"] - 0.98) < 1 / size

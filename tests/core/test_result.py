@@ -51,7 +51,7 @@ def test_result_saves_and_refuses_to_overwrite(result: acdc.Result, tmp_path: Pa
     result.save(tmp_path / "out")
     assert_same_bits(acdc.load(tmp_path / "out" / "sparse.safetensors"), result.sparse)
     assert_same_bits(load_file(tmp_path / "out" / "dense.safetensors"), result.dense or {})
-    assert_same_bits(load_file(tmp_path / "out" / "masks.safetensors"), result.masks)
+    assert_same_bits(acdc.load(tmp_path / "out" / "masks.safetensors"), result.masks)
     with pytest.raises(FileExistsError, match=r"already holds sparse\.safetensors"):
         result.save(tmp_path / "out")
 

@@ -67,9 +67,14 @@ def test_load_passes_options_on() -> None:
 
 
 def test_every_name_is_described() -> None:
-    assert names() == ("digits", "cifar10", "cifar100", "synthetic", "imagenet", "folder")
+    assert names()[:6] == ("digits", "cifar10", "cifar100", "synthetic", "imagenet", "folder")
+    assert names()[6:] == ("text", "wikitext2", "wikitext103")
     kinds = {name: describe(name).kind for name in names()}
-    assert kinds == dict.fromkeys(names()[:4], "memory") | dict.fromkeys(names()[4:], "folder")
+    assert kinds == {
+        **dict.fromkeys(names()[:4], "memory"),
+        **dict.fromkeys(names()[4:6], "folder"),
+        **dict.fromkeys(names()[6:], "text"),
+    }
     assert all(describe(name).summary for name in names())
 
 
@@ -83,8 +88,8 @@ def test_an_unknown_name_gets_a_guess(name: str, guess: str) -> None:
 
 
 def test_a_name_unlike_all_gets_the_list_alone() -> None:
-    with pytest.raises(ValueError, match=r"expected one of digits, .*folder, or an import path such as 'mypkg\.\S+$"):
-        load("wikitext")
+    with pytest.raises(ValueError, match=r"expected one of digits, .*103, or an import path such as 'mypkg\.\S+$"):
+        load("audio")
 
 
 def test_an_unknown_option_is_named_with_those_there_are() -> None:

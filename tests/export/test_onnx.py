@@ -132,16 +132,38 @@ class Branches(nn.Module):
 @pytest.mark.parametrize(
     ("model", "example", "message"),
     [
-        (Branches(), torch.zeros(2, 3), "torch.onnx cannot translate Branches"),
+        (Branches(), torch.zeros(2, 3), r"torch.onnx cannot translate Branches \(Could not guard on data-dependent"),
         (nn.Linear(3, 2).half(), torch.zeros(2, 3), "expected float32 weights"),
         (nn.Linear(3, 2), (), "expected tensors with a batch"),
         (nn.Linear(3, 2), torch.zeros(0, 3), "expected tensors with a batch"),
         (nn.Linear(3, 2), [[1.0]], "expected a batch of inputs"),
+        (nn.Linear(3, 2), torch.zeros(2, 4), r"example: Linear does not run on it \(mat1 and mat2 shapes cannot be"),
+        (
+            nn.Linear(3, 2).state_dict(),
+            torch.zeros(2, 3),
+            "model: expected the network itself, .* not OrderedDict",
+        ),
     ],
 )
 def test_what_is_refused(model: nn.Module, example: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=message):
         acdc.export.to_onnx(model, example, tmp_path / "x.onnx")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_place_that_cannot_be_written_is_named_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no such folder; create it first: '.*/none'"):
+        acdc.export.to_onnx(nn.Linear(3, 2), torch.zeros(2, 3), tmp_path / "none" / "x.onnx")
+    with pytest.raises(IsADirectoryError, match="this is a folder; give the name of a file in it"):
+        acdc.export.to_onnx(nn.Linear(3, 2), torch.zeros(2, 3), tmp_path)
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        acdc.export.save_sparse({"w": torch.zeros(2)}, tmp_path / "none" / "x.safetensors")
+
+
+def test_what_onnx_runtime_cannot_run_is_not_written(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()).double()
+    with pytest.raises(RuntimeError, match=r"was not written: ONNX Runtime cannot run it \(.*; write model.float\(\)"):
+        acdc.export.to_onnx(model, torch.zeros(2, 1, 4, 4, dtype=torch.float64), tmp_path / "x.onnx")
     assert not [*tmp_path.iterdir()]
 
 

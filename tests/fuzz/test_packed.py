@@ -20,7 +20,7 @@ from tests.fuzz.mutate import damaged_value
 from tests.fuzz.test_checkpoints import damage, same
 
 Mutations = Callable[..., range]
-MOST = 64  # bytes in memory for one of the file: eight elements of eight bytes for a byte of mask
+MOST = 256  # bytes in memory for one of the file
 SIZES = (0, 1, 2, 7, 8, 41, 210, 211, 212, 1681, 2**31, 2**32, 2**62, 2**63, 2**64, -1, 1.5, "8", None, [], True)
 
 
@@ -30,7 +30,8 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path, shape = tmp_path_factory.mktemp("packed") / "model", (41, 41)
     weight = torch.where(torch.rand(shape, generator=generator) < 0.1, torch.randn(shape, generator=generator), 0.0)
     tensors = {"w": weight, "tied": weight, "h": weight.half(), "b": torch.randn(3, generator=generator),
-               "n": torch.tensor(3), "m": weight != 0}  # fmt: skip
+               "n": torch.tensor(3), "m": weight != 0,
+               "half": torch.randn(shape, generator=generator).relu()}  # fmt: skip
     packed.save(tensors, path)
     return path.read_bytes()
 
@@ -68,15 +69,19 @@ def changed(content: bytes, rng: random.Random) -> bytes:
         elif kind == 2 and isinstance(entry, dict):
             entry["dtype"] = rng.choice(("F32", "F16", "BF16", "U8", "I8", "BOOL", "F64", "I64", "F4", "C64", "X", 3))
         elif kind == 3:
-            header[rng.choice(("w", "w.acdc_mask", "h.acdc_values", "x", "", "__metadata__"))] = header.pop(name, None)
+            header[rng.choice(("w", "w.acdc_gaps", "half.acdc_mask", "h.acdc_values", "x", "", "__metadata__"))] = (
+                header.pop(name, None)
+            )
         elif kind == 4 and data:
-            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            data[_place(header, data, rng)] ^= 1 << rng.randrange(8)
         elif kind == 5:
             del data[rng.randrange(len(data) + 1) :]
         elif kind == 6 and isinstance(details, dict) and isinstance(details.get("packed"), dict):
             shapes = details["packed"].get("shapes")
             if isinstance(shapes, dict):
-                shapes[rng.choice(("w", "h", "m", "b", "x"))] = [rng.choice(SIZES) for _ in range(rng.randrange(4))]
+                shapes[rng.choice(("w", "h", "m", "b", "half", "x"))] = [
+                    rng.choice(SIZES) for _ in range(rng.randrange(4))
+                ]
         elif kind == 7:
             details = damaged_value(copy.deepcopy(details), rng)
         else:
@@ -87,6 +92,14 @@ def changed(content: bytes, rng: random.Random) -> bytes:
         return sealed(header, details, bytes(data))
     except (ValueError, UnicodeEncodeError):  # nothing that a file can hold
         return content[: rng.randrange(len(content))]
+
+
+def _place(header: dict[str, Any], data: bytearray, rng: random.Random) -> int:
+    """Any byte of the data, or half the time one of the first of a tensor: those of gaps say how to read the others."""
+    starts = [entry.get("data_offsets") for entry in header.values() if isinstance(entry, dict)]
+    starts = [at[0] for at in starts if isinstance(at, list) and at and isinstance(at[0], int) and at[0] >= 0]
+    first = rng.choice(starts) + rng.randrange(9) if starts and rng.random() < 0.5 else rng.randrange(len(data))
+    return first if first < len(data) else rng.randrange(len(data))
 
 
 def read(path: Path, content: bytes) -> dict[str, Tensor] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from acdc.cli import main
-from acdc.train.saved_models import read_accuracies
+from acdc.train.saved_models import read_scores
 from tests.fuzz.mutate import damaged_json
 from tests.report.comparisons import make_comparison
 from tests.report.runs import make_run
@@ -60,7 +60,7 @@ def test_a_run(file: str, whole: Path, tmp_path: Path, capsys, mutations: Callab
         if seed % 50 == 49:  # with every figure
             check(["report", str(run), "--out", str(tmp_path / f"{seed}.html")], path, capsys)
         if file == "result.json":
-            read_accuracies(run)
+            read_scores(run)
         elif file == "config.json":
             for verb in ("compare", "eval"):
                 code = main([verb, str(run), "--device", "cpu"])  # of a run without weights: refused in any case

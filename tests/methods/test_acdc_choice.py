@@ -5,11 +5,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
 import acdc
+from acdc.errors import ArgumentError
 from acdc.methods._choice import RECOVERY, SHORT, choose
 from tests.warned import SMALL_NETS
 
@@ -49,8 +50,11 @@ def test_fewer_steps_make_fewer_cycles() -> None:
 
 @given(st.integers(1, 300), st.integers(1, 2000), st.none() | st.integers(0, 20), st.booleans())
 def test_any_length_has_phases_that_fit(epochs: int, steps: int, cycles: int | None, late: bool) -> None:
+    assume(epochs * steps > 1)
     choice = choose(epochs, steps, cycles=cycles, late=late)
     schedule = choice.schedule
+    assert schedule.boundaries(steps)[-1] == epochs * steps, "and no phase is without a step"
+    assert choice.late is None if not late else isinstance(choice.late, bool)
     assert schedule.total is not None
     assert schedule.total.value == epochs
     assert schedule.phases[-1].kind == "sparse"
@@ -115,7 +119,7 @@ def test_the_paper_is_one_word_away() -> None:
     paper = acdc.ACDC.paper(0.9, epochs=100)
     assert paper == acdc.ACDC(sparsity=0.9, schedule=acdc.Schedule.imagenet())
     assert paper == acdc.ACDC.paper(0.9, schedule="imagenet")
-    assert paper == acdc.ACDC(sparsity=0.9, schedule="imagenet")  # pyright: ignore[reportArgumentType]
+    assert paper == acdc.ACDC(sparsity=0.9, schedule="imagenet")
     assert (paper.rise, paper.ramp, paper.reset, paper.gradual, paper.revive) == (0, 0, "momentum", False, False)
     assert not {"cycles", "rise", "ramp", "own_timesteps"} & set(paper.config()), "checkpoints of before still fit"
 
@@ -139,6 +143,8 @@ def test_the_paper_is_one_word_away() -> None:
         ({"schedule": "imagenet", "rise": 0.5, "gradual": True}, "rise=0.5: gradual=True raises the sparsity"),
         ({"schedule": PRUNED, "ramp": 0.5}, "ramp=0.5: .*weights that come back, and schedule has no decompression"),
         ({"schedule": PRUNED, "own_timesteps": True}, "own_timesteps=True: .*schedule has no decompression"),
+        ({"schedule": PRUNED, "revive": True}, "revive=True: .*schedule has no decompression; omit revive or schedule"),
+        ({"schedule": PRUNED, "gradual": True}, "gradual=True: it raises the sparsity .*schedule has no decompression"),
         ({"schedule": "imagenet", "rise": 2}, "rise=2: expected a fraction of the run"),
         ({"schedule": "imagenet", "ramp": -1}, "ramp=-1: expected a fraction of a dense phase"),
     ],
@@ -146,6 +152,41 @@ def test_the_paper_is_one_word_away() -> None:
 def test_refusals(knobs: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         acdc.ACDC.paper(0.9, **knobs)
+
+
+@pytest.mark.parametrize("knob", [{"ramp": 0.3}, {"own_timesteps": True}, {"revive": True}, {"gradual": True}])
+def test_remedies_of_decompressions_are_refused_where_none_is_wanted(knob: dict) -> None:
+    (name,) = knob
+    with pytest.raises(ArgumentError, match=rf"{name}=.*cycles=0 has no decompression; omit {name} or cycles"):
+        acdc.ACDC(sparsity=0.9, epochs=20, cycles=0, **knob)
+    assert len(acdc.ACDC(sparsity=0.9, epochs=20, cycles=0, twin="late", **knob).for_steps(100).schedule.phases) == 4
+    plain = acdc.ACDC(sparsity=0.9, epochs=20, cycles=0)
+    assert dataclasses.replace(plain, sparsity=0.8) == acdc.ACDC(sparsity=0.8, epochs=20, cycles=0)
+
+
+def test_a_run_too_short_to_decompress_prunes_gradually_whatever_was_wanted() -> None:
+    method = acdc.ACDC(sparsity=0.9, epochs=20, gradual=True, revive=True, own_timesteps=True)
+    short, long = method.for_steps(10), method.for_steps(1000)
+    assert (short.gradual, short.revive, short.own_timesteps, short.ramp, short.rise) == (False, False, False, 0, 0.6)
+    assert (long.gradual, long.revive, long.own_timesteps, long.ramp, long.rise) == (True, True, True, 0.2, 0)
+    assert "sparsity rising to 0.9 from compression to compression" in long.choices_made()[0]
+
+
+def test_a_run_of_a_few_steps_has_phases_of_steps() -> None:
+    assert lengths(acdc.ACDC(sparsity=0.9, epochs=1).for_steps(3)) == ["dense 1/3ep", "sparse 2/3ep"]
+    assert lengths(acdc.ACDC(sparsity=0.9, epochs=2).for_steps(1)) == ["dense 1ep", "sparse 1ep"]
+    with pytest.raises(ArgumentError, match=r"epochs=1: with steps_per_epoch=1 .* one step.*; write epochs=2"):
+        acdc.ACDC(sparsity=0.9, epochs=1).for_steps(1)
+    with pytest.raises(ArgumentError, match="steps_per_epoch=0: expected a whole number, 1 or more"):
+        acdc.ACDC(sparsity=0.9, epochs=1).for_steps(0)
+
+
+def test_what_became_of_a_late_phase_is_said() -> None:
+    _, why = acdc.ACDC(sparsity=0.9, epochs=2, twin="late").for_steps(10).choices_made()
+    assert why.startswith("Why: no early decompression, as a dense phase of 2 steps")
+    assert "; the late one is for the twin" in why
+    _, why = acdc.ACDC(sparsity=0.9, epochs=4, twin="late").for_steps(10).choices_made()
+    assert "; twin='late' found no room in 4 epochs" in why
 
 
 def test_a_pattern_of_one_sparsity_does_not_rise() -> None:
@@ -235,6 +276,8 @@ def loop(steps: int) -> acdc.Sparsifier:
 def test_steps_per_epoch_that_is_wrong_by_a_factor_is_named() -> None:
     with pytest.raises(RuntimeError, match=r"finish\(\) at step 1 of 20.* it took 1/20 of the steps planned"):
         loop(1).finish()
+    with pytest.raises(RuntimeError, match=r"it took 90.00% of the steps planned; call finish\(early=True\)"):
+        loop(18).finish()
     with pytest.raises(RuntimeError, match=r"it took 1/2 of .* write steps_per_epoch=1, not 2"):
         loop(10).finish()
     with pytest.warns(acdc.SparsityWarning, match=r"it took 3 times the steps planned.* steps_per_epoch=6, not 2"):

@@ -78,3 +78,11 @@ def test_a_depthwise_weight_s_fan_out_is_its_own_channel_s() -> None:
 def test_impossible_shapes_are_refused(wrong: dict) -> None:
     with pytest.raises(ValueError, match=rf"^{next(iter(wrong))}=.*: expected a .*number .*; .*write "):
         MobileNetV1(**wrong)
+
+
+def test_as_published_every_layer_is_as_torch_draws_it() -> None:
+    """Seeded, they are the weights that torch's own constructors draw after torch.manual_seed."""
+    torch.manual_seed(5)
+    plain = MobileNetV1(width=0.25, classes=10, init="published")
+    assert equal_weights(plain, MobileNetV1(width=0.25, classes=10, init="published", seed=5))
+    assert not equal_weights(plain, MobileNetV1(width=0.25, classes=10, seed=5))

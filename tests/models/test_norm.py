@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from acdc.models.norm import SplitBatchNorm2d, _Normalise
+from acdc import models
+from acdc.errors import ArgumentError
+from acdc.models.norm import SplitBatchNorm2d, _Normalise, split_batch_norms
 
 PATHS = pytest.mark.parametrize("at_once", [False, True], ids=["part-by-part", "at-once"])
 
@@ -109,10 +111,13 @@ def test_a_model_in_half_precision_keeps_its_statistics_so_as_batch_norm_does(at
     torch.testing.assert_close(split.running_var, plain.running_var, rtol=0.02, atol=0.02)
 
 
-def test_parts_of_one_value_are_refused_as_batch_norm_refuses_them() -> None:
-    split, _ = pair(2)
+def test_a_short_batch_makes_fewer_parts_rather_than_parts_of_one_value() -> None:
+    """As the last of an epoch may be; one image alone has no variance, here as in batch norm."""
+    split, (plain, _) = pair(2)
+    x = torch.randn(3, 3, 1, 1)
+    torch.testing.assert_close(split(x), plain(x))
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        split(torch.randn(2, 3, 1, 1))
+        split(torch.randn(1, 3, 1, 1))
 
 
 @PATHS
@@ -127,3 +132,66 @@ def test_what_follows_may_change_it_in_place(memory_format: torch.memory_format,
     out.square().sum().backward()
     torch.relu(run(split, theirs, at_once)).square().sum().backward()
     torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+# In whole models
+
+
+def norms(model: nn.Module) -> dict[str, nn.Module]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
+
+
+@pytest.mark.parametrize("name", ["resnet20", "resnet50", "mobilenet_v1", "wrn28_10", "digits_net"])
+def test_every_batch_norm_of_every_model_is_split(name: str) -> None:
+    with torch.device("meta"):
+        plain, split = (models.build(name, classes=10, bn_splits=splits) for splits in (1, 4))
+    assert {type(norm) for norm in norms(plain).values()} == {nn.BatchNorm2d}, "at 1 it is exactly the plain model"
+    assert norms(plain).keys() == norms(split).keys()
+    assert all(isinstance(norm, SplitBatchNorm2d) and norm.splits == 4 for norm in norms(split).values())
+    before, after = norms(plain).values(), norms(split).values()
+    assert [(norm.momentum, norm.eps) for norm in before] == [(norm.momentum, norm.eps) for norm in after]
+    assert plain.state_dict().keys() == split.state_dict().keys()
+
+
+def test_the_same_weights_with_other_statistics() -> None:
+    plain, split = (models.build("digits_net", classes=10, in_channels=1, seed=3, bn_splits=n) for n in (1, 2))
+    assert all(torch.equal(one, two) for one, two in zip(plain.parameters(), split.parameters(), strict=True))
+    x = torch.randn(8, 1, 8, 8)
+    torch.testing.assert_close(plain.eval()(x), split.eval()(x), rtol=0, atol=0)
+    assert not torch.equal(plain.train()(x), split.train()(x))
+    first, again = (models.build("digits_net", classes=10, in_channels=1, seed=3) for _ in range(2))
+    out = torch.cat([again(x[:4]), first(x[4:])])
+    fresh = models.build("digits_net", classes=10, in_channels=1, seed=3, bn_splits=2)
+    torch.testing.assert_close(fresh(x), out)
+    kept = dict(again.named_buffers())
+    for name, buffer in fresh.named_buffers():
+        torch.testing.assert_close(buffer, kept[name], msg=name)
+
+
+def test_a_norm_that_occurs_twice_or_has_options_of_its_own_stays_itself() -> None:
+    norm = nn.BatchNorm2d(3, eps=1e-3, momentum=None, affine=False)
+    model = nn.Sequential(norm, nn.ReLU(), nn.Sequential(norm)).eval()
+    split_batch_norms(model, 2)
+    first, inner = model[0], model.get_submodule("2.0")
+    assert isinstance(first, SplitBatchNorm2d)
+    assert first is inner
+    assert (first.eps, first.momentum, first.affine, first.training) == (1e-3, None, False, False)
+    model.train()
+    x = torch.randn(4, 3, 2, 2)
+    plain = nn.BatchNorm2d(3, eps=1e-3, momentum=None, affine=False)
+    once = torch.cat([plain(x[:2]), nn.BatchNorm2d(3, eps=1e-3, affine=False)(x[2:])])
+    torch.testing.assert_close(first(x), once)
+    torch.testing.assert_close(first.running_var, plain.running_var)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (nn.Sequential(nn.Linear(2, 2)), "Sequential has none inside"),
+        (nn.Sequential(nn.BatchNorm2d(2), nn.BatchNorm1d(2)), "1 is a BatchNorm1d"),
+        (nn.Sequential(nn.SyncBatchNorm(2)), "0 is a SyncBatchNorm"),
+    ],
+)
+def test_a_model_without_such_norms_or_with_others_is_refused(model: nn.Module, why: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"bn_splits=2: it splits .*{why}; write bn_splits=1 or leave it out"):
+        split_batch_norms(model, 2)

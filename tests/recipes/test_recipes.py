@@ -45,6 +45,12 @@ def test_names() -> None:
         "imagenet-resnet50-dense",
         "imagenet-mobilenet",
         "imagenet-mobilenet-dense",
+        "text-quick",
+        "wiki-gpt-30m",
+        "wiki-gpt-124m",
+        "wikitext2-transformer-xl",
+        "wikitext103-transformer-xl",
+        "wikitext103-transformer-xl-dense",
     }
 
 
@@ -62,6 +68,7 @@ def test_imagenet(name: str) -> None:
     assert (r.rate.shape, r.rate.per, r.rate.warmup, r.rate.final) == ("cosine", "epoch", 5, 0)
     assert (t.batch_size, t.precision, t.label_smoothing, t.channels_last) == (256, "fp16", 0, True)
     assert (r.data.name, r.epochs, r.run.finetune) == ("imagenet", 100, not name.endswith("dense"))
+    assert (r.model.bn_splits, r.model.options["init"]) == (4, "published")
 
 
 @pytest.mark.parametrize("name", WIDE)
@@ -71,6 +78,22 @@ def test_cifar100(name: str) -> None:
     assert (o.name, o.lr, o.momentum, o.nesterov, o.weight_decay) == ("sgd", 0.08, 0.9, True, 5e-4)
     assert (r.rate.shape, r.rate.milestones, r.rate.gamma, r.rate.warmup) == ("step", (76, 116, 156), 0.1, 0)
     assert (r.train.batch_size, r.data.crop, r.data.flip, r.epochs) == (128, 4, True, 200)
+    assert (r.model.bn_splits, r.model.options) == (2, {"variant": "published", "dropout": 0.3})
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("wikitext103")])
+def test_wikitext103(name: str) -> None:
+    r = RECIPES[name]
+    o, t, data = r.optimizer, r.train, r.data.options
+    assert (o.name, o.lr, o.betas, o.eps, o.weight_decay) == ("lamb", 0.01, (0.9, 0.999), 1e-6, 0)
+    assert not o.bias_correction
+    steps = 103_227_021 // 128 // 384
+    assert (r.epochs, round(r.rate.warmup / 48 * 100_000)) == (48, 16_000)
+    assert r.epochs * steps == pytest.approx(100_000, rel=0.01)
+    assert (r.rate.shape, r.rate.per, r.rate.final * o.lr) == ("cosine", "step", pytest.approx(1e-4))
+    assert (t.batch_size, t.clip_norm, data["length"], data["tokens"]) == (128, 0.25, 384, "words")
+    assert (data["evaluation_length"], data["evaluation_memory"], data["evaluation_clamp"]) == (128, 1600, 1000)
+    assert r.method.name == "dense" or r.method.schedule == "transformer_xl"
 
 
 def test_cifar10_memorization() -> None:
@@ -114,20 +137,23 @@ def test_no_two_rows_are_of_the_same_settings(name: str) -> None:
 STAR, UNIFORM = "first_and_last_dense=true", "first_and_last_dense=true distribution=uniform"
 FIRST, MOBILE = 'exclude=["conv1"]', 'exclude=["conv1"] depthwise_dense=true'
 TWICE = '{ warmup = "10ep", sparse = "5ep", dense = "2ep", final_sparse = "22ep", total = "200ep" }'
+NOT_EXTENDED = '{ warmup = "10ep", sparse = "5ep", dense = "5ep", final_sparse = "20ep", total = "100ep" }'
 SMOOTH = "train.label_smoothing=0.1"
+EMBEDDINGS = 'embeddings=true distribution={ "embedding.*" = { global = 0.5 } }'
 NUMBERS: dict[str, dict[str, dict[str, float]]] = {
     "imagenet-resnet50": {
         "sparsity=0.8": values(sparse=76.3, std=0.1, twin=73.82, finetuned=76.83, inference=0.29, training=0.65),
         "sparsity=0.9": values(sparse=75.03, std=0.1, twin=73.25, finetuned=76.56, inference=0.18, training=0.58),
-        "sparsity=0.95": values(sparse=73.14, std=0.2, inference=0.11, training=0.53),
-        "sparsity=0.98": values(sparse=68.44, std=0.09, inference=0.06, training=0.46),
+        "sparsity=0.95": values(sparse=73.14, std=0.2, twin=72.9, inference=0.11, training=0.53),
+        "sparsity=0.98": values(sparse=68.44, std=0.09, twin=70.8, inference=0.06, training=0.46),
         "sparsity=0.5": values(sparse=77.05),
         f"sparsity=0.9 {STAR}": values(sparse=75.64, twin=73.66, finetuned=76.85, inference=0.21, training=0.6),
         f"sparsity=0.95 {STAR}": values(sparse=74.16, inference=0.13, training=0.54),
         f"sparsity=0.98 {STAR}": values(sparse=71.27, inference=0.08, training=0.47),
-        f"sparsity=0.9 {UNIFORM}": values(sparse=75.04, inference=0.13, training=0.55),
+        f"sparsity=0.9 {UNIFORM}": values(sparse=75.04, finetuned=76.43, inference=0.13, training=0.55),
         f"sparsity=0.95 {UNIFORM}": values(sparse=73.28, inference=0.08, training=0.5),
         "pattern=2:4 sparsity=0.5": values(sparse=76.64, std=0.05, finetuned=76.85),
+        f"sparsity=0.9 schedule={NOT_EXTENDED}": values(sparse=75.18, finetuned=76.05),
         "sparsity=0.9 schedule=imagenet_150": values(sparse=75.99, finetuned=76.95, training=0.87),
         f"sparsity=0.9 {UNIFORM} schedule=imagenet_200": values(sparse=76.1),
         f"sparsity=0.95 {UNIFORM} schedule=imagenet_200": values(sparse=74.3),
@@ -177,10 +203,10 @@ NUMBERS: dict[str, dict[str, dict[str, float]]] = {
         "schedule=cifar100_20 sparsity=0.75": values(sparse=80.0, std=0.17, inference=0.29, training=0.6),
         "schedule=cifar100_20 sparsity=0.9": values(sparse=79.1, std=0.07, inference=0.14, training=0.51),
         "schedule=cifar100_20 sparsity=0.95": values(sparse=78.2, std=0.12, inference=0.08, training=0.47),
-        "schedule=cifar100_14 sparsity=0.5": values(sparse=79.99, training=0.75),
-        "schedule=cifar100_14 sparsity=0.75": values(sparse=79.5, training=0.59),
-        "schedule=cifar100_14 sparsity=0.9": values(sparse=79.0, training=0.47),
-        "schedule=cifar100_14 sparsity=0.95": values(sparse=78.5, training=0.41),
+        "schedule=cifar100_14 sparsity=0.5 model.bn_splits=4": values(sparse=79.99, training=0.75),
+        "schedule=cifar100_14 sparsity=0.75 model.bn_splits=4": values(sparse=79.5, training=0.59),
+        "schedule=cifar100_14 sparsity=0.9 model.bn_splits=4": values(sparse=79.0, training=0.47),
+        "schedule=cifar100_14 sparsity=0.95 model.bn_splits=4": values(sparse=78.5, training=0.41),
         "schedule=cifar100_7 sparsity=0.5": values(sparse=79.92, training=0.73),
         "schedule=cifar100_7 sparsity=0.75": values(sparse=79.7, training=0.54),
         "schedule=cifar100_7 sparsity=0.9": values(sparse=78.4, training=0.39),
@@ -191,6 +217,16 @@ NUMBERS: dict[str, dict[str, dict[str, float]]] = {
         "name=gmp sparsity=0.95 run.finetune=false": values(sparse=76.6, std=0.07, inference=0.07),
     },
     "cifar100-wrn28-10-dense": {"": values(dense=79.0, std=0.25, inference=1, training=1)},
+    "wikitext103-transformer-xl": {  # perplexities
+        "sparsity=0.8": values(sparse=20.65, twin=20.24, finetuned=19.54),
+        "sparsity=0.9": values(sparse=22.32, twin=21.0, finetuned=20.28),
+        f"sparsity=0.8 {EMBEDDINGS}": values(sparse=20.83, twin=20.25, finetuned=19.68),
+        f"sparsity=0.9 {EMBEDDINGS}": values(sparse=22.84, twin=21.34, finetuned=20.41),
+        "name=top_kast sparsity=0.8 backward=0.0": values(sparse=19.8),
+        "name=top_kast sparsity=0.8 backward=0.6": values(sparse=21.3),
+        "name=top_kast sparsity=0.9 backward=0.8": values(sparse=25.1),
+    },
+    "wikitext103-transformer-xl-dense": {"": values(dense=18.95)},
 }
 
 
@@ -223,7 +259,9 @@ def test_each_row_stands_beside_its_own_run(name: str, index: int) -> None:
     assert row_for(recipe) is not None
     assert (row_for(recipe), beside(recipe, "nothing")) == (row, None)
     if row.sparse is not None:
-        assert (beside(recipe, "sparse.safetensors") or "").startswith(f"{row.sparse:g} ")
+        published = beside(recipe, "sparse.safetensors") or ""
+        assert f"{published} ".startswith(f"{row.sparse:g} ")
+        assert published.endswith("%") == (not name.startswith("wikitext"))
     if method is not None:
         assert method.budgets(method.layers(_meta(recipe.model.name)))
 
@@ -242,8 +280,9 @@ def test_gmp_has_the_paper_s_epochs() -> None:
 
 @cache
 def _meta(name: str) -> nn.Module:
+    size = {"vocabulary": 267_735} if models.is_language_model(name) else {"classes": 1000}
     with torch.device("meta"):
-        return models.build(name, classes=1000)
+        return models.build(name, **size)
 
 
 def test_the_star_of_each_model_leaves_what_the_paper_says_dense() -> None:

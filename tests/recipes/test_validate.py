@@ -1,20 +1,18 @@
 """What a recipe alone shows, and what its data add: errors and warnings, all at once."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import pytest
+from torch import nn
 
+from acdc.data.data_facts import ImageFacts
 from acdc.recipes import load
-from acdc.recipes.findings import Finding, SettingError
+from acdc.recipes.findings import Finding, RecipeError, SettingError
 from acdc.recipes.schema import Recipe
 from acdc.recipes.validate import validate
 
-
-@dataclass(frozen=True)
-class Facts:
-    train: int = 1397
-    shape: tuple[int, int, int] = (1, 8, 8)
-    classes: int = 10
+Facts = partial(ImageFacts, train=1397, test=400, shape=(1, 8, 8), classes=10)
 
 
 def texts(found: list[Finding], level: str) -> list[str]:
@@ -103,3 +101,88 @@ def test_a_run_that_takes_days_on_a_cpu_says_how_many() -> None:
 )
 def test_one_that_does_not_says_nothing(settings: tuple[str, ...], cores: int | None, facts: dict) -> None:
     assert days(*settings, cores=cores, **facts) == []
+
+
+# Batch norm over parts of a batch
+
+
+def test_batches_must_divide_into_the_parts_that_batch_norms_see() -> None:
+    for settings, said in (
+        (["model.bn_splits=3"], "train.batch_size = 64 does not divide into 3 parts of two images or more; write "
+         "train.batch_size = 63, or another model.bn_splits"),
+        (["model.bn_splits=64"], "train.batch_size = 64 does not divide into 64 parts of two images or more; write "
+         "train.batch_size = 128"),
+        (["model.bn_splits=4", "train.accumulate=8"], "with train.accumulate = 8 batch norms see 8 images at a time, "
+         "which cannot be parts of 16; write model.bn_splits = 8, or 1 to split nothing more"),
+        (["model.bn_splits=0"], "expected parts of a batch, 1 or more"),
+    ):  # fmt: skip
+        with pytest.raises(RecipeError) as caught:
+            load.read("digits", settings)
+        (problem,) = caught.value.problems
+        assert problem.startswith(f"model.bn_splits = {settings[0].partition('=')[2]}: {said}")
+
+
+def test_parts_that_accumulation_and_processes_make_count() -> None:
+    recipe = load.read("digits", ["model.bn_splits=8", "train.accumulate=2"])
+    assert [recipe.norm_splits(processes) for processes in (1, 2, 4)] == [4, 2, 1]
+    with pytest.raises(SettingError, match=r"in 3 processes batch norms see 10 images .* write model.bn_splits = 24"):
+        recipe.norm_splits(3)
+    assert load.read("digits", ["train.accumulate=8"]).norm_splits(3) == 1
+
+
+def test_a_model_of_one_s_own_without_batch_norm_is_refused() -> None:
+    recipe = load.read("digits", ["model.name=tests.recipes.test_validate:plain", "model.bn_splits=2"])
+    (problem,) = texts(validate(recipe, Facts()), "error")
+    assert problem == (
+        "model.bn_splits=2: it splits the batches of nn.BatchNorm2d layers, and Sequential has none inside; "
+        "write bn_splits=1 or leave it out"
+    )
+    assert validate(load.read("digits", ["model.name=tests.recipes.test_validate:plain"]), Facts()) == []
+
+
+def plain(classes: int, in_channels: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64 * in_channels, 32), nn.ReLU(), nn.Linear(32, classes))
+
+
+# Images that grow
+
+
+def growing(*settings: str, shape: tuple[int, int, int] = (1, 8, 8)) -> list[str]:
+    recipe = load.read("digits", ["data.first_size=4", *settings])
+    return texts(validate(recipe, Facts(shape=shape)), "error")
+
+
+def test_images_grow_from_a_smaller_size_that_the_model_can_process() -> None:
+    assert growing() == []
+    assert growing("data.first_size=8") == [
+        "data.first_size = 8: images are 8 x 8 pixels, and grow to that from a smaller size; write data.first_size "
+        "= 4, or leave it out"
+    ]
+    (problem,) = growing("data.first_size=5", shape=(1, 4, 9))
+    assert problem.startswith("data.first_size = 5: images are 4 x 9 pixels")
+    (problem,) = growing("model.name=tests.recipes.test_validate:plain")
+    assert problem.startswith(
+        "data.first_size = 4: tests.recipes.test_validate:plain: it cannot process images of 1 x 4 x 4 (mat1 and mat2"
+    )
+    assert problem.endswith("set it higher, or choose a model for images of any size")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("first_size=0", "expected pixels, 1 or more"),
+        ("first_size=4.5", "expected a whole number"),
+        ("full_size_by=0", "expected a share of the run, above 0 and up to 1"),
+        ("full_size_by=1.1", "expected a share of the run, above 0 and up to 1"),
+        ("size_step=0", "expected pixels, 1 or more"),
+        ("firstsize=4", "no such setting; expected one of .* did you mean first_size?"),
+    ],
+)
+def test_bad_sizes(setting: str, said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load.read("digits", [f"data.{setting}"])
+    (problem,) = caught.value.problems
+    before, _, after = said.partition(".*")
+    assert problem.startswith(f"data.{setting.partition('=')[0]}")
+    assert before in problem
+    assert after in problem

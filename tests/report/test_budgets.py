@@ -80,7 +80,7 @@ def test_a_panel_for_each_sparsity_has_a_line_for_each_method_and_dense_training
         for line in panel.lines:
             assert [point.budget.epochs for point in line.points] == list(BUDGETS)
     acdc = panels[0].lines[0]
-    assert acdc.points[1].standing.accuracy.values == pytest.approx([0.92353, 0.92553], abs=1e-5)
+    assert acdc.points[1].standing.score.values == pytest.approx([0.92353, 0.92553], abs=1e-5)
     assert acdc.points[1].dense_epochs == pytest.approx(6 * 0.55)
     assert count_leads(panels[0], budgets) == {"AC/DC": 3}
     numbers = [one.group.number for budget in budgets for one in budget.standings]

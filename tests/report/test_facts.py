@@ -1,13 +1,17 @@
 """Numbers of a report, against those worked out by hand."""
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from acdc.io import write_safetensors
 from acdc.recipes import load
 from acdc.report import facts, tables
 from acdc.report.read import read
 from acdc.report.reproduce import changed_settings, commands
+from acdc.sparsity import packed
 from tests.report.runs import DENSE, LAYERS, change_config, make_run, recipe_of
 
 KEPT = Path(__file__).parents[2] / "results" / "runs" / "cifar100-wrn28-10-cifar100_20-90-seed0"
@@ -27,6 +31,19 @@ def test_training_flops_follow_the_paper_s_rule(run: Path) -> None:
     assert baseline.training == pytest.approx(1.0)
 
 
+def test_epochs_with_smaller_images_cost_their_share(run: Path) -> None:
+    before = facts.model_of(read(run), "baseline")
+    file = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        row |= {"image_size": 4, "size_share": 0.25} if row["run"] == "dense" and row["epoch"] < 6 else {}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    after = facts.model_of(read(run), "baseline")
+    assert before is not None
+    assert after is not None
+    assert (before.training, after.training) == (pytest.approx(1.0), pytest.approx(0.625))
+
+
 def test_the_twin_costs_what_came_before_it_and_fine_tuning_what_follows(run: Path) -> None:
     found = read(run)
     twin, tuned, sparse = (facts.model_of(found, role) for role in ("twin", "finetuned", "sparse"))
@@ -39,29 +56,43 @@ def test_the_twin_costs_what_came_before_it_and_fine_tuning_what_follows(run: Pa
     assert sparse.training == pytest.approx(twin.training + epochs * 0.1 / 12)
 
 
-def test_bytes_as_sparse_hold_values_and_a_bit_for_each_place(run: Path) -> None:
+def sparse_weights() -> dict[str, torch.Tensor]:
+    """A tenth of the weights of each layer, and a norm that stays dense."""
+    keep = {name: torch.arange(size) % 10 == 0 for name, size in LAYERS.items()}
+    return {name: torch.where(mask, torch.ones(len(mask)).cumsum(0), 0.0) for name, mask in keep.items()} | {
+        "norm": torch.arange(1.0, 101)
+    }
+
+
+def test_without_files_sizes_follow_from_the_counts(run: Path) -> None:
     sparse = facts.model_of(read(run), "sparse")
     assert sparse is not None
     size = sum(LAYERS.values())
     assert sparse.dense_bytes == 4 * (size + 100)  # 100 norm parameters, by the paper's count of zeros
-    assert sparse.sparse_bytes == 4 * (size // 10 + 100) + size // 8
+    assert sparse.sparse_bytes == 4 * (size // 10 + 100) + 587  # entropy: 0.469 bits for each of 10,000 places
 
 
-def test_a_file_of_weights_is_measured(run: Path) -> None:
-    (run / "sparse.safetensors").write_bytes(bytes(50_000))
+def test_a_plain_file_is_measured_and_its_packed_size_worked_out(run: Path) -> None:
+    write_safetensors({run / "sparse.safetensors": sparse_weights()})
     sparse = facts.model_of(read(run), "sparse")
     assert sparse is not None
-    assert sparse.dense_bytes == 50_000
-    assert sparse.sparse_bytes == 50_000 - 4 * 9000 + 1250
+    assert sparse.dense_bytes == 40_400
+    assert sparse.sparse_bytes == 40_400 - 4 * 9000 + 587
 
 
 def test_a_packed_file_is_measured_as_such(run: Path) -> None:
-    """It is smaller than its weights: taking zeros off once more gave a negative size."""
+    packed.save(sparse_weights(), run / "sparse.safetensors")
+    sparse = facts.model_of(read(run), "sparse")
+    assert sparse is not None
+    assert sparse.dense_bytes == 40_400
+    assert sparse.sparse_bytes == (run / "sparse.safetensors").stat().st_size < 8_000
+
+
+def test_a_damaged_file_gives_what_the_counts_say(run: Path) -> None:
     (run / "sparse.safetensors").write_bytes(bytes(6_000))
     sparse = facts.model_of(read(run), "sparse")
     assert sparse is not None
-    assert sparse.sparse_bytes == 6_000
-    assert sparse.dense_bytes == 6_000 + 4 * 9000 - 1250
+    assert sparse.dense_bytes == 40_400
 
 
 def test_phases_are_those_of_the_metrics(run: Path) -> None:

@@ -71,8 +71,8 @@ def test_without_any_sparsity_there_is_one_level(tmp_path: Path) -> None:
 
 def test_numbers_are_means_over_seeds(made: list[Standing]) -> None:
     row = next(row for row in made if (row.group.method, row.group.requested) == ("rigl", 0.9))
-    assert row.accuracy.mean == pytest.approx(statistics.fmean(row.accuracy.values))
-    assert row.accuracy.std == pytest.approx(0.002)
+    assert row.score.mean == pytest.approx(statistics.fmean(row.score.values))
+    assert row.score.std == pytest.approx(0.002)
     assert row.inference.mean == pytest.approx(0.1)
     assert row.training.mean == pytest.approx(0.1 + 0.75 * 0.9 / 100 / 3), "every 100th step needs all gradients"
     dpf = next(row for row in made if (row.group.method, row.group.requested) == ("dpf", 0.9))
@@ -151,7 +151,7 @@ def test_leaders_share_the_lead_where_they_are_too_close_to_tell_apart(tmp_path:
         groups_in(make_comparison(tmp_path / "one", ["acdc", "gmp", "dense"], [0.9], [0]))
     )  # of 400 images
     assert name_leaders(one[0].level, leaders(one)) == "AC/DC and GMP, too close to tell apart"
-    spread = replace(three[1], accuracy=Spread(tuple(value + 0.003 for value in three[1].accuracy.values)))
+    spread = replace(three[1], score=Spread(tuple(value + 0.003 for value in three[1].score.values)))
     assert [row.group.method for row in leaders([spread, three[0]])] == ["acdc", "gmp"]
     assert name_leaders(three[0].level, three[:1] * 5) == "AC/DC, AC/DC and 3 others, too close to tell apart"
 

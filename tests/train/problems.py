@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from PIL import Image
 
-from acdc.flops.uses import forward_uses
+from acdc.data.data_facts import ImageFacts
+from acdc.data.image_sizes import ImageSizes
+from acdc.measure.predict import size_shares
 from acdc.recipes import load
+from acdc.recipes.fit import count_uses
 from acdc.recipes.schema import Recipe
 from acdc.runs.records import EpochRow
 from acdc.train.distributed import World
@@ -32,7 +35,7 @@ TABLES: dict[str, Any] = {
 
 JPEGS = (
     "train.batch_size=4", "train.precision=fp32", "model.width=0.25", "data.size=32", "data.resize=36",
-    "data.classes=2", "run.finetune=false",
+    "data.classes=2", "run.finetune=false", "model.bn_splits=1",
 )  # fmt: skip
 """Settings of imagenet-mobilenet for the images of `jpegs`."""
 
@@ -57,6 +60,7 @@ class MadeBatches:
     steps: int
     labels = torch.zeros(0, dtype=torch.int64)
     unread: Sequence[int] = ()
+    sizes: ImageSizes | None = None
 
 
 def recipe(*settings: str) -> Recipe:
@@ -82,8 +86,11 @@ def stage(
     learned = problem(said, setting.world)
     torch.manual_seed(0)
     model = learned.new_model(said).to(device)
-    uses = forward_uses(model, learned.example(device))
-    return Stage(0, "acdc", model, learned.loaders, said, setting, uses=uses, method=said.build_method())
+    uses, facts = count_uses(model, learned.facts), learned.facts
+    sizes = learned.loaders.train.sizes
+    shares = size_shares(model, uses, sizes, facts.shape) if sizes and isinstance(facts, ImageFacts) else None
+    method = said.build_method()
+    return Stage(0, "acdc", model, learned.loaders, said, setting, uses=uses, size_shares=shares, method=method)
 
 
 def outcome(rows: list[EpochRow]) -> list[tuple]:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 import acdc
@@ -40,7 +39,7 @@ def test_whole_tiles(tmp_path: Path) -> None:
 
 
 def test_whole_channels(tmp_path: Path) -> None:
-    weights, masks = sparse_model("digits-channels", tmp_path / "run"), load_file(tmp_path / "run/masks.safetensors")
+    weights, masks = sparse_model("digits-channels", tmp_path / "run"), acdc.load(tmp_path / "run/masks.safetensors")
     assert set(weights) - set(masks) == {"conv1.weight", "fc.weight"}
     kept = 0
     for name, mask in masks.items():

@@ -50,7 +50,7 @@ def test_the_best_twin_is_fine_tuned_as_planned_and_said_to_be_chosen(
     assert f"AC/DC, dense twin: from epoch 1, the best of the dense phases, chosen on the {chosen_on} set" in out
     found = read_run(tmp_path / "run")
     (kept,) = [model for model in models(found) if model.role == "twin"]
-    assert ("kept", f"epoch 1, the best of the dense phases on the {chosen_on} set") in model_card(kept).rows
+    assert ("kept", f"epoch 1, the best of the dense phases on the {chosen_on} set") in model_card(found, kept).rows
     assert "(of the dense phases for the twin), chosen on the" in table(found).note
 
 

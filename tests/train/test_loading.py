@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from acdc.cli import main
+from acdc.data.data_facts import ImageFacts
 from acdc.train.distributed import World
 from tests.train.problems import JPEGS, jpegs, problem, recipe
 
@@ -14,7 +15,7 @@ from tests.train.problems import JPEGS, jpegs, problem, recipe
 def test_the_model_fits_the_data_and_is_a_function_of_the_seed() -> None:
     said = recipe()
     learned = problem(said)
-    assert (learned.classes, learned.shape) == (4, (1, 8, 8))
+    assert learned.facts == ImageFacts(train=70, test=40, shape=(1, 8, 8), classes=4)
     model = learned.new_model(said)
     assert len(model.get_parameter("fc.weight")) == 4
     first, again, other = (

@@ -1,6 +1,7 @@
 """The learning rate as a pure function of the step: the paper's values (FACTS, §3), and the edges."""
 
 import math
+from itertools import pairwise
 from typing import Literal
 
 import pytest
@@ -47,6 +48,16 @@ def test_a_run_ends_at_its_final_share_of_the_rate() -> None:
         rates = Rates(Rate(shape=shape, per="step", final=0.1), 2.0, 10, 100)
         assert rates.at(0) == 2.0
         assert rates.at(999) == pytest.approx(0.2, rel=0.02)
+
+
+def test_linear_decay_ends_at_0_and_falls_by_the_same_each_time() -> None:
+    cases: list[tuple[Literal["step", "epoch"], range]] = [("step", range(1000)), ("epoch", range(0, 1000, 100))]
+    for per, steps in cases:
+        rates = Rates(Rate(shape="linear", per=per), 2.0, 10, 100)
+        each = [rates.at(step) for step in steps]
+        falls = {round(one - other, 9) for one, other in pairwise([*each, 0.0])}
+        assert falls == {2.0 / len(each)}, "the last fall is the one to 0, where the run ends"
+        assert rates.at(1000) == 0.0
 
 
 def test_half_an_epoch_of_warm_up_never_exceeds_the_rate() -> None:

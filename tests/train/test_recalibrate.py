@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from acdc.data.image_sizes import ImageSizes
 from acdc.models.norm import SplitBatchNorm2d
 from acdc.train.evaluate import recalibrate
 from acdc.train.execution import Setting
@@ -51,6 +52,20 @@ def test_a_stop_breaks_it_off() -> None:
         recalibrate(model, Batches(), precision="fp32", setting=replace(SETTING, stop=asked))
     assert model[0].num_batches_tracked == 0
     assert model[0].momentum == 0.1
+
+
+def test_images_that_grow_are_seen_at_full_size() -> None:
+    epochs = []
+
+    class Growing(Batches):
+        sizes = ImageSizes(first=2, full=4, step=1, end=3)
+
+        def batches(self, epoch: int, first: int = 0):
+            epochs.append(epoch)
+            return super().batches(epoch, first)
+
+    recalibrate(nn.Sequential(nn.BatchNorm2d(2)), Growing(), precision="fp32", setting=SETTING)
+    assert epochs == [3]
 
 
 def test_weights_stay_as_they_are() -> None:

@@ -61,8 +61,10 @@ def test_loss_and_accuracy_are_means_over_the_images(tmp_path: Path) -> None:
         ("optimizer.name=lamb", "optimizer.lr=0.01", "train.ema=0.9", "data.validation=10"),
         ("train.precision=bf16", "train.label_smoothing=0.1", "rate.per=step", "model.name=wide_resnet",
          "model.depth=10", "model.width=1", "model.dropout=0.3", "method.twin=best"),
+        ("data.first_size=4", "data.size_step=1", "data.full_size_by=0.6", "rate.shape=linear", "rate.per=step",
+         "model.bn_splits=2"),
     ],
-    ids=["sgd", "adamw, clipped, in parts", "lamb, averaged, validated", "bf16, dropout, best twin"],
+    ids=["sgd", "adamw, clipped, in parts", "lamb, averaged, validated", "bf16, dropout, best twin", "growing images"],
 )  # fmt: skip
 @pytest.mark.parametrize("stop", [3, STEPS, 2 * STEPS + 2])
 def test_a_run_taken_up_is_the_run_that_never_stopped(settings: tuple[str, ...], stop: int, tmp_path: Path) -> None:
@@ -146,6 +148,22 @@ def test_the_average_has_the_masks_of_the_model(tmp_path: Path) -> None:
         assert not run.ema.module.get_parameter(name)[~mask].any()
 
 
+def test_growing_images_cost_what_their_size_costs(tmp_path: Path) -> None:
+    """digits_net: four convolutions and a shortcut, whose cost is that of their output, and a linear layer."""
+    run = stage(tmp_path, "data.first_size=4", "data.size_step=4", "data.full_size_by=0.5")
+    seen: list[int] = []
+    run.model.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[-1]) if run.model.training else None)
+    rows = list(run.run())
+    assert [row.image_size for row in rows] == [4, 4, 8, 8]
+    assert seen == [4] * 2 * STEPS + [8] * 2 * STEPS
+    large, small = 64 * (9 * 16 + 2 * 9 * 16 * 16), 16 * (9 * 16 * 32 + 9 * 32 * 32 + 16 * 32)
+    linear = 32 * 4
+    share = (large / 4 + small / 4 + linear) / (large + small + linear)
+    assert [row.size_share for row in rows] == [pytest.approx(share)] * 2 + [1.0] * 2
+    plain = list(stage(tmp_path / "plain").run())
+    assert [(row.image_size, row.size_share) for row in plain] == [(None, 1.0)] * 4
+
+
 def test_the_best_is_chosen_on_the_validation_images_of_the_final_phase(tmp_path: Path) -> None:
     run = stage(tmp_path, "data.validation=20", "train.epochs=14")
     rows = list(run.run())
@@ -166,6 +184,20 @@ def test_without_them_the_test_set_chose_and_that_is_said(tmp_path: Path) -> Non
     assert run.best is not None
     assert run.best["chosen_on"] == "test"
     assert run.best_weights is None
+
+
+def test_as_published_the_best_is_of_all_compressed_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accuracies that fall from epoch to epoch: the best is the first compressed one, or the last phase's first."""
+    epochs = {}
+    for best in ("compressed", "final"):
+        run = stage(tmp_path / best, "train.epochs=14", f"run.best={best}")
+        fall = (Score(0.9 - n / 100, 1.0, 40, "fp32") for n in range(14))
+        monkeypatch.setattr("acdc.train.stage.evaluate", lambda *_, fall=fall, **__: next(fall))
+        kinds = [(row.kind, row.phase) for row in run.run()]
+        assert run.best is not None
+        epochs[best] = run.best["epoch"]
+    assert epochs["compressed"] == [kind for kind, _ in kinds].index("sparse") > 0
+    assert epochs["final"] == [phase for _, phase in kinds].index("final compressed") > epochs["compressed"] + 1
 
 
 def test_a_loss_that_is_not_finite_stops_with_its_step_and_the_last_good_checkpoint(tmp_path: Path) -> None:
@@ -289,7 +321,7 @@ def test_whoever_watches_sees_the_epoch_go_by(tmp_path: Path, monkeypatch: pytes
     seen: list[Progress] = []
     list(stage(tmp_path, change=lambda setting: setattr(setting, "watch", seen.append)).run())
     assert {moment.epoch for moment in seen} == {0, 1, 2, 3}
-    assert all(0 < moment.share <= 1 and moment.loss > 0 and moment.images_per_second > 0 for moment in seen)
+    assert all(0 < moment.share <= 1 and moment.loss > 0 and moment.per_second > 0 for moment in seen)
 
 
 def test_a_long_first_step_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

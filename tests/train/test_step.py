@@ -1,5 +1,7 @@
 """One step computes the same however it is run: in parts, compiled, replayed from a CUDA graph."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -82,6 +84,17 @@ def test_label_smoothing_changes_the_loss() -> None:
     assert gradients(1, label_smoothing=0.3)[1][0] != pytest.approx(gradients(1)[1][0])
 
 
+def test_label_smoothing_is_no_part_of_an_evaluation(tmp_path: Path) -> None:
+    """With a rate of nearly 0 the models are the same, and so is what tests say of them."""
+    still = ("optimizer.lr=1e-12", "optimizer.weight_decay=0", "train.epochs=4")
+    plain, smooth = (
+        next(stage(tmp_path / name, *still, f"train.label_smoothing={by}").run())
+        for name, by in (("plain", 0.0), ("smooth", 0.2))
+    )
+    assert smooth.loss != pytest.approx(plain.loss, abs=1e-3)
+    assert (smooth.test_loss, smooth.test_accuracy) == pytest.approx((plain.test_loss, plain.test_accuracy), rel=1e-5)
+
+
 def test_totals_remember_the_first_loss_that_is_not_finite() -> None:
     totals = Totals(CPU)
     for loss in (1.0, 2.0, float("nan"), 3.0):
@@ -103,6 +116,18 @@ def test_the_same_run_as_eagerly_within_rounding(mode: str, tmp_path, without_in
         assert two.loss == pytest.approx(one.loss, rel=2e-2)  # rounding grows from step to step
         assert two.sparsity == pytest.approx(one.sparsity, abs=1e-3)
     assert other[0].loss == pytest.approx(eager[0].loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_images_that_grow_are_captured_and_compiled_anew(mode: str, tmp_path, without_inductor) -> None:
+    settings = ("data.first_size=4", "data.size_step=2", "data.full_size_by=0.75")
+    with experiment.reproducible(recipe(*settings), torch.device(DEVICE)):
+        eager = list(stage(tmp_path / "a", *settings).run())
+        other = list(stage(tmp_path / "b", *settings, execution=MODES[mode]).run())
+    assert [row.image_size for row in other] == [4, 4, 6, 8]
+    for one, two in zip(eager, other, strict=True):
+        assert two.loss == pytest.approx(one.loss, rel=2e-2)
+        assert two.test_loss == pytest.approx(one.test_loss, rel=5e-2)
 
 
 @pytest.mark.parametrize("mode", ["eager", *MODES])
@@ -142,6 +167,19 @@ def test_it_says_what_it_chose_and_why(tools, device, steps, world, settings, co
     assert (chosen.compile, chosen.graphs) == (compiled, graphs)
     for word in words:
         assert word in "\n".join(chosen.why)
+
+
+def test_each_size_of_images_is_compiled_for(tools) -> None:
+    settings = {"device": CUDA, "world": 1}
+    assert choose(Training(), **settings, steps=60_000, sizes=3).compile
+    few = choose(Training(), **settings, steps=59_999, sizes=3)
+    assert not few.compile
+    assert few.graphs
+    assert "59,999 steps are too few to repay compiling for 3 sizes of images" in "\n".join(few.why)
+    assert not choose(Training(), **settings, steps=10**9, sizes=7).compile
+    assert choose(Training(compile="on"), **settings, steps=1, sizes=6).compile
+    with pytest.raises(ArgumentError, match=r"train.compile='on': training images grow through 7 sizes.*size_step"):
+        choose(Training(compile="on"), **settings, steps=1, sizes=7)
 
 
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ acdc.ACDC(sparsity=0.9, epochs=100, criterion="saliency")
 acdc.ACDC(sparsity=0.9, epochs=100, criterion={"name": "woodfisher", "steps": 200})
 assert_type(acdc.ACDC(sparsity=0.9, epochs=100, criterion="snip").criterion, acdc.criteria.Criterion)
 assert_type(acdc.Schedule.imagenet(), acdc.Schedule)
+assert_type(acdc.ACDC(sparsity=0.9, schedule="imagenet").schedule, acdc.Schedule)
+assert_type(acdc.methods.QuantisedACDC(schedule=acdc.Schedule.imagenet()).schedule, acdc.Schedule)
 assert_type(acdc.ACDC.paper(0.9, schedule="imagenet", revive=True), acdc.ACDC)
 assert_type(acdc.Schedule.for_epochs(100).phase_at(0, 10), acdc.Phase)
 assert_type(acdc.Duration.parse("10ep"), acdc.Duration)
@@ -34,6 +36,7 @@ def use(sparsifier: acdc.Sparsifier, average: nn.Module, accuracy: Tensor) -> No
     assert_type(sparsifier.layer_sparsity, dict[str, float])
     assert_type(sparsifier.method, acdc.Method)
     assert_type(sparsifier.finish(), acdc.Result)
+    assert_type(acdc.keep_masks(average, sparsifier.context.optimizer, exclude=["fc"]), acdc.Sparsifier)
     sparsifier.step = 3  # pyright: ignore[reportAttributeAccessIssue]
     sparsifier.report_metric("0.9")  # pyright: ignore[reportArgumentType]
 
@@ -57,6 +60,7 @@ def take_elsewhere(model: nn.Module, example: Tensor, path: Path) -> None:
 
 
 acdc.ACDC(sparsity=0.9, epochs=100, criterion=3)  # pyright: ignore[reportArgumentType]
+acdc.ACDC(sparsity=0.9, schedule=100)  # pyright: ignore[reportArgumentType]
 acdc.methods.RigL(sparsity=0.9, epoch=100)  # pyright: ignore[reportCallIssue]
 print(acdc.methods.RigLL)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
 print(acdc.attack)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]

@@ -3,13 +3,16 @@
 Parts keep activations in the caches, and each thread runs parts of its own without waiting for the others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from acdc_runtime.fusion import ACTIVATIONS
-from acdc_runtime.graph import Graph, Node
+from acdc_runtime.graph import Declared, Graph, Node
+from acdc_runtime.plan import TILE
 
+_SMALL = 1 << 20  # bytes of an image's largest tensor from where on images run together
 _ANY = ACTIVATIONS | {"Conv", "BatchNormalization", "MaxPool", "AveragePool", "GlobalAveragePool"}
 
 
@@ -31,6 +34,41 @@ def separable(graph: Graph) -> bool:
         for name in node.outputs:
             ranks[name] = rank
     return all(o in ranks for o in graph.outputs)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A model in two: its head runs image by image, its tail, where maps are small, on some images together."""
+
+    head: Graph
+    tail: Graph
+    name: str
+    shape: tuple[int, ...]  # of one image's tensor between them
+
+
+def cut(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Cut | None:
+    """Cut a separable graph at the first tensor after which all are small, None where there is no such place.
+
+    Nothing else may pass from head to tail, and the tensor's images must be whole tiles. `shapes` are one image's.
+    """
+    last = {name: k for k, node in enumerate(graph.nodes) for name in node.inputs}
+    last |= dict.fromkeys(graph.outputs, len(graph.nodes))
+    small = len(graph.nodes)  # from this node on, results are small
+    while small and all(4 * np.prod(shapes.get(o, ())) <= _SMALL for o in graph.nodes[small - 1].outputs):
+        small -= 1
+    live = {i.name for i in graph.inputs}
+    for k, node in enumerate(graph.nodes[:-1]):
+        live = {name for name in (*live, *node.outputs) if last.get(name, -1) > k}
+        if k + 1 < small or not small or len(live) != 1:
+            continue
+        (name,) = live
+        shape = shapes.get(name, ())
+        if name not in graph.outputs and len(shape) == 4 and shape[2] * shape[3] % TILE == 0:
+            between = Declared(name, np.dtype(np.float32), ["batch", *shape[1:]])
+            head = Graph(graph.nodes[: k + 1], graph.inputs, [name], graph.constants, graph.opset)
+            tail = Graph(graph.nodes[k + 1 :], [between], graph.outputs, graph.constants, graph.opset)
+            return Cut(head, tail, name, shape)
+    return None
 
 
 def _rank(graph: Graph, node: Node, live: list[str], ranks: dict[str, int]) -> int | None:

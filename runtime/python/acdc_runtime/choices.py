@@ -5,6 +5,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from acdc_runtime.graph import Node
 
 METHODS = ("dense", "sparse", "block4")
 _PIXELS = 4 * 3136  # a layer is timed on at most so many output pixels
+_TOKENS = 4 * 112  # and a linear layer on at most so many rows
 _LARGEST = 1 << 26  # numbers in a layer's input and output; larger ones are not timed
 _VERSION = 1
 _EACH = 5e-3  # seconds of timing for one candidate
@@ -71,11 +73,31 @@ class Choices:
         where = f"tokens{use}" if isinstance(use, int) else "x".join(str(g) for g in use)
         return f"{name} {matrix.shape[0]}x{matrix.shape[1]} {where} {self.kernels} threads{self.pool.threads}"
 
+    def fastest_way(self, key: str, ways: dict[Choice, Callable[[], Any]]) -> Any:
+        """Return what the fastest of some ways to the same result gives: timed once, then kept; else the first."""
+        key = f"{key} {self.kernels}"
+        choice = self.found.get(key)
+        if choice not in ways:
+            best = dict.fromkeys(ways, math.inf)
+            for _ in range(3 if self.tune else 0):
+                for way, run in ways.items():
+                    start = time.perf_counter()
+                    run()
+                    best[way] = min(best[way], time.perf_counter() - start)
+            choice = min(ways, key=best.__getitem__)
+            self.found[key] = choice
+            self.fresh = True
+            self.save()
+        return ways[choice]()
+
     def save(self) -> None:
         """Write the choices where `path` said, whole or not at all."""
         if self.path is None or not self.fresh:
             return
-        content = {"version": _VERSION, "choices": {k: [c.method, c.block] for k, c in sorted(self.found.items())}}
+        content = {
+            "version": _VERSION,
+            "choices": {k: [c.method, c.block] for k, c in sorted(self.found.items())},
+        }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
         with os.fdopen(handle, "w") as file:
@@ -115,7 +137,7 @@ class Choices:
         weights = self._packed(name, matrix, bias, taps, choice, linear)
         infinite = (-math.inf, math.inf, 0, 0.0, 0.0)
         if linear:
-            tokens = min(use, _PIXELS)
+            tokens = min(use, _TOKENS)
             space = -(-tokens * matrix.shape[1] // 16) * 64
             program = _core.Program(self.pool, self.kernels, space + -(-tokens * matrix.shape[0] // 16) * 64 + 64)
             program.linear(name, weights, tokens, 0, space, 0, False, *infinite)
@@ -133,7 +155,7 @@ class Choices:
 def _floats(matrix: np.ndarray, use: Any) -> int:
     """Return how many numbers a layer reads and writes when it is timed."""
     if isinstance(use, int):
-        return min(use, _PIXELS) * sum(matrix.shape)
+        return min(use, _TOKENS) * sum(matrix.shape)
     n, c, h, w, oh, ow = use[:6]
     return max(1, min(n, _PIXELS // max(1, oh * ow))) * ((h * w + 112) * c + (oh * ow + 112) * matrix.shape[0])
 
@@ -153,7 +175,9 @@ def candidates(matrix: np.ndarray, taps: int, every: bool = False) -> list[Choic
     if density > 0.6:
         return dense
     if grouped is not None and grouped < 1.5 * density:
-        return [Choice("block4", b) for b in ((96, 256) if columns > 96 else (96,))]
+        # In place, a block is also how far ahead inputs are fetched; packing has fetched them.
+        sizes = (96, 256) if taps == 1 else (256, 1024)
+        return [Choice("block4", s) for i, s in enumerate(sizes) if i == 0 or sizes[i - 1] < columns]
     if density > 0.3:
         return [Choice("sparse", 64), Choice("sparse", 96), *dense]
     sizes = (64, 96, 128) if density > 0.12 else (96, 128, 256) if density > 0.04 else (128, 256, 512)

@@ -152,7 +152,7 @@ def _expand(node: Node, values: list[Any]) -> np.ndarray:
 
 
 def _transpose(node: Node, values: list[Any]) -> np.ndarray:
-    return np.transpose(values[0], node.integers("perm")).copy()
+    return np.transpose(values[0], node.integers("perm"))  # a view: a weight is not held twice
 
 
 def _tile(node: Node, values: list[Any]) -> np.ndarray:
@@ -195,7 +195,7 @@ def evaluate(node: Node, values: list[Any]) -> np.ndarray:
             raise
         raise node.refuse(f"its constant inputs do not fit: {error}") from None
     if result.dtype.kind == "f":
-        result = result.astype(np.float32)
+        result = result.astype(np.float32, copy=False)
     elif result.dtype.kind in "iu":
-        result = result.astype(np.int64)
+        result = result.astype(np.int64, copy=False)
     return result

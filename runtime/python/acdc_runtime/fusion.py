@@ -23,9 +23,9 @@ def activation_of(p: Planner, node: Node) -> tuple[int, float, float]:
     if node.op == "Clip":
         low, high = node.number("min", -math.inf), node.number("max", math.inf)
         if node.input(1):
-            low = float(p.constant(node.input(1)).reshape(()))  # type: ignore[union-attr]
+            low = p.scalar(node.input(1))
         if node.input(2):
-            high = float(p.constant(node.input(2)).reshape(()))  # type: ignore[union-attr]
+            high = p.scalar(node.input(2))
         return CLAMP, low, high
     if node.op == "Gelu":
         style = node.text("approximate", "none")

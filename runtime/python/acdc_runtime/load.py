@@ -232,7 +232,17 @@ def _external(tensor: onnx.TensorProto, folder: Path | None, where: str, size: i
     location = entries.get("location", "")
     if folder is None:
         raise ModelError(where, "its data is in another file, and the model was given as bytes")
-    root = folder.resolve()
+    try:
+        return _read_external(folder.resolve(), location, entries, where, size)
+    except (OSError, ValueError) as error:  # a name that no file can have, or a file that may not be read
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(
+            where, f"its data file, {location[:80]!r}, cannot be read ({error.__class__.__name__})"
+        ) from None
+
+
+def _read_external(root: Path, location: str, entries: dict[str, str], where: str, size: int) -> bytes:
     path = (root / location).resolve()
     if not location or Path(location).is_absolute() or root not in path.parents:
         raise ModelError(where, f"its data is at {location!r}, outside the model's folder")

@@ -183,7 +183,7 @@ def transpose(p: Planner, node: Node) -> None:
 
 
 def expand(p: Planner, node: Node) -> None:
-    x, wanted = p.numbers(node.input(0)), p.constant(node.input(1))
+    x, wanted = p.numbers(node.input(0)), p.needed(node.input(1))
     shape = tuple(int(s) for s in np.broadcast_shapes(x.shape, tuple(int(s) for s in np.ravel(wanted))))
     own = (*[1] * (len(shape) - len(x.shape)), *x.shape)
     steps = [0 if s == 1 else step for s, step in zip(own, steps_of(own), strict=True)]

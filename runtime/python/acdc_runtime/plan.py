@@ -14,6 +14,7 @@ from acdc_runtime.folding import FOLDABLE, evaluate
 from acdc_runtime.graph import Graph, Node
 
 TILE = 112  # pixels of a tile, as in src/tile.h
+_APART = 4  # steps between two uses of memory by different tensors, where threads share the work
 
 
 @dataclass(eq=False)
@@ -70,6 +71,7 @@ class Planner:
         self.lowerings = lowerings
         self.choose = choose
         self.values: dict[str, Tensor] = {}
+        self.sources: dict[str, Buffer] = {}  # where inputs are written
         self.steps: list[Step] = []
         self.done: set[int] = set()
         self.users = graph.users()
@@ -100,6 +102,20 @@ class Planner:
         if found.array is None:
             raise self.node.refuse(f"{name!r} must be a constant")
         return found.array
+
+    def needed(self, name: str) -> np.ndarray:
+        """Return the value of an input that must be there and constant."""
+        found = self.constant(name)
+        if found is None:
+            raise self.node.refuse("an input that it needs is left out")
+        return found
+
+    def scalar(self, name: str) -> float:
+        """Return the number that a constant of one element holds."""
+        found = self.needed(name)
+        if found.size != 1:
+            raise self.node.refuse(f"{name!r} has {found.size} elements where one is needed")
+        return float(found.reshape(()))
 
     def plain(self, tensor: Tensor) -> Buffer:
         if tensor.plain is None:
@@ -140,11 +156,15 @@ class Planner:
 
     # ---- the walk
 
-    def walk(self, inputs: dict[str, tuple[int, ...]]) -> None:
+    def walk(self, inputs: dict[str, tuple[int, ...]], tiled: bool = False) -> None:
+        """Lower every node; with `tiled`, inputs are maps that come in tiles."""
         for declared in self.graph.inputs:
             integer = declared.dtype.kind != "f"
             tensor = Tensor(inputs[declared.name], integer)
-            tensor.plain = Buffer(tensor.size * (2 if integer else 1), f"input {declared.name!r}", first=0)
+            floats = tiled_floats(tensor.shape) if tiled else tensor.size * (2 if integer else 1)
+            buffer = Buffer(floats, f"input {declared.name!r}", first=0)
+            tensor.plain, tensor.tiled = (None, buffer) if tiled else (buffer, None)
+            self.sources[declared.name] = buffer
             self.values[declared.name] = tensor
         for node in self.graph.nodes:
             if id(node) in self.done:
@@ -168,12 +188,13 @@ class Planner:
             else:
                 raise node.refuse("it is only supported where all its inputs are constants")
 
-    def finish(self, pool: Any, kernels: str) -> Plan:
+    def finish(self, pool: Any, kernels: str, tiled: bool = False) -> Plan:
+        """Return the program; with `tiled`, its outputs are maps that are left in tiles."""
         outputs = []
         for name in self.graph.outputs:
             tensor = self.tensor(name)
-            outputs.append((tensor.shape, tensor.integer, self.plain(tensor)))
-        arena = self._place(outputs)
+            outputs.append((tensor.shape, tensor.integer, self.tiled(tensor) if tiled else self.plain(tensor)))
+        arena = self._place(outputs, _APART if pool.threads > 1 else 0)
         program = _core.Program(pool, kernels, arena)
         references: dict[int, int] = {}
 
@@ -198,15 +219,16 @@ class Planner:
         for _, _, buffer in outputs:
             if buffer.array is not None:
                 buffer.offset = reference(buffer)
-        inputs = {d.name: self.values[d.name].plain for d in self.graph.inputs}
-        return Plan(program, inputs, outputs, arena)  # type: ignore[arg-type]
+        return Plan(program, self.sources, outputs, arena)
 
-    def _place(self, outputs: list) -> int:
-        """Give every buffer an offset such that buffers in use at one time do not overlap."""
+    def _place(self, outputs: list, apart: int) -> int:
+        """Give every buffer an offset such that buffers in use at one time do not overlap.
+
+        Nor do those in use within `apart` steps of each other, unless they lie in the very same place: each thread
+        would write where another has just written, and wait for the other's cache.
+        """
         buffers: dict[int, Buffer] = {}
-        for declared in self.graph.inputs:
-            buffer = self.values[declared.name].plain
-            assert buffer is not None
+        for buffer in self.sources.values():
             buffer.first, buffer.last = 0, 0
             buffers[id(buffer)] = buffer
         for i, step in enumerate(self.steps):
@@ -227,13 +249,16 @@ class Planner:
         for buffer in sorted(buffers.values(), key=lambda b: -b.floats):
             # 128 bytes apart, and no two large ones a multiple of 4096 bytes: they would share cache sets
             size = -(-buffer.floats * 4 // 64) * 64 + 128
+            near = [p for p in placed if p.last >= buffer.first - apart and p.first <= buffer.last + apart]
+            ends = [p.offset + -(-p.floats * 4 // 64) * 64 + 128 for p in near]
+            same = [p.offset for p in reversed(placed) if apart and p.floats == buffer.floats]
             offset = 0
-            for other in sorted(
-                (p for p in placed if p.last >= buffer.first and p.first <= buffer.last), key=lambda p: p.offset
-            ):
-                if offset + size <= other.offset:
+            for offset in [*same, *sorted({0, *ends})]:
+                if not any(
+                    offset < end and p.offset < offset + size and not _may_share(buffer, offset, p)
+                    for p, end in zip(near, ends, strict=True)
+                ):
                     break
-                offset = max(offset, other.offset + -(-other.floats * 4 // 64) * 64 + 128)
             buffer.offset = offset
             placed.append(buffer)
             end = max(end, offset + size)
@@ -242,6 +267,12 @@ class Planner:
                     buffer.what, f"it needs {end / 2**30:.1f} GiB of memory; this machine has {limit / 2**30:.1f}"
                 )
         return end + 64
+
+
+def _may_share(buffer: Buffer, offset: int, other: Buffer) -> bool:
+    """True if a buffer may lie at `offset`, in the very place of another that is not in use at the same time."""
+    apart = other.last < buffer.first or other.first > buffer.last
+    return apart and other.floats == buffer.floats and other.offset == offset
 
 
 def tiled_floats(shape: tuple[int, ...]) -> int:

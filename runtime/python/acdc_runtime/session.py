@@ -2,15 +2,16 @@
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from acdc_runtime import _core
-from acdc_runtime.batches import separable
-from acdc_runtime.choices import Choices
+from acdc_runtime.batches import cut, separable
+from acdc_runtime.choices import Choice, Choices
 from acdc_runtime.errors import ModelError
 from acdc_runtime.graph import Declared
 from acdc_runtime.load import load_graph
@@ -20,6 +21,7 @@ from acdc_runtime.simplify import simplify
 
 _TYPES = {"f": "tensor(float)", "i": "tensor(int64)", "u": "tensor(int64)", "b": "tensor(bool)"}
 _PLANS = 8  # input sizes a session keeps programs for
+_TOGETHER = 4  # images of a batch that run together where maps are small: four of 7 x 7 fill two tiles
 _PART_BYTES = 3 << 20  # memory of one part of a batch, of which there is at least one image: it stays in the caches
 
 
@@ -80,7 +82,7 @@ class InferenceSession:
             for name, (shape, integer, _) in zip(self._output_names, first.outputs, strict=True)
         ]
         self._image_bytes = max(1, first.arena)
-        self._choices.save()
+        self._cut = cut(self._graph, self._shapes) if self._separable else None
 
     def get_inputs(self) -> list[TensorInfo]:
         return [TensorInfo(i.name, i.shape, _TYPES[i.dtype.kind]) for i in self._graph.inputs]
@@ -132,17 +134,21 @@ class InferenceSession:
             return [first[0], *shape[1:]]
         return list(shape)
 
-    def _plan(self, shapes: dict[str, tuple[int, ...]], alone: bool = False) -> Plan:
-        """Return the program for these sizes, on all threads or on one."""
-        key = (alone, *sorted(shapes.items()))
+    def _plan(self, shapes: dict[str, tuple[int, ...]], alone: bool = False, part: str = "") -> Plan:
+        """Return the program for these sizes, on all threads or on one; of the whole model, its head or its tail."""
+        key = (alone, part, *sorted(shapes.items()))
         pool = self._alone if alone else self._pool
         with self._lock:
             if key in self._plans:
                 return self._plans[key]
             self._choices.pool, self._choices.spent = pool, 0.0
-            planner = Planner(self._graph, LOWERINGS, self._choices.weights)
-            planner.walk(shapes)
-            plan = planner.finish(pool, self.kernels)
+            graph = self._graph if not part else getattr(self._cut, part)
+            planner = Planner(graph, LOWERINGS, self._choices.weights)
+            planner.walk(shapes, tiled=part == "tail")
+            plan = planner.finish(pool, self.kernels, tiled=part == "head")
+            if not self._plans:
+                self._shapes = {name: tensor.shape for name, tensor in planner.values.items()}
+            self._choices.save()
             while len(self._plans) >= _PLANS:
                 del self._plans[next(iter(self._plans))]
             self._plans[key] = plan
@@ -190,34 +196,68 @@ class InferenceSession:
         if batch < 2 or batch < self.threads:
             return None
         size = max(1, min(_PART_BYTES // self._image_bytes, batch // self.threads))
+        if self._cut is not None and size == 1 and batch // self.threads >= _TOGETHER:
+            ways = {
+                Choice("images", 1): partial(self._in_parts_of, arrays, 1, self._run_whole),
+                Choice("images", _TOGETHER): partial(self._in_parts_of, arrays, _TOGETHER, self._run_cut),
+            }
+            return self._choices.fastest_way(f"batch {batch} threads{self.threads}", ways)
+        return self._in_parts_of(arrays, size, self._run_whole)
+
+    def _in_parts_of(
+        self, arrays: dict[str, np.ndarray], size: int, way: Callable[..., list[np.ndarray]]
+    ) -> list[np.ndarray]:
+        batch = next(iter(arrays.values())).shape[0]
         results: list[list[np.ndarray]] = []
         for first, count, images in ((0, batch // size, size), (batch // size * size, 1, batch % size)):
             if not count * images:
                 continue
             pieces = {n: a[first : first + count * images] for n, a in arrays.items()}
-            plan = self._plan({n: (images, *a.shape[1:]) for n, a in arrays.items()}, alone=True)
-            outputs = [
-                np.empty((count * images, *shape[1:]), np.int64 if integer else np.float32)
-                for shape, integer, _ in plan.outputs
-            ]
-            feed = [(plan.inputs[n].offset, a) for n, a in pieces.items() if a.size]
-            wanted = [(b.offset, o) for o, (_, _, b) in zip(outputs, plan.outputs, strict=True) if o.size]
+            run = way if images == size else self._run_whole
             try:
-                plan.program.run_parts(self._pool, count, feed, wanted)
+                results.append(run(pieces, count, images))
             except IndexError as error:
                 raise ModelError("inputs", str(error)) from None
-            results.append(outputs)
         return results[0] if len(results) == 1 else [np.concatenate(r) for r in zip(*results, strict=True)]
 
-    def _execute(self, plan: Plan, arrays: dict[str, np.ndarray], profile: bool) -> list[np.ndarray]:
-        outputs = [np.empty(shape, np.int64 if integer else np.float32) for shape, integer, _ in plan.outputs]
+    def _run_whole(self, arrays: dict[str, np.ndarray], count: int, images: int) -> list[np.ndarray]:
+        """Run `count` parts of so many images, each on one thread."""
+        plan = self._plan({n: (images, *a.shape[1:]) for n, a in arrays.items()}, alone=True)
+        outputs, wanted = _results(plan, count * images)
         feed = [(plan.inputs[n].offset, a) for n, a in arrays.items() if a.size]
-        wanted = [(b.offset, o) for o, (_, _, b) in zip(outputs, plan.outputs, strict=True) if o.size]
+        plan.program.run_parts(self._pool, count, feed, wanted)
+        return outputs
+
+    def _run_cut(self, arrays: dict[str, np.ndarray], count: int, images: int) -> list[np.ndarray]:
+        """Run the parts' heads image by image, and their tails on all images of a part."""
+        assert self._cut is not None
+        head = self._plan({n: (1, *a.shape[1:]) for n, a in arrays.items()}, alone=True, part="head")
+        tail = self._plan({self._cut.name: (images, *self._cut.shape[1:])}, alone=True, part="tail")
+        outputs, wanted = _results(tail, count * images)
+        feed = [(head.inputs[n].offset, a) for n, a in arrays.items() if a.size]
+        (_, _, between), into = head.outputs[0], tail.inputs[self._cut.name]
+        head.program.run_cut(
+            tail.program, self._pool, count, images, feed, between.offset, into.offset, between.floats, wanted
+        )
+        return outputs
+
+    def _execute(self, plan: Plan, arrays: dict[str, np.ndarray], profile: bool) -> list[np.ndarray]:
+        outputs, wanted = _results(plan)
+        feed = [(plan.inputs[n].offset, a) for n, a in arrays.items() if a.size]
         try:
             plan.program.run(feed, wanted, profile)
         except IndexError as error:
             raise ModelError("inputs", str(error)) from None
         return outputs
+
+
+def _results(plan: Plan, images: int | None = None) -> tuple[list[np.ndarray], list[tuple[int, np.ndarray]]]:
+    """Return arrays for a plan's outputs, of so many images in all, and those to fill with where they lie."""
+    outputs = [
+        np.empty(shape if images is None else (images, *shape[1:]), np.int64 if integer else np.float32)
+        for shape, integer, _ in plan.outputs
+    ]
+    return outputs, [(b.offset, o) for o, (_, _, b) in zip(outputs, plan.outputs, strict=True) if o.size]
 
 
 def _fitting(info: Declared, value: Any) -> np.ndarray:
@@ -234,4 +274,5 @@ def _fitting(info: Declared, value: Any) -> np.ndarray:
     if array.size > 1 << 40:
         raise ModelError(where, "it has more than 2^40 values")
     kind = np.float32 if info.dtype.kind == "f" else np.int64
-    return np.ascontiguousarray(array, dtype=kind).reshape(array.shape)
+    # The core takes arrays that it could write to; one that is read-only, as np.frombuffer gives, is copied.
+    return np.require(array, kind, ["C", "W"]).reshape(array.shape)

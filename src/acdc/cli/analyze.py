@@ -51,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
     batches, folder = _read_batches(args.batches), Path(args.run)
     if not RunFolder(folder).begun:
         raise UsageError([f"RUN {folder}: {saved_models.why_no_run(folder, folder)}"])
-    prepared = saved_models.reopen_run(folder, saved_models.trained_recipe(folder), place)
+    recipe = saved_models.trained_recipe(folder)
+    saved_models.refuse_text(folder, recipe, "this analysis")
+    prepared = saved_models.reopen_run(folder, recipe, place)
     problems: list[str] = []
     try:
         shares = _read_shares(args.shares, prepared)

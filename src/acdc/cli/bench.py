@@ -7,9 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from acdc.cli import options
 from acdc.cli.output import show_table
 from acdc.errors import ArgumentError, UsageError
+from acdc.runs.speed import save_speed
 from acdc.serving import engines, timing
+from acdc.train import run_export
+from acdc.train.prepare import RunOptions
 
 
 def add_to(verbs: Any) -> None:
@@ -19,7 +23,12 @@ def add_to(verbs: Any) -> None:
         "to ONNX Runtime, and how far outputs differ from its.",
         allow_abbrev=False,
     )
-    parser.add_argument("model", metavar="MODEL", help="an ONNX file with one float32 input")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="an ONNX file with one float32 input, or a run's folder: its sparse model is exported and measured, and "
+        "the result kept in RUN/speed.json, for acdc report",
+    )
     parser.add_argument("--batch", default="1,16,64", metavar="N,N", help="batch sizes (default %(default)s)")
     parser.add_argument("--threads", metavar="N,N", help="thread counts (default 1 and all cores)")
     parser.add_argument("--rounds", default="10", metavar="N", help="runs of each engine (default %(default)s)")
@@ -31,9 +40,6 @@ def add_to(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    path = Path(args.model)
-    if not path.is_file():
-        raise UsageError([f"{path}: there is no such file; acdc export RUN --to onnx writes one"])
     cores = len(os.sched_getaffinity(0))
     batches = _counts("--batch", args.batch)
     threads = _counts("--threads", args.threads) if args.threads else sorted({1, cores})
@@ -42,12 +48,17 @@ def run(args: argparse.Namespace) -> int:
         chosen = engines.pick(args.engines)
         if not chosen:
             raise UsageError(["no engine is installed; type: pip install ./runtime onnxruntime"])
-        about = timing.machine()
+        path, home = run_export.find_onnx(args.model, RunOptions(device=options.read_device("cpu")[0], workers=0))
+        about = {"run": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), **timing.machine()}
+        rows: list[dict[str, Any]] = []
         print(f"{path.name}: {about['cpu']}, {about['cores']} cores, load {about['load']}, {rounds} rounds")
         for table in timing.compare_engines(path, chosen, batches, threads, rounds):
             _show(table)
+            rows += [timed.record() for timed in table]
             if args.json:
                 _append(Path(args.json), path, about, table)
+        if home is not None:
+            print(f"kept in {save_speed(home, path.resolve(), about, rows)}; acdc report {home} shows it")
     except ArgumentError as error:
         raise UsageError([str(error)]) from None
     return 0
@@ -80,7 +91,7 @@ def _show(table: list[timing.Timing]) -> None:
 
 
 def _append(file: Path, model: Path, about: dict[str, Any], table: list[timing.Timing]) -> None:
-    shared = {"run": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "model": model.name, **about}
+    shared = {"model": model.name, **about}
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as out:
         for t in table:

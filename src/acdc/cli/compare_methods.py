@@ -189,7 +189,7 @@ def summarise(out: Path) -> None:
         rows = standings.standings_of(settings)
         write_json(RunFolder(out).result, {"methods": standings.as_json(rows), "missing": missing})
         title = "Costs as fractions of the dense model's inference, and of {} epochs of dense training"
-        header, lines = group_tables.CONSOLE_HEADER, group_tables.console_rows(rows)
+        header, lines = group_tables.console_header(rows), group_tables.console_rows(rows)
         show_table(title.format(standings.reference_epochs(settings)), header, lines)
         if agreement := group_tables.method_agreement(rows):
             show_table(f"{agreement.title}, in %", agreement.header, agreement.rows)

@@ -20,7 +20,7 @@ from acdc.data import cifar, folders
 from acdc.runs import folder
 from acdc.train import execution, hardware
 
-NEEDED = {"torch": "2.11", "safetensors": "0.5", "rich": "13.7"}
+NEEDED = {"torch": "2.11", "safetensors": "0.7", "rich": "13.7"}
 # The extra that installs them, what they are for, and packages by import name and by install name.
 OPTIONAL = (
     ("digits", "the default run's data", {"sklearn": "scikit-learn"}),
@@ -28,6 +28,7 @@ OPTIONAL = (
     ("plot", "figures", {"matplotlib": "matplotlib"}),
     ("report", "acdc report", {"jinja2": "Jinja2", "matplotlib": "matplotlib"}),
     ("onnx", "acdc export --to onnx", {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}),
+    ("text", 'text with tokens = "bpe"', {"tokenizers": "tokenizers"}),
     ("theory", "acdc.theory and acdc analyze", {"sklearn": "scikit-learn", "scipy": "scipy"}),
     ("tensorboard", "acdc train --log tensorboard", {"tensorboard": "tensorboard"}),
     ("wandb", "acdc train --log wandb", {"wandb": "wandb"}),

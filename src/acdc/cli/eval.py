@@ -12,6 +12,7 @@ from acdc.data.images import BadImagesError
 from acdc.errors import UsageError
 from acdc.formatting import si
 from acdc.runs.folder import RunFolder
+from acdc.runs.quality import ACCURACY, PERPLEXITY
 from acdc.train import saved_models
 from acdc.train.launch import describe_images
 from acdc.train.prepare import RunOptions
@@ -82,35 +83,45 @@ def _evaluate(folder: Path, files: list[str], place: RunOptions) -> int:
     finally:
         prepared.data.close()
     if measurements:
-        images = prepared.facts.test
-        unreadable = images - min(one.score.samples for one in measurements)
-        _show(folder, measurements, describe_images(images, unreadable))
+        samples, unit = prepared.data.loaders.test.samples, prepared.facts.unit
+        unreadable = samples - min(one.score.samples for one in measurements)
+        _show(folder, measurements, describe_images(samples, unreadable, f"{unit}s"), unit)
     for text in problems:
         print(f"acdc: {text}", file=sys.stderr)
     return 2 if problems else 0
 
 
-def _show(folder: Path, measurements: list[Measurement], images: str) -> None:
-    accuracies, note = saved_models.read_accuracies(folder)
-    rows = []
+def _show(folder: Path, measurements: list[Measurement], judged: str, unit: str) -> None:
+    scores, note = saved_models.read_scores(folder)
+    quality, rows = PERPLEXITY if unit == "token" else ACCURACY, []
     for one in measurements:
-        before, accuracy, cost = accuracies.get(one.file), one.score.accuracy, one.counted
+        before, cost, text = scores.get(one.file), one.counted, one.score.text
+        now = text.perplexity if text else one.score.accuracy
+        assert now is not None, "a score has either an accuracy or that of a text"
         difference = ""
         if before is not None:
-            difference = "the same" if before == accuracy else f"{100 * (accuracy - before):+.2f}"
+            difference = "the same" if before == now else f"{quality.scaled(now - before):+.2f}"
+        own = ()
+        if text:
+            own = tuple(
+                "–" if value is None else f"{value:.4f}" for value in (text.bits_per_byte, text.word_perplexity)
+            )
         rows.append(
             (
                 one.file,
-                f"{accuracy:.2%}",
+                quality.text(now),
                 f"{one.score.loss:.4f}",
+                *own,
                 f"{cost.sparsity:.2%}",
                 si(cost.flops, digits=4),
                 f"{cost.flops / cost.dense_flops:.2f}x",
-                "" if before is None else f"{before:.2%}",
+                "" if before is None else quality.text(before),
                 difference,
             )
         )
-    header = ("file", "accuracy", "loss", "sparsity", "FLOPs", "of dense", RunFolder(folder).result.name, "difference")
-    show_table(f"{folder}: test accuracy on {images}; theoretical FLOPs per image", header, rows)
+    name, per_text = quality.name.removeprefix("test "), ("bits/byte", "per word") if unit == "token" else ()
+    costs = ("sparsity", "FLOPs", "of dense")
+    header = ("file", name, "loss", *per_text, *costs, RunFolder(folder).result.name, "difference")
+    show_table(f"{folder}: {quality.name} on {judged}; theoretical FLOPs per {unit}", header, rows)
     if note:
         print(note)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DEVICES = ("auto", "cpu", "cuda")
 # Options that abbreviate a setting.
-SHORTCUTS = {"sparsity": "method.sparsity", "epochs": "train.epochs", "lr": "optimizer.lr"}
+SHORTCUTS = {"sparsity": "method.sparsity", "epochs": "train.epochs", "times": "train.times", "lr": "optimizer.lr"}
 
 
 def add_recipe(parser: Any, *, default: str | None = None) -> None:
@@ -32,7 +32,9 @@ def add_recipe(parser: Any, *, default: str | None = None) -> None:
 
 def add_place(parser: Any) -> None:
     parser.add_argument("--device", default="auto", help=f"{', '.join(DEVICES)} (default %(default)s)")
-    parser.add_argument("--data", metavar="DIR", help="folder of the data sets (default $ACDC_DATA, or ./data)")
+    parser.add_argument(
+        "--data", metavar="DIR", help="folder of the data sets (default $ACDC_DATA, or ./data), or a text"
+    )
     parser.add_argument("--workers", metavar="N", help="processes that decode images (default: one per core)")
 
 

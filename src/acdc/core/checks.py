@@ -17,6 +17,13 @@ from acdc.sparsity.topk import Shards
 
 def check_types(model: Any, optimizer: Any, method: Any) -> None:
     """Raise if an argument of attach has the wrong type."""
+    if isinstance(optimizer, list | tuple | dict):
+        raise ArgumentTypeError(
+            "optimizer",
+            allowed=f"received {len(optimizer)} of them in a {type(optimizer).__name__}, but a sparsifier works with "
+            "one optimizer, which holds all prunable weights; others may train the rest",
+            instead="pass the one that does, and leave the weights of others dense with exclude=[...]",
+        )
     for argument, value, kind, expected in (
         ("model", model, nn.Module, "a torch.nn.Module"),
         ("optimizer", optimizer, Optimizer, "a torch.optim.Optimizer"),

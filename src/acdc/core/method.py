@@ -19,21 +19,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor, nn
 
-from acdc.errors import ArgumentError, ArgumentTypeError
+from acdc.errors import ArgumentError, ArgumentTypeError, did_you_mean
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget, Distribution, along, budgets, check_distribution, check_sparsity
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.patterns import Pattern, Unstructured
 from acdc.sparsity.prunable import Rule, find_prunable
 
+_FROM_EPOCHS: Any = None
+
 if TYPE_CHECKING:
     from acdc.core.context import MethodContext
     from acdc.core.latent import Bundle
 
+    class _ScheduleField:
+        """A declaration for type checkers: a Schedule or the name of one goes in, and a Schedule comes out."""
+
+        def __get__(self, method: "Method", kind: type["Method"]) -> Schedule: ...
+
+        def __set__(self, method: "Method", value: Schedule | str | None) -> None: ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """A method at a target sparsity, over `epochs` or an explicit `schedule`.
+    """A method at a target sparsity, over `epochs` or an explicit `schedule`, or the name of one of the paper's.
 
     pattern       Unstructured(), NM(2, 4), Block(4, 4) or Channel(). The last three run along input or output channels,
                   and refuse weights of layer types whose axes are not known.
@@ -46,7 +55,7 @@ class Method(ABC):
 
     sparsity: float | None = None
     epochs: int | None = None
-    schedule: Schedule = None  # pyright: ignore[reportAssignmentType]  # always a Schedule after __post_init__
+    schedule: "_ScheduleField" = _FROM_EPOCHS  # always a Schedule after __post_init__
     pattern: Pattern = field(default_factory=Unstructured)
     distribution: Distribution = "global"
     include: Sequence[Rule] = ()
@@ -62,6 +71,7 @@ class Method(ABC):
     recomputed: ClassVar[tuple[str, ...]] = ()  # those of them that a state dict may lack: they are recomputed
     needs_sparsity: ClassVar[bool] = True  # False if training decides the sparsity
     alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
+    ends: ClassVar[bool] = True  # False if it does the same at every step, however many there are
     averages: ClassVar[bool] = True  # whether the average of compressed weights, masked, is compressed as well
     supports_shards: ClassVar[bool] = False  # whether it works on this process's part of every tensor alone
     decided_by: ClassVar[str] = "training"  # what decides the sparsity if none can be set
@@ -69,6 +79,8 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
+        if isinstance(self.schedule, str):
+            object.__setattr__(self, "schedule", _named(self.schedule))
         derived = self.epochs is not None and self.schedule == self.default_schedule(self.epochs)  # dataclasses.replace
         if (self.epochs is None) == (self.schedule is None) and not derived:
             raise ArgumentError(
@@ -84,8 +96,8 @@ class Method(ABC):
             raise ArgumentTypeError(
                 "schedule",
                 received=self.schedule,
-                allowed="expected an acdc.Schedule",
-                instead="write schedule=acdc.Schedule.for_epochs(100)",
+                allowed="expected an acdc.Schedule, or the name of one",
+                instead='write schedule=acdc.Schedule.for_epochs(100), or schedule="imagenet"',
             )
         self._check_phases()
         if not callable(getattr(self.pattern, "write_masks", None)):
@@ -333,6 +345,14 @@ class Idle:
             f'{knob}="{self.every}": the first update of {self.method} is due at step {self.first:,}, but its last may '
             f"be at step {self.last:,} of {self.total:,}, so the masks would never change; {some}train longer"
         )
+
+
+def _named(name: str) -> Schedule:
+    named = Schedule.named()
+    if name not in named:
+        allowed = f"expected an acdc.Schedule, or one of {', '.join(named)}{did_you_mean(name, named)}"
+        raise ArgumentError("schedule", received=name, allowed=allowed)
+    return named[name]()
 
 
 def _plain(value: Any) -> Any:

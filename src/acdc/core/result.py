@@ -94,7 +94,7 @@ class Result:
     def save(self, folder: str | Path) -> None:
         """Write sparse.safetensors, dense.safetensors (if there is a twin) and masks.safetensors.
 
-        The sparse model is packed: `acdc.load` reads it, and any of the three, as a plain state dict.
+        The sparse model and the masks are packed: `acdc.load` reads any of the three as a plain state dict.
         They do not hold the optimizer's state, which finetune_dense needs beside the twin's weights.
         """
         if any(isinstance(value, Tensor) and is_sharded(value) for value in self.sparse.values()):
@@ -131,8 +131,8 @@ class Result:
 
 
 def writer_for(name: str) -> Callable[..., None]:
-    """Return what writes a model under this file name: sparse models are packed, others are as safetensors has them."""
-    return packed.write if name.startswith(Path(SPARSE).stem) else write_safetensors_at
+    """Return what writes a file of this name: sparse models and masks are packed, others are plain safetensors."""
+    return packed.write if name.startswith((Path(SPARSE).stem, Path(MASKS).stem)) else write_safetensors_at
 
 
 def _read(path: Path) -> tuple[StateDict, dict[str, Any]]:

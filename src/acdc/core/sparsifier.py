@@ -139,8 +139,8 @@ class Sparsifier:
 
     @property
     def total_steps(self) -> int:
-        """Return the number of optimizer steps in the whole schedule."""
-        return self.context.total_steps
+        """Return the number of optimizer steps in the whole schedule; those so far if the method has no end."""
+        return self.context.total_steps if self.method.ends else self.step
 
     @property
     def phase(self) -> Phase:
@@ -219,6 +219,19 @@ class Sparsifier:
         """
         self._refuse_if_detached("mask_gradients")
         self._stepper.mask_gradients()
+
+    def expect_gradients_ready(self) -> None:
+        """Promise that closures passed to the optimizer's step call gradients_ready() when backward is done.
+
+        Methods that look at gradients before the step, or train latent weights, refuse other closures.
+        """
+        self._refuse_if_detached("expect_gradients_ready")
+        self._stepper.closures_announce_gradients = True
+
+    def gradients_ready(self) -> None:
+        """Tell, inside a closure, that the step's gradients are complete; elsewhere this does nothing."""
+        self._refuse_if_detached("gradients_ready")
+        self._stepper.gradients_ready()
 
     def set_step(self, step: int) -> None:
         """Set the number of optimizer steps that have run, for hosts that count them better."""
@@ -306,10 +319,16 @@ class Sparsifier:
         given, step, total = self.context.steps_per_epoch, self.step, self.total_steps
         if given is None or not step:
             return ""
-        factor = f"{step / total:.3g} times" if step > total else f"1/{total / step:.3g} of"
+        whole = total / step == total // step
+        factor = f"1/{total // step} of" if whole else f"{step / total:.2%} of"
+        if step > total:
+            factor = f"{step / total:.3g} times"
+        right = max(1, round(given * step / total))
+        if right == given:  # some steps more or less, and not a wrong number of them in every epoch
+            return f"it took {factor} the steps planned; "
         return (
-            f"it took {factor} the steps planned, so if it ran all its epochs, write steps_per_epoch="
-            f"{round(given * step / total):,}, not {given:,} (optimizer steps: len(loader) // accumulation); "
+            f"it took {factor} the steps planned, so if it ran all its epochs, write steps_per_epoch={right:,}, not "
+            f"{given:,} (optimizer steps: len(loader) // accumulation); "
         )
 
     def detach(self) -> None:

@@ -66,6 +66,8 @@ class Stepper:
             shards=shards,
         )
         self.history: list[dict[str, Any]] = []
+        self.closures_announce_gradients = False  # whether a closure calls gradients_ready when it has computed them
+        self._awaits_gradients = False
         self._method = method
         self._returning = ReturningWeights(self.weights)
         # Inside a root of fully_shard weights are gathered copies by the time a layer is called.
@@ -233,6 +235,17 @@ class Stepper:
         if self.state.due and not closure and self._writes_weights(self._scheduled_phase()):
             self._warn_of_late_start("at optimizer.step()")  # with a closure the forward pass has yet to run
         self._take_up()
+        self._awaits_gradients = closure and self.closures_announce_gradients
+        if not self._awaits_gradients:
+            self._before_update(optimizer, closure)
+
+    def gradients_ready(self) -> None:
+        """Go on where before_optimizer_step left off: the closure has computed the gradients."""
+        if self._awaits_gradients:
+            self._awaits_gradients = False
+            self._before_update(self.context.optimizer, closure=False)
+
+    def _before_update(self, optimizer: Optimizer, closure: bool) -> None:
         observing, latent = self.state.observing, self.state.latent
         if (observing or latent) and step_was_skipped(optimizer):
             return

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 IMAGENET_CLASSES = 1000
+_TEXT_FOLDERS = {"wikitext2": "wikitext-2", "wikitext103": "wikitext-103"}
 IMAGE_SIZE = 224  # the height and width, in pixels, of images from a folder, unless data.size says otherwise
 
 
@@ -25,7 +26,7 @@ class Known:
     """A data set known by name. `module` is imported only when it is loaded."""
 
     name: str
-    kind: Literal["memory", "folder"]  # held on the device, or read from a folder during training
+    kind: Literal["memory", "folder", "text"]  # held on the device, read from a folder during training, or tokens
     summary: str
     module: str
     function: str = ""
@@ -81,6 +82,30 @@ _KNOWN = {
             function="ImageFolder",
             needs_root=True,
         ),
+        Known(
+            name="text",
+            kind="text",
+            summary="your own UTF-8 text: --data FILE, or a folder with train.txt, valid.txt and test.txt",
+            module="acdc.data.text",
+            function="load_text",
+            needs_root=True,
+        ),
+        Known(
+            name="wikitext2",
+            kind="text",
+            summary="WikiText-2's three files of words: 2,088,628 tokens to train on, 33,278 different ones",
+            module="acdc.data.text",
+            function="load_text",
+            needs_root=True,
+        ),
+        Known(
+            name="wikitext103",
+            kind="text",
+            summary="WikiText-103's three files of words: 103,227,021 tokens to train on, 267,735 different ones",
+            module="acdc.data.text",
+            function="load_text",
+            needs_root=True,
+        ),
     )
 }
 
@@ -109,7 +134,20 @@ def option_types(name: str) -> dict[str, Any] | None:
     hints = get_type_hints(function.__init__ if isinstance(function, type) else function, include_extras=True)
     if known.kind == "folder":
         return {option: hints[option] for option in ("size", "resize", "classes")}
-    return {option: hint for option, hint in hints.items() if option not in ("root", "device", "return")}
+    return {option: hint for option, hint in hints.items() if option not in ("root", "device", "say", "return")}
+
+
+def find_text_root(name: str, root: str | os.PathLike[str] | None = None) -> Path:
+    """Return where a text is: the file or folder given, or one of the data set's name in the folder of all data."""
+    if root is not None:
+        path = Path(root).expanduser()
+        inner = path / _TEXT_FOLDERS.get(name, "")
+        return inner if inner.is_dir() else path
+    if name == "text":
+        raise FileNotFoundError(
+            "no text was named; add --data FILE, or a folder with train.txt, valid.txt and test.txt"
+        )
+    return find_root() / _TEXT_FOLDERS[name]
 
 
 def own_name(name: str, root: str | os.PathLike[str] | None = None, *, classes: int) -> str:
@@ -132,11 +170,13 @@ def load(
 ) -> "ImageData":
     """Load a data set of kind "memory". `root` is for those that need files; `options` are its loader's own."""
     known = describe(name)
-    if known.kind == "folder":
+    if known.kind != "memory":
         raise ArgumentError(
             "name",
             received=name,
-            allowed="it is read from a folder during training, and is not loaded whole",
+            allowed="it is text"
+            if known.kind == "text"
+            else "it is read from a folder during training, and is not loaded whole",
             instead=f"use {known.module}",
         )
     if is_import_path(name):

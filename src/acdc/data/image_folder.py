@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from acdc.data import IMAGE_SIZE, folders
+from acdc.data.image_sizes import ImageSizes
 from acdc.data.images import BadImagesError, WorkerError
 from acdc.data.jpeg import Bad, Read, Reader, Request, check_installed, generator, prepare_worker
 from acdc.typed_data import Limits
@@ -47,7 +48,7 @@ class ImageFolder:
     others would wait for it: it continues with black images, and the loop raises the error on all ranks at once, for
     the files of all of them (`refuse_too_many`); or it is raised at the start of this rank's next epoch.
 
-    `classes` is the number of classes required.
+    `classes` is the number of classes required. `sizes` are those of training images that grow; see image_sizes.py.
     """
 
     def __init__(
@@ -68,20 +69,23 @@ class ImageFolder:
         bad_limit: int,
         classes: Classes | None = None,
         flip: bool = True,
+        sizes: ImageSizes | None = None,
     ) -> None:
         check_installed()
         _check(split, batch_size, workers, rank, world, size, resize, bad_limit)
         self.root, self.split = Path(root).expanduser(), split
         self.batch_size, self.rank, self.world = batch_size, rank, world
         self.device, self.seed, self.train, self.workers = torch.device(device), seed, train, workers
-        self.channels_last, self.bad_limit = channels_last, bad_limit
+        self.channels_last, self.bad_limit, self.sizes = channels_last, bad_limit, sizes
         self.class_names = folders.list_classes(self.root, classes)
         self._names, labels = folders.list_files(self.root, split, self.class_names)
         self.labels = torch.tensor(labels)
         self.samples = len(self._names)
         self.skipped: list[str] = []
         self.unread: list[int] = []
-        self._reader = Reader(folder=self.root / split, seed=seed, train=train, flip=flip, size=size, resize=resize)
+        self._reader = Reader(
+            folder=self.root / split, seed=seed, train=train, flip=flip, size=size, resize=resize, sizes=sizes
+        )
         self._requests = _Requests()
         self._loader: DataLoader | None = None
         self._reads: Iterator[Read] = iter(())
@@ -270,8 +274,10 @@ class ImageFolder:
     def _finish(self, copies: Iterator[_Copy]) -> Iterator[tuple[Tensor, Tensor]]:
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         # Whole rows of pixels at once: three channels are too few for a CPU's vector instructions.
-        mean, std = (torch.tensor(x, device=self.device).mul_(255).repeat(self._reader.size) for x in (MEAN, STD))
+        side, mean, std = 0, torch.empty(0), torch.empty(0)
         for pixels, flipped, labels in copies:
+            if side != (side := pixels.shape[2]):
+                mean, std = (torch.tensor(x, device=self.device).mul_(255).repeat(side) for x in (MEAN, STD))
             if self.train:
                 pixels[flipped] = pixels[flipped].flip(2)
             images = pixels.flatten(2).to(torch.float32).sub_(mean).div_(std).view(pixels.shape)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from acdc.data.image_sizes import ImageSizes, scaled
 from acdc.errors import ArgumentError
 
 _GPU_VALUES = 1 << 24  # values augmented at a time on a GPU: 64 MB, 5,461 images of 3 x 32 x 32
@@ -35,6 +36,11 @@ class Batches(Protocol):
     samples: int  # in an epoch, over all ranks
     batch_size: int  # over all ranks
     labels: Tensor  # of all samples, in the order of an evaluation
+
+    @property
+    def sizes(self) -> ImageSizes | None:
+        """Return the sizes of training images that grow; None if they have one size."""
+        ...
 
     @property
     def unread(self) -> Sequence[int]:
@@ -137,6 +143,11 @@ def share(start: int, stop: int, rank: int, world: int) -> slice:
     return slice(begin, begin + each + (rank < rest))
 
 
+def full_size_epoch(batches: Batches) -> int:
+    """Return an epoch whose images have their full size: the first such one."""
+    return batches.sizes.end if batches.sizes is not None else 0
+
+
 def full_share(batches: Batches, rank: int, world: int) -> int:
     """Return how many images of a full batch a rank takes; the last batch of an epoch may have fewer."""
     part = share(0, min(batches.batch_size, batches.samples), rank, world)
@@ -147,7 +158,7 @@ class InMemory:
     """Batches of `images` held in memory, shuffled and augmented if `train` is set.
 
     `crop` pads with that many black pixels on each side and cuts a window of the images' own size; `flip` mirrors half
-    of them. With several ranks each takes its part of every batch.
+    of them; `sizes` then scales them down in early epochs. With several ranks each takes its part of every batch.
     """
 
     def __init__(
@@ -160,10 +171,12 @@ class InMemory:
         seed: int = 0,
         crop: int = 0,
         flip: bool = False,
+        sizes: ImageSizes | None = None,
         channels_last: bool = False,
         rank: int = 0,
         world: int = 1,
     ) -> None:
+        self.sizes = sizes
         self.samples, self.batch_size = len(images), batch_size
         self.labels, self.unread = images.labels, ()
         self._train, self._seed = train, seed
@@ -198,6 +211,7 @@ class InMemory:
             sizes = [part.stop - part.start for part in shares]
             here = torch.cat([torch.arange(part.start, part.stop) for part in shares]).to(self._device)
             images, labels = self._augment(*(values[here] for values in drawn))
+            images = self._resized(images, epoch)
             yield from zip(images.split(sizes), labels.split(sizes), strict=True)
 
     def _augment(self, index: Tensor, down: Tensor, right: Tensor, mirror: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,6 +223,14 @@ class InMemory:
             pixels = self._pixels[index]
         images = pixels.to(torch.float32, memory_format=self._format).mul_(self._factor).sub_(self._shift)
         return images, self.labels[index]
+
+    def _resized(self, images: Tensor, epoch: int) -> Tensor:
+        """Return the images in the size of the epoch, scaled bilinearly with antialiasing."""
+        if self.sizes is None or (side := self.sizes.at(epoch)) == self.sizes.full:
+            return images
+        _, height, width = scaled((images.shape[1], self._height, self._width), side)
+        small = F.interpolate(images, (height, width), mode="bilinear", antialias=True)
+        return small.contiguous(memory_format=self._format)
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Draw, for every image of the epoch in order: its index, its crop's offsets down and right, and mirroring."""

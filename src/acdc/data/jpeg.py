@@ -23,6 +23,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from acdc.data.image_sizes import ImageSizes
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -180,10 +182,11 @@ class Reader(Dataset):
     flip: bool
     size: int
     resize: int
+    sizes: ImageSizes | None = None  # of training images that grow
 
     def __getitem__(self, request: Request) -> Read:
-        n = len(request.names)
-        images, flips = torch.empty((n, self.size, self.size, 3), dtype=torch.uint8), torch.zeros(n, dtype=torch.bool)
+        n, size = len(request.names), self.sizes.at(request.epoch) if self.sizes else self.size
+        images, flips = torch.empty((n, size, size, 3), dtype=torch.uint8), torch.zeros(n, dtype=torch.bool)
         bad = []
         for place, name in enumerate(request.names):
             rng = generator(self.seed, request.epoch, request.first + place, request.attempt)
@@ -191,7 +194,7 @@ class Reader(Dataset):
             try:
                 picture = open_picture((self.folder / name).read_bytes())
                 if self.train:
-                    images[place] = crop(picture, random_box(picture.height, picture.width, rng), self.size)
+                    images[place] = crop(picture, random_box(picture.height, picture.width, rng), size)
                 else:
                     images[place] = centre(picture, self.resize, self.size)
             except (ImportError, MemoryError):

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from acdc.core.hooks import plain_model
 from acdc.errors import ArgumentError
-from acdc.export.trace import Example, as_inputs, evaluating, outputs_of, quiet
+from acdc.export.trace import Example, as_inputs, check_module, evaluating, first_cause, outputs_of, quiet
 from acdc.formatting import si
-from acdc.io import write_files
+from acdc.io import check_target, write_files
 
 _INSTALL = "pip install 'acdc-torch[onnx]'"
 _MOST_BYTES = 2_000_000_000  # of one protobuf message
@@ -56,7 +55,8 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, fold_batch_
     weights. A file whose outputs differ by more than rounding is not written.
     """
     _require("onnx", "onnxscript")
-    path, plain = Path(path), copy.deepcopy(plain_model(model)).cpu()
+    path, plain = Path(path), copy.deepcopy(check_module(model)).cpu()
+    check_target(path)
     other = {p.dtype for p in plain.parameters() if p.is_floating_point()} - {torch.float32, torch.float64}
     if other:
         received = ", ".join(sorted(map(str, other)))
@@ -66,7 +66,11 @@ def to_onnx(model: nn.Module, example: Example, path: str | Path, *, fold_batch_
     if not inputs or not all(isinstance(part, Tensor) and part.ndim and len(part) for part in inputs):
         raise ArgumentError("example", allowed="expected tensors with a batch along their first axis")
     names = ("input",) if len(inputs) == 1 else tuple(f"input_{place}" for place in range(len(inputs)))
-    expected = outputs_of(plain, inputs)
+    try:
+        expected = outputs_of(plain, inputs)
+    except Exception as error:  # raised by the model's own code
+        allowed = f"{type(plain).__name__} does not run on it ({first_cause(error)})"
+        raise ArgumentError("example", allowed=allowed, instead="give inputs that the model accepts") from error
     outputs = ("output",) if len(expected) == 1 else tuple(f"output_{place}" for place in range(len(expected)))
     size = sum(value.numel() * value.element_size() for value in plain.state_dict().values())
     if size > _MOST_BYTES:
@@ -114,10 +118,9 @@ def _translate(
                 _tidy(program)
             _forget_source(program)
     except Exception as error:  # raised by the model's own code, or by torch for code it cannot follow
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ArgumentError(
             "model",
-            allowed=f"torch.onnx cannot translate {type(model).__name__} ({reason.strip()[:300]})",
+            allowed=f"torch.onnx cannot translate {type(model).__name__} ({first_cause(error)})",
             instead="write a forward pass without branches on the data, for batches of any size",
         ) from error
     return program
@@ -158,9 +161,15 @@ def _checked(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(temporary.read_bytes(), options, providers=["CPUExecutionProvider"])
     feed = {name: part.detach().numpy() for name, part in zip(names, inputs, strict=True)}
-    got = [torch.as_tensor(one) for one in session.run(None, feed)]
+    try:
+        session = onnxruntime.InferenceSession(temporary.read_bytes(), options, providers=["CPUExecutionProvider"])
+        got = [torch.as_tensor(one) for one in session.run(None, feed)]
+    except Exception as error:  # ONNX Runtime's errors share no base class
+        hint = "; write model.float()" if any(one.dtype == torch.float64 for one in expected) else ""
+        raise RuntimeError(
+            f"{path} was not written: ONNX Runtime cannot run it ({first_cause(error)}){hint}"
+        ) from error
     largest = max((float(one.abs().max()) for one in expected if one.numel()), default=0.0)
     difference = 0.0
     for one, other in zip(expected, got, strict=True):

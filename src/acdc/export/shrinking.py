@@ -13,10 +13,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from acdc.core.hooks import plain_model
 from acdc.export.channels import Grouped, Network, Reader
 from acdc.export.resizing import find_holders, replace_tensor, tell_sizes
-from acdc.export.trace import Example, Trace, outputs_of, trace
+from acdc.export.trace import Example, Trace, check_module, outputs_of, trace
 
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 _LOW_PRECISION = 3e-2
@@ -29,7 +28,7 @@ def shrink(model: nn.Module, example: Example) -> nn.Module:
     gets one if it absorbs constants. The outputs of both on `example` are compared before this returns.
     `acdc.export.compare_sizes(model, small)` lists what was removed.
     """
-    model = plain_model(model)
+    model = check_module(model)
     traced, expected = trace(model, example), outputs_of(model, example)
     problem = ""
     for sizes_are_fixed in (False, True):  # a reshape may have its sizes written as numbers: only a trial shows it

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
+from acdc.core.hooks import plain_model
 from acdc.errors import ArgumentError, ArgumentTypeError
 
 Example = Tensor | tuple[Any, ...]
@@ -40,10 +41,9 @@ def trace(model: nn.Module, example: Example) -> Trace:
         with evaluating(model), quiet(), torch.enable_grad():  # without gradients torch fuses transformer layers
             program = torch.export.export(model, inputs)
     except Exception as error:  # raised by the model's own code, or by torch for code it cannot follow
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ArgumentError(
             "model",
-            allowed=f"torch.export cannot trace {type(model).__name__} on this example ({reason[:200]})",
+            allowed=f"torch.export cannot trace {type(model).__name__} on this example ({first_cause(error)})",
             instead="give an example that the model accepts, and a forward pass without branches on the data",
         ) from error
     signature = program.graph_signature
@@ -76,6 +76,23 @@ def as_inputs(example: Example) -> tuple[Any, ...]:
         allowed = "expected a batch of inputs: a tensor, or a tuple of the arguments of the model's forward"
         raise ArgumentTypeError("example", example, allowed, "write for example torch.zeros(1, 3, 32, 32)")
     return example if isinstance(example, tuple) else (example,)
+
+
+def check_module(model: Any) -> nn.Module:
+    """Return the model, without wrappers, or raise an ArgumentTypeError for what is none."""
+    plain = plain_model(model)
+    if not isinstance(plain, nn.Module):
+        allowed = f"expected the network itself, an nn.Module, not {type(model).__name__}"
+        raise ArgumentTypeError("model", allowed=allowed, instead="load weights first: model.load_state_dict(state)")
+    return plain
+
+
+def first_cause(error: BaseException) -> str:
+    """Return the first line of the error that started a chain of them: the last ones only say where it surfaced."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
 
 
 def outputs_of(model: nn.Module, example: Example) -> list[Tensor]:

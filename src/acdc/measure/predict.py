@@ -17,12 +17,14 @@ sparsity rises during training (GMP, DPF, lottery tickets, gradual AC/DC), FLOPs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from acdc.core.method import Method
+from acdc.data.image_sizes import ImageSizes, scaled
 from acdc.flops.counting import weight_flops
 from acdc.flops.training import epoch_flops
-from acdc.flops.uses import used_weights
+from acdc.flops.uses import forward_uses, used_weights
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget, spread_evenly
 from acdc.sparsity.layers import Layers
@@ -93,16 +95,40 @@ def inference(model: nn.Module, uses: Mapping[str, float], sparse: Compressed | 
     return Inference(weight_flops(whole, uses), tuple(sorted(weight_flops({**whole, **kept}, uses) for kept in ways)))
 
 
-def training(kinds: Sequence[str], flops: Inference, samples: int, method: Method | None = None) -> tuple[int, ...]:
+def size_shares(
+    model: nn.Module, uses: Mapping[str, float], sizes: ImageSizes, shape: tuple[int, int, int]
+) -> dict[int, float]:
+    """Return the FLOPs of a forward pass on images of each size that they grow through, relative to the full size.
+
+    `uses` are those of the full size, `shape`. Counted with all weights; those of linear layers do not shrink.
+    """
+    whole = {weight.name: weight.param.numel() for weight in used_weights(model, uses)}
+    full, device = weight_flops(whole, uses), next(model.parameters()).device
+    each = {
+        side: forward_uses(model, torch.zeros(1, *scaled(shape, side), device=device))
+        for side in {*sizes.changes().values()} - {sizes.full}
+    }
+    return {sizes.full: 1.0, **{side: weight_flops(whole, smaller) / full for side, smaller in each.items()}}
+
+
+def training(
+    kinds: Sequence[str],
+    flops: Inference,
+    samples: int,
+    method: Method | None = None,
+    shares: Sequence[float] | None = None,
+) -> tuple[int, ...]:
     """Estimate the FLOPs of a stage whose epochs are of these kinds, "dense" or "sparse", from low to high.
 
     `method` knows how sparse each sparse epoch is and what it costs; without it all are at the target, at 3 · F_C.
+    `shares` are the factors of epochs with smaller images, one for each.
     """
 
     def epoch(at: int, kind: str, each: int) -> int:
         share = 0.0 if kind == "dense" else method.sparsity_fraction(at) if method else 1.0
         now = round(flops.dense - share * (flops.dense - each))
-        return epoch_flops(kind, now, flops.dense, sparse=method.sparse_flops if method else None)
+        each = epoch_flops(kind, now, flops.dense, sparse=method.sparse_flops if method else None)
+        return each if shares is None else round(shares[at] * each)
 
     ways = flops.compressed if "sparse" in kinds else (flops.dense,)
     return tuple(samples * sum(epoch(at, kind, each) for at, kind in enumerate(kinds)) for each in ways)

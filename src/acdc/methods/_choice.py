@@ -9,7 +9,7 @@ when the learning rate has usually fallen. docs/decompression.md has the measure
 from dataclasses import dataclass
 from fractions import Fraction
 
-from acdc.errors import check_whole
+from acdc.errors import ArgumentError, check_whole
 from acdc.schedule import Schedule, number, round_half_up
 
 RECOVERY = 50  # steps after a decompression until the loss is back where it was; see docs/decompression.md
@@ -28,38 +28,47 @@ class Choice:
     cycles: int
     rise: float
     shortest: str = ""  # why there are fewer cycles than usual; "" where there are not
+    late: bool | None = None  # whether the late dense phase that was asked for found room; None if none was
 
 
 def choose(epochs: int, steps_per_epoch: int | None, *, cycles: int | None, late: bool) -> Choice:
-    """Return phases of whole epochs (of twentieths where there are three or less), with as many cycles as are worth it.
+    """Return phases of whole epochs, with as many cycles as are worth it.
 
-    A cycle is worth it if its dense phase lasts RECOVERY steps. `cycles` asks for a number of them; `late` for one more
-    dense phase near the end.
+    Where there are three epochs or less, phases are of twentieths of one, or of steps if that has fewer. A cycle is
+    worth it if its dense phase lasts RECOVERY steps. `cycles` asks for a number of them; `late` for one more dense
+    phase near the end.
     """
     check_whole("epochs", epochs, 1, "write epochs=1 or more")
-    unit = Fraction(1) if epochs > 3 else Fraction(1, 20)  # of an epoch
+    if steps_per_epoch is not None:
+        check_whole("steps_per_epoch", steps_per_epoch, 1, "write steps_per_epoch=len(loader)")
+    unit = Fraction(1) if epochs > 3 else Fraction(1, min(20, steps_per_epoch or 20))  # of an epoch
     total = int(epochs / unit)
+    if total < 2:
+        allowed = "with steps_per_epoch=1 the run has one step, and AC/DC needs a dense one and a compressed one"
+        raise ArgumentError("epochs", received=epochs, allowed=allowed, instead="write epochs=2 or more")
     begin = max(1, round_half_up(_BEGIN * total))
     middle = max(begin, round_half_up(_MIDDLE * total))
     fit = (middle - begin) // 2 if total > 4 else 0
     wanted = _CYCLES if cycles is None else cycles
     n, shortest = min(wanted, fit), ""
     if n < wanted:
-        shortest = f"{epochs} epoch{'s' * (epochs > 1)} leave no room for more"
+        shortest = f"{epochs} epochs leave no room for more" if epochs > 1 else "1 epoch leaves no room for more"
     while n and cycles is None and (steps := _shortest_dense(begin, middle, n, unit, steps_per_epoch)) < RECOVERY:
         n, shortest = n - 1, f"a dense phase of {steps} steps ends before the loss has recovered (about {RECOVERY})"
     edges = _edges(begin, middle, n) if n else [begin]
     if late:
         edges += [round_half_up(share * total) for share in _LATE]
     ends = [*edges, total]
-    if len(set(ends)) < len(ends):  # a short run has no late phase of its own
+    room = len(set(ends)) == len(ends)
+    if not room:  # a short run has no late phase of its own
         ends = [*(_edges(begin, middle, n) if n else [begin]), total]
     phases, before = [], 0
     for index, end in enumerate(ends):
         phases.append(("sparse" if index % 2 else "dense", f"{number((end - before) * unit)}ep"))
         before = end
     short = steps_per_epoch is not None and epochs * steps_per_epoch < SHORT
-    return Choice(Schedule.from_phases(phases), n, SHORT_RISE if short else RISE, shortest)
+    rise = SHORT_RISE if short else RISE
+    return Choice(Schedule.from_phases(phases), n, rise, shortest, late=room if late else None)
 
 
 def _edges(begin: int, middle: int, cycles: int) -> list[int]:
@@ -81,21 +90,39 @@ def _shortest_dense(begin: int, middle: int, cycles: int, unit: Fraction, steps_
 
 
 def describe(
-    choice: Choice, epochs: int, target: str, *, rise: float | None, ramp: float | None, keeps: bool
+    choice: Choice,
+    epochs: int,
+    target: str,
+    *,
+    rise: float | None,
+    ramp: float | None,
+    keeps: bool,
+    gradual: bool = False,
 ) -> tuple[str, str]:
     """Return in two lines what was chosen, and why."""
     compress, decompress = choice.schedule.transitions
-    parts = [f"dense up to epoch {float(compress[0]):g}"]
-    parts += [f"decompressed at epoch {', '.join(f'{float(at):g}' for at in decompress)}" if decompress else ""]
-    parts += [f"compressed from epoch {float(compress[-1]):g} on"]
-    parts += [f"sparsity rising to {target} by epoch {rise * epochs:.3g}" if rise else f"sparsity {target} at once"]
+    parts = [f"dense up to epoch {_epoch(compress[0])}"]
+    parts += [f"decompressed at epoch {', '.join(map(_epoch, decompress))}" if decompress else ""]
+    parts += [f"compressed from epoch {_epoch(compress[-1])} on"]
+    at_once = (
+        f"sparsity rising to {target} from compression to compression" if gradual else f"sparsity {target} at once"
+    )
+    parts += [f"sparsity rising to {target} by epoch {rise * epochs:.3g}" if rise else at_once]
     parts += [f"weights that come back ramp up over {ramp:.0%} of a dense phase" if decompress and ramp else ""]
     parts += ["momentum kept" if decompress and keeps else ""]
     why = "decompressions late or at the full sparsity cost accuracy"
     if choice.shortest:
         several = f"{choice.cycles} decompression{'s' * (choice.cycles > 1)}"
-        why = f"{several if choice.cycles else 'gradual pruning alone'}, as {choice.shortest}; {why}"
+        alone = "gradual pruning alone" if rise else "one compression alone"
+        early = several if choice.cycles else "no early decompression" if choice.late else alone
+        why = f"{early}, as {choice.shortest}; {why}"
+    if choice.late is not None:
+        why += "; the late one is for the twin" if choice.late else f"; twin='late' found no room in {epochs} epochs"
     return (
         f"AC/DC over {epochs} epoch{'s' * (epochs > 1)}: {'; '.join(filter(None, parts))}.",
         f"Why: {why}. The paper's phases: ACDC.paper(...).",
     )
+
+
+def _epoch(at: int | Fraction) -> str:
+    return f"{round(float(at), 3):g}"

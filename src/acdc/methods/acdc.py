@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, Self
 from torch import nn
 
 from acdc.core.context import MethodContext
-from acdc.errors import ArgumentError, check_whole, did_you_mean
+from acdc.errors import ArgumentError, check_whole
 from acdc.methods._choice import RISE, Choice, choose, describe
 from acdc.methods._knobs import check_fraction
 from acdc.methods._revival import bias_correction, revive
@@ -118,15 +118,17 @@ class ACDC(Scored):
             raise ArgumentError("epochs", epochs, allowed, 'write ACDC.paper(0.9, epochs=100) or schedule="imagenet"')
         if epochs is not None:
             schedule = Schedule.for_epochs(epochs)
-        return cls(sparsity=sparsity, schedule=schedule, **knobs)  # pyright: ignore[reportArgumentType]  # a name is looked up
+        return cls(sparsity=sparsity, schedule=schedule, **knobs)
 
     def __post_init__(self) -> None:
         given = self.epochs is None
-        if isinstance(self.schedule, str):
-            object.__setattr__(self, "schedule", _named(self.schedule))
         self._check_remedies(given)
         fixed = self.pattern.sparsity is not None if hasattr(self.pattern, "sparsity") else False
-        chosen = _PAPER if given else {**_CHOSEN, **({"rise": 0.0} if self.gradual or fixed else {})}
+        chosen = dict(_PAPER if given else _CHOSEN)
+        if self.gradual or fixed:
+            chosen["rise"] = 0.0
+        if self._never_returns:
+            chosen["ramp"] = 0.0
         for knob, value in chosen.items():
             if getattr(self, knob) is None:
                 object.__setattr__(self, knob, value)
@@ -153,6 +155,23 @@ class ACDC(Scored):
             if given and value != off and value != "best":
                 allowed = f"a schedule has its own phases, and {knob} chooses them"
                 raise ArgumentError(knob, received=value, allowed=allowed, instead=f"omit {knob} or schedule")
+        if self._never_returns:
+            self._refuse_remedies("cycles=0 has no decompression", "cycles")
+
+    @property
+    def _never_returns(self) -> bool:
+        """Return True if the user wants no decompression."""
+        return self.epochs is not None and self.cycles == 0 and self.twin != "late"
+
+    def _refuse_remedies(self, why: str, other: str) -> None:
+        """Raise if a knob is given that acts at decompressions, where there are none."""
+        for knob in ("ramp", "own_timesteps", "revive", "gradual"):
+            if value := getattr(self, knob):
+                acts = "is for weights that come back"
+                if knob == "gradual":
+                    acts = "raises the sparsity from compression to compression"
+                instead = f"omit {knob} or {other}"
+                raise ArgumentError(knob, received=value, allowed=f"it {acts}, and {why}", instead=instead)
 
     def _check_rise(self) -> None:
         """Raise if the rise ends before it begins: the schedule compresses for the first time after it."""
@@ -165,13 +184,9 @@ class ACDC(Scored):
             raise ArgumentError("rise", received=self.rise, allowed=share, instead="raise rise, or compress earlier")
 
     def _check_returning(self, given: bool) -> None:
-        """Raise if a knob is for returning weights and the schedule has no decompression."""
-        if not given or any(phase.name == "decompressed" for phase in self.schedule.phases):
-            return
-        for knob in ("ramp", "own_timesteps"):
-            if value := getattr(self, knob):
-                allowed = "it is for weights that come back, and schedule has no decompression"
-                raise ArgumentError(knob, received=value, allowed=allowed, instead=f"omit {knob}")
+        """Raise if a knob acts at decompressions and the schedule has none."""
+        if given and all(phase.name != "decompressed" for phase in self.schedule.phases):
+            self._refuse_remedies("schedule has no decompression", "schedule")
 
     # What it chooses
 
@@ -189,12 +204,20 @@ class ACDC(Scored):
         twin = "last" if self.twin == "late" else self.twin
         given: dict[str, Any] = {"schedule": choice.schedule, "epochs": None, "cycles": None, "twin": twin}
         if not choice.schedule.transitions[1]:  # nothing comes back
-            given |= {"ramp": 0.0, "own_timesteps": False}
-        if self.rise is None:
+            given |= {"ramp": 0.0, "own_timesteps": False, "revive": False, "gradual": False}
+        if self.rise is None or (self.gradual and not given.get("gradual", True)):  # one compression raises nothing
             given["rise"] = choice.rise
         fitted = replace(self, **given)
         target = f"{self.sparsity:.4g}" if self.sparsity is not None else "its target"
-        lines = describe(choice, self.epochs, target, rise=fitted.rise, ramp=self.ramp, keeps=self.reset == "nothing")
+        lines = describe(
+            choice,
+            self.epochs,
+            target,
+            rise=fitted.rise,
+            ramp=self.ramp,
+            keeps=self.reset == "nothing",
+            gradual=fitted.gradual,
+        )
         object.__setattr__(fitted, "_lines", lines)
         return fitted
 
@@ -306,11 +329,3 @@ class ACDC(Scored):
         """Return every knob but those that are off and that checkpoints of the paper's AC/DC have never held."""
         config = super().config()
         return {knob: value for knob, value in config.items() if value or knob not in _LATER}
-
-
-def _named(name: str) -> Schedule:
-    named = Schedule.named()
-    if name not in named:
-        allowed = f"expected an acdc.Schedule, or one of {', '.join(named)}{did_you_mean(name, named)}"
-        raise ArgumentError("schedule", received=name, allowed=allowed)
-    return named[name]()

@@ -98,18 +98,37 @@ def build(
     in_channels: int = 3,
     vocabulary: int | None = None,
     seed: int | None = None,
+    bn_splits: int = 1,
     **options: Any,
 ) -> "nn.Module":
     """Return the model of that name; `options` are its own, such as wrn28_10's `dropout` and `variant`.
 
     Image models need `classes` and have `in_channels`; language models need `vocabulary`. The initial weights depend on
     `seed` alone; without one they come from torch's global generator. A function at an import path receives classes (or
-    num_classes), in_channels, vocabulary and seed if it has parameters of these names.
+    num_classes), in_channels, vocabulary and seed if it has parameters of these names. With `bn_splits` above 1 every
+    batch norm sees a batch in so many parts, as if each were on its own GPU; see norm.py.
     """
     if is_import_path(name):
         offered = {"classes": classes, "num_classes": classes, "in_channels": in_channels, "vocabulary": vocabulary}
         given = {size: value for size, value in offered.items() if value is not None}
-        return _build_from_path(name, given, seed, options)
+        model = _build_from_path(name, given, seed, options)
+    else:
+        model = _build_known(name, classes, in_channels, vocabulary, seed, options)
+    if bn_splits != 1:
+        from acdc.models.norm import split_batch_norms
+
+        split_batch_norms(model, bn_splits)
+    return model
+
+
+def _build_known(
+    name: str,
+    classes: int | None,
+    in_channels: int,
+    vocabulary: int | None,
+    seed: int | None,
+    options: Mapping[str, Any],
+) -> "nn.Module":
     _check_name(name)
     if is_language_model(name):
         _check_sizes(name, "a language model", vocabulary=vocabulary, classes=classes)
@@ -165,10 +184,11 @@ def _check_options(name: str, options: Mapping[str, Any], known: Mapping[str, Pa
     own = [option for option in known if option not in shared]
     for option, value in options.items():
         if option not in known:
-            allowed = f"{name} has the options {', '.join(own)}" if own else f"{name} has no options"
+            own.append("bn_splits")
             instead = did_you_mean(option, own) or f"; remove {option}"
             besides = f"{', '.join(shared[:-1])} and {shared[-1]}"
-            raise ArgumentError(option, received=value, allowed=f"{allowed} besides {besides}{instead}")
+            allowed = f"{name} has the options {', '.join(own)} besides {besides}{instead}"
+            raise ArgumentError(option, received=value, allowed=allowed)
         default = known[option].default
         if default is Parameter.empty or (value is None and default is None):
             continue  # classes or vocabulary, which the data determine

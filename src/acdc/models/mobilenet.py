@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from acdc.errors import ArgumentError
-from acdc.models.initialise import check_counts, initialise
+from acdc.models.initialise import Init, check_counts, check_init, initialise, initialise_as_torch
 
 # The output channels of each pair, and the stride of its depthwise convolution.
 _PAIRS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
@@ -32,13 +32,21 @@ class Pair(nn.Module):
 class MobileNetV1(nn.Module):
     """MobileNetV1; `width` multiplies the channels of every convolution.
 
-    The initial weights depend on `seed` alone; without one they come from torch's global generator.
+    The initial weights depend on `seed` alone; without one they come from torch's global generator. `init` is "he", or
+    "published" for torch's default in all layers.
     """
 
     def __init__(
-        self, *, width: float = 1.0, in_channels: int = 3, classes: int = 1000, seed: int | None = None
+        self,
+        *,
+        width: float = 1.0,
+        in_channels: int = 3,
+        classes: int = 1000,
+        init: Init = "he",
+        seed: int | None = None,
     ) -> None:
         super().__init__()
+        check_init(init)
         if not 1 / 16 <= width <= 16:
             instead = "for the paper's network write MobileNetV1(width=1.0, classes=1000)"
             raise ArgumentError("width", received=width, allowed="expected a number from 1/16 to 16", instead=instead)
@@ -52,7 +60,10 @@ class MobileNetV1(nn.Module):
             channels = int(out * width)
         self.pairs = nn.Sequential(*pairs)
         self.fc = nn.Linear(channels, classes)
-        initialise(self, seed)
+        if init == "published":
+            initialise_as_torch(self, seed)
+        else:
+            initialise(self, seed)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.pairs(F.relu(self.bn1(self.conv1(x)), inplace=True))
@@ -60,7 +71,7 @@ class MobileNetV1(nn.Module):
 
 
 def mobilenet_v1(
-    *, width: float = 1.0, in_channels: int = 3, classes: int = 1000, seed: int | None = None
+    *, width: float = 1.0, in_channels: int = 3, classes: int = 1000, init: Init = "he", seed: int | None = None
 ) -> MobileNetV1:
     """Build MobileNetV1: 4,231,976 parameters for ImageNet."""
-    return MobileNetV1(width=width, in_channels=in_channels, classes=classes, seed=seed)
+    return MobileNetV1(width=width, in_channels=in_channels, classes=classes, init=init, seed=seed)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from acdc.errors import ArgumentError
-from acdc.models.initialise import check_counts, initialise
+from acdc.models.initialise import Init, check_counts, check_init, initialise
 
 
 class Basic(nn.Module):
@@ -56,7 +56,8 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """A residual network; `blocks` is the number of blocks in each of the four stages.
 
-    The initial weights depend on `seed` alone; without one they come from torch's global generator.
+    The initial weights depend on `seed` alone; without one they come from torch's global generator. `init` is "he", or
+    "published" for torch's default in the last layer.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class ResNet(nn.Module):
         blocks: Sequence[int],
         in_channels: int = 3,
         classes: int = 1000,
+        init: Init = "he",
         seed: int | None = None,
     ) -> None:
         super().__init__()
+        check_init(init)
         if len(blocks) != 4 or min(blocks) < 1:
             instead = "for ResNet50 write ResNet(block=Bottleneck, blocks=(3, 4, 6, 3))"
             allowed = "expected four counts of blocks, each above 0"
@@ -83,7 +86,7 @@ class ResNet(nn.Module):
         self.layer3 = _stage(block, 128 * width, 256, blocks[2], 2)
         self.layer4 = _stage(block, 256 * width, 512, blocks[3], 2)
         self.fc = nn.Linear(512 * width, classes)
-        initialise(self, seed)
+        initialise(self, seed, linear_as_torch=init == "published")
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.maxpool(F.relu(self.bn1(self.conv1(x)), inplace=True))
@@ -91,24 +94,26 @@ class ResNet(nn.Module):
         return self.fc(out.mean(dim=(2, 3)))
 
 
-def resnet18(*, in_channels: int = 3, classes: int = 1000, seed: int | None = None) -> ResNet:
+def resnet18(*, in_channels: int = 3, classes: int = 1000, init: Init = "he", seed: int | None = None) -> ResNet:
     """Build ResNet18: 11,689,512 parameters for ImageNet."""
-    return ResNet(block=Basic, blocks=(2, 2, 2, 2), in_channels=in_channels, classes=classes, seed=seed)
+    return ResNet(block=Basic, blocks=(2, 2, 2, 2), in_channels=in_channels, classes=classes, init=init, seed=seed)
 
 
-def resnet34(*, in_channels: int = 3, classes: int = 1000, seed: int | None = None) -> ResNet:
+def resnet34(*, in_channels: int = 3, classes: int = 1000, init: Init = "he", seed: int | None = None) -> ResNet:
     """Build ResNet34: 21,797,672 parameters for ImageNet."""
-    return ResNet(block=Basic, blocks=(3, 4, 6, 3), in_channels=in_channels, classes=classes, seed=seed)
+    return ResNet(block=Basic, blocks=(3, 4, 6, 3), in_channels=in_channels, classes=classes, init=init, seed=seed)
 
 
-def resnet50(*, in_channels: int = 3, classes: int = 1000, seed: int | None = None) -> ResNet:
+def resnet50(*, in_channels: int = 3, classes: int = 1000, init: Init = "he", seed: int | None = None) -> ResNet:
     """Build ResNet50: 25,557,032 parameters for ImageNet."""
-    return ResNet(block=Bottleneck, blocks=(3, 4, 6, 3), in_channels=in_channels, classes=classes, seed=seed)
+    return ResNet(block=Bottleneck, blocks=(3, 4, 6, 3), in_channels=in_channels, classes=classes, init=init, seed=seed)
 
 
-def resnet101(*, in_channels: int = 3, classes: int = 1000, seed: int | None = None) -> ResNet:
+def resnet101(*, in_channels: int = 3, classes: int = 1000, init: Init = "he", seed: int | None = None) -> ResNet:
     """Build ResNet101: 44,549,160 parameters for ImageNet."""
-    return ResNet(block=Bottleneck, blocks=(3, 4, 23, 3), in_channels=in_channels, classes=classes, seed=seed)
+    return ResNet(
+        block=Bottleneck, blocks=(3, 4, 23, 3), in_channels=in_channels, classes=classes, init=init, seed=seed
+    )
 
 
 def _stage(

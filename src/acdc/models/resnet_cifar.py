@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from acdc.errors import ArgumentError
-from acdc.models.initialise import check_counts, initialise
+from acdc.models.initialise import Init, check_counts, check_init, initialise
 
 
 class Block(nn.Module):
@@ -34,7 +34,8 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """A residual network; `blocks` and `widths` are the numbers of blocks and channels in each stage.
 
-    The initial weights depend on `seed` alone; without one they come from torch's global generator.
+    The initial weights depend on `seed` alone; without one they come from torch's global generator. `init` is "he", or
+    "published" for torch's default in the last layer.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class ResNet(nn.Module):
         widths: Sequence[int],
         in_channels: int = 3,
         classes: int = 10,
+        init: Init = "he",
         seed: int | None = None,
     ) -> None:
         super().__init__()
+        check_init(init)
         for argument, counts in (("blocks", blocks), ("widths", widths)):
             if len(counts) != len(blocks) or min(counts) < 1:
                 allowed = "expected one count of blocks and one width for each stage, all above 0"
@@ -64,21 +67,21 @@ class ResNet(nn.Module):
             channels = width
         self.stages = nn.Sequential(*stages)
         self.fc = nn.Linear(channels, classes)
-        initialise(self, seed)
+        initialise(self, seed, linear_as_torch=init == "published")
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.stages(F.relu(self.bn1(self.conv1(x))))
         return self.fc(out.mean(dim=(2, 3)))
 
 
-def resnet20(*, in_channels: int = 3, classes: int = 10, seed: int | None = None) -> ResNet:
+def resnet20(*, in_channels: int = 3, classes: int = 10, init: Init = "he", seed: int | None = None) -> ResNet:
     """Build ResNet20: 272,474 parameters for CIFAR-10."""
-    return ResNet(blocks=(3, 3, 3), widths=(16, 32, 64), in_channels=in_channels, classes=classes, seed=seed)
+    return ResNet(blocks=(3, 3, 3), widths=(16, 32, 64), in_channels=in_channels, classes=classes, init=init, seed=seed)
 
 
-def digits_net(*, in_channels: int = 1, classes: int = 10, seed: int | None = None) -> ResNet:
+def digits_net(*, in_channels: int = 1, classes: int = 10, init: Init = "he", seed: int | None = None) -> ResNet:
     """Build a small network for the 8 x 8 grey digits: two stages of one block, 19,408 prunable weights."""
-    return ResNet(blocks=(1, 1), widths=(16, 32), in_channels=in_channels, classes=classes, seed=seed)
+    return ResNet(blocks=(1, 1), widths=(16, 32), in_channels=in_channels, classes=classes, init=init, seed=seed)
 
 
 def _conv(in_channels: int, channels: int, size: int, stride: int) -> nn.Conv2d:

@@ -8,15 +8,13 @@ and torch's default initial weights. "usual" is the original: no biases, the str
 after the second ReLU, shortcuts of the pre-activated input where the shape changes, momentum .1, He's weights.
 """
 
-import math
 from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from acdc.errors import ArgumentError
-from acdc.models.initialise import check_counts, fill, generator_of, initialise
-from acdc.models.norm import SplitBatchNorm2d
+from acdc.models.initialise import check_counts, initialise, initialise_as_torch
 
 Variant = Literal["published", "usual"]
 
@@ -27,16 +25,14 @@ class Block(nn.Module):
     Where the shape changes, the shortcut is a 1 x 1 convolution.
     """
 
-    def __init__(
-        self, in_channels: int, channels: int, stride: int, dropout: float, published: bool, splits: int = 1
-    ) -> None:
+    def __init__(self, in_channels: int, channels: int, stride: int, dropout: float, published: bool) -> None:
         super().__init__()
         strides = (1, stride) if published else (stride, 1)
         self.published = published
-        self.bn1 = SplitBatchNorm2d(in_channels, splits=splits)
+        self.bn1 = nn.BatchNorm2d(in_channels)
         self.conv1 = nn.Conv2d(in_channels, channels, 3, strides[0], padding=1, bias=published)
         self.dropout = nn.Dropout(dropout)
-        self.bn2 = SplitBatchNorm2d(channels, splits=splits)
+        self.bn2 = nn.BatchNorm2d(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, strides[1], padding=1, bias=published)
         self.shortcut = None
         if stride != 1 or in_channels != channels:
@@ -57,8 +53,7 @@ class Block(nn.Module):
 class WideResNet(nn.Module):
     """A wide residual network of `depth` 6 n + 4, for n blocks in each stage.
 
-    `bn_splits` parts of a batch are normalised separately. The initial weights depend on `seed` alone; without one they
-    come from torch's global generator.
+    The initial weights depend on `seed` alone; without one they come from torch's global generator.
     """
 
     def __init__(
@@ -69,11 +64,10 @@ class WideResNet(nn.Module):
         dropout: float = 0.3,
         in_channels: int = 3,
         variant: Variant = "published",
-        bn_splits: int = 1,
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        _check(depth, width, classes, dropout, in_channels, variant, bn_splits)
+        _check(depth, width, classes, dropout, in_channels, variant)
         published = variant == "published"
         self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=published)
         stages, channels = [], 16
@@ -81,11 +75,11 @@ class WideResNet(nn.Module):
             blocks = []
             for index in range((depth - 4) // 6):
                 first = stride if index == 0 else 1
-                blocks.append(Block(channels, stage_width, first, dropout, published, bn_splits))
+                blocks.append(Block(channels, stage_width, first, dropout, published))
                 channels = stage_width
             stages.append(nn.Sequential(*blocks))
         self.stages = nn.Sequential(*stages)
-        self.bn = SplitBatchNorm2d(channels, splits=bn_splits, momentum=0.9 if published else 0.1)
+        self.bn = nn.BatchNorm2d(channels, momentum=0.9 if published else 0.1)
         self.fc = nn.Linear(channels, classes)
         if published:
             initialise_as_torch(self, seed)
@@ -103,34 +97,13 @@ def wrn28_10(
     dropout: float = 0.3,
     in_channels: int = 3,
     variant: Variant = "published",
-    bn_splits: int = 1,
     seed: int | None = None,
 ) -> WideResNet:
     """Build WRN-28-10: 36,546,980 parameters for CIFAR-100 as published, 36,536,884 as usual."""
-    return WideResNet(28, 10, classes, dropout, in_channels, variant, bn_splits, seed)
+    return WideResNet(28, 10, classes, dropout, in_channels, variant, seed)
 
 
-def initialise_as_torch(model: nn.Module, seed: int | None) -> None:
-    """Draw the weights that torch.manual_seed(seed) would give: uniform within ± 1 / sqrt(fan-in), biases too."""
-    generator = generator_of(seed)
-    if generator is None:  # torch's constructors have drawn them already
-        return
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            bound = 1 / math.sqrt(module.weight[0].numel())
-
-            def draw(param: Tensor, bound: float = bound) -> Tensor:
-                return param.uniform_(-bound, bound, generator=generator)
-
-            fill(module.weight, draw)
-            if module.bias is not None:
-                fill(module.bias, draw)
-
-
-def _check(depth: int, width: int, classes: int, dropout: float, in_channels: int, variant: str, splits: int) -> None:
-    if splits < 1:
-        expected = "expected the number of parts, 1 or more"
-        raise ArgumentError("bn_splits", received=splits, allowed=expected, instead="write bn_splits=2 as published")
+def _check(depth: int, width: int, classes: int, dropout: float, in_channels: int, variant: str) -> None:
     if depth < 10 or (depth - 4) % 6:
         near = max(10, 6 * round((depth - 4) / 6) + 4)
         expected = "expected 6 n + 4 for n blocks in each stage (10, 16, 22, 28, …)"

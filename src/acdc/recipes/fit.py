@@ -1,4 +1,4 @@
-"""Checks that a recipe fits its data: its model accepts the images, its method has layers and steps.
+"""Checks that a recipe fits its data: its model accepts the images or tokens, its method has layers and steps.
 
 The model is built on the meta device, without memory for its weights. A user's own model is really built: its code may
 need values, which tensors on that device do not have.
@@ -8,9 +8,9 @@ import logging
 import warnings as python_warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from acdc.core.context import SparsityWarning
 from acdc.core.method import Method
 from acdc.core.sparsifier import Sparsifier, attach
 from acdc.criteria import SynFlow
+from acdc.data.data_facts import Facts, ImageFacts, TextFacts
+from acdc.data.image_sizes import ImageSizes, scaled
 from acdc.errors import ArgumentError
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict
@@ -37,24 +39,9 @@ _CORE_RATE = 20e9
 _DAY = 24 * 3600.0
 
 
-class ImageFacts(Protocol):
-    """The facts about the data that a recipe is checked against."""
-
-    @property
-    def train(self) -> int:
-        """Return the number of training images."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, int, int]: ...
-
-    @property
-    def classes(self) -> int: ...
-
-
 def check_fit(
     recipe: Recipe,
-    data: ImageFacts,
+    data: Facts,
     known: Sequence[Finding] = (),
     *,
     unread: bool = False,
@@ -84,6 +71,8 @@ def check_fit(
     try:
         model = build_skeleton(recipe, data)
         uses = _forward(model, recipe, data) if not unread else {}
+        if not unread and isinstance(data, ImageFacts) and (sizes := recipe.image_sizes(data.shape)) is not None:
+            _check_smallest(model, recipe, sizes, data)
     except ArgumentError as error:
         return [Finding(error)]
     if known or unread:
@@ -91,14 +80,17 @@ def check_fit(
             attempt(lambda: _layers_only(recipe).layers(model))
         return list(map(Finding, errors))
     warnings: list[ArgumentError] = []
-    steps = -(-data.train // recipe.train.batch_size)
+    try:
+        steps = data.steps(recipe.train.batch_size)
+    except ArgumentError as error:  # a text shorter than a batch
+        return [Finding(error)]
     if (built := recipe.build_method()) is not None:
         method = built.for_steps(steps)
         if attempt(lambda: _whole_epochs(recipe, method)) and attempt(lambda: method.budgets(method.layers(model))):
             # Refused when attached: phases without a step, a rewinding point that is never passed.
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             attempt(lambda: attach_quietly(model, optimizer, method, steps).detach())
-        attempt(lambda: _criterion(method, data.shape))
+        attempt(lambda: _criterion(method, data))
         total = recipe.epochs * steps
         idle = method.idle(total, steps)
         if idle:
@@ -119,46 +111,117 @@ def check_fit(
 # Model
 
 
-def build_skeleton(recipe: Recipe, data: ImageFacts) -> nn.Module:
+def build_skeleton(recipe: Recipe, data: Facts) -> nn.Module:
     """Build the recipe's model for inspection: without memory for its weights, unless its code is the user's own."""
     settings = recipe.model
-    own = models.is_import_path(settings.name)
+    own, text = models.is_import_path(settings.name), isinstance(data, TextFacts)
+    if not own and settings.name in models.names() and models.is_language_model(settings.name) != text:
+        kinds = ("a language model, but the data are images", "an image model, but the data are text")
+        raise SettingError(
+            "model.name", received=settings.name, allowed=kinds[text], instead="acdc ls models lists both"
+        )
     try:
         with nullcontext() if own else torch.device("meta"):
-            return models.build(
-                settings.name, classes=data.classes, in_channels=data.shape[0], seed=0, **settings.options
-            )
+            sizes, splits = data.model_arguments(), settings.bn_splits
+            return models.build(settings.name, **sizes, seed=0, bn_splits=splits, **settings.options)
     except ArgumentError as error:
         raise error.under("model") from None
 
 
-def _forward(model: nn.Module, recipe: Recipe, data: ImageFacts) -> dict[str, float]:
-    """Return how often an image uses each weight; raise if the model cannot process these images."""
-    size = " x ".join(map(str, data.shape))
+def _check_smallest(model: nn.Module, recipe: Recipe, sizes: ImageSizes, data: ImageFacts) -> None:
+    """Raise if the model cannot process images of the size that they have at first."""
+    try:
+        _forward(model, recipe, replace(data, shape=scaled(data.shape, sizes.first)))
+    except ArgumentError as error:
+        allowed = f"{recipe.model.name}: {error.allowed}"
+        instead = "set it higher, or choose a model for images of any size"
+        raise SettingError("data.first_size", received=sizes.first, allowed=allowed, instead=instead) from None
+
+
+def has_memory(model: nn.Module) -> bool:
+    """Return True if a language model reads on where it stopped: model(tokens, targets, memory)."""
+    return callable(getattr(model, "start_memory", None))
+
+
+def count_uses(model: nn.Module, data: Facts) -> dict[str, float]:
+    """Return how often an image, or a token, uses each weight; see flops.uses."""
+    device = next((param.device for param in model.parameters()), torch.device("cpu"))
+    sample, units = data.example(device)
+    inputs = (sample, sample, model.start_memory(1)) if has_memory(model) else sample  # pyright: ignore[reportCallIssue]
+    return {name: times / units for name, times in forward_uses(model, inputs).items()}
+
+
+def _forward(model: nn.Module, recipe: Recipe, data: Facts) -> dict[str, float]:
+    """Return how often an image or a token uses each weight; raise if the model cannot process them."""
+    if isinstance(data, TextFacts):
+        _check_rows(model, data)
     outputs: list[object] = []
     handle = model.register_forward_hook(lambda *call: outputs.append(call[-1]))
-    device = next((param.device for param in model.parameters()), torch.device("cpu"))
     try:
-        uses = forward_uses(model, torch.zeros(1, *data.shape, device=device))
+        uses = count_uses(model, data)
     except Exception as error:  # an image too small for a pooling layer, say; a user's own model may raise anything
         if not isinstance(error, RuntimeError) and not models.is_import_path(recipe.model.name):
             raise
         reason = str(error).partition("\n")[0]
-        allowed = f"it cannot process images of {size} ({reason})"
+        allowed = f"it cannot process {data.sample} ({reason})"
         raise SettingError("model.name", allowed=allowed, instead="choose another model") from None
     finally:
         handle.remove()
     output = outputs[-1]
-    if not isinstance(output, Tensor) or output.shape != (1, data.classes):
-        returned = f"a tensor of {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+    if isinstance(data, TextFacts):
+        _check_text_output(output, model, recipe, data)
+    elif not isinstance(output, Tensor) or output.shape != (1, data.classes):
         raise SettingError(
             "model.name",
             received=recipe.model.name,
-            allowed=f"for one image of {size} it returns {returned}; expected one number for each of the "
-            f"{data.classes:,} classes of the data, [1, {data.classes}]",
+            allowed=f"for one image of {' x '.join(map(str, data.shape))} it returns {_described(output)}; expected "
+            f"one number for each of the {data.classes:,} classes of the data, [1, {data.classes}]",
             instead="make it accept classes= and end in a layer with that many outputs",
         )
     return uses
+
+
+def _described(output: object) -> str:
+    return f"a tensor of {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+
+
+def _check_rows(model: nn.Module, data: TextFacts) -> None:
+    """Raise if rows are longer than the model's positions, or do not continue one another as its memory needs."""
+    limits = {"context": getattr(model, "context", None), "target_length": getattr(model, "target_length", None)}
+    for option, most in limits.items():
+        for setting, length in (("length", data.length), ("evaluation_length", data.evaluation_length)):
+            if isinstance(most, int) and length > most and not (setting != "length" and hasattr(model, "evaluation")):
+                raise SettingError(
+                    f"data.{setting}",
+                    received=length,
+                    allowed=f"the model has positions for {most:,} tokens (model.{option})",
+                    instead=f"set it to {most} or less, or add model.{option} = {length}",
+                )
+    if has_memory(model) and data.order != "streams":
+        raise SettingError(
+            "data.order",
+            received=data.order,
+            allowed="this model has a memory, which must read a text from left to right",
+            instead='write order = "streams"',
+        )
+
+
+def _check_text_output(output: object, model: nn.Module, recipe: Recipe, data: TextFacts) -> None:
+    expected = (1, data.length, data.vocabulary)
+    if has_memory(model):
+        if isinstance(output, tuple) and len(output) == 2 and isinstance(loss := output[0], Tensor) and not loss.ndim:
+            return
+        described, wanted = f"{_described(output)}", "(mean loss, new memory), as it has start_memory"
+    elif isinstance(output, Tensor) and output.shape == expected:
+        return
+    else:
+        described, wanted = _described(output), f"a number for each token of the vocabulary, {list(expected)}"
+    raise SettingError(
+        "model.name",
+        received=recipe.model.name,
+        allowed=f"for one row of {data.length:,} tokens it returns {described}; expected {wanted}",
+        instead="make it accept vocabulary= and return logits: batch x time x vocabulary",
+    )
 
 
 # Method
@@ -202,7 +265,7 @@ def attach_quietly(model: nn.Module, optimizer: Optimizer, method: Method, steps
     return sparsifier
 
 
-def _criterion(method: Method, shape: tuple[int, int, int]) -> None:
+def _criterion(method: Method, data: Facts) -> None:
     criterion = getattr(method, "criterion", None)
     if criterion is not None and criterion.window and method.schedule.phases[0].kind == "sparse":
         raise SettingError(
@@ -211,7 +274,11 @@ def _criterion(method: Method, shape: tuple[int, int, int]) -> None:
             allowed=f"it looks at gradients before a compression, but {method.title()} begins with one here",
             instead="start with a dense phase, or omit criterion",
         )
-    if isinstance(criterion, SynFlow) and tuple(criterion.shape[1:]) != shape:
+    if isinstance(criterion, SynFlow) and isinstance(data, TextFacts):
+        allowed = "SynFlow needs inputs of numbers, but tokens are names"
+        raise SettingError("method.criterion", received=criterion.name, allowed=allowed, instead="omit criterion")
+    elif isinstance(criterion, SynFlow) and isinstance(data, ImageFacts) and tuple(criterion.shape[1:]) != data.shape:
+        shape = data.shape
         raise SettingError(
             "method.criterion",
             allowed=f"SynFlow's shape is {list(criterion.shape)}, but images are {' x '.join(map(str, shape))}",
@@ -245,7 +312,7 @@ def _short_phases(recipe: Recipe, method: Method, steps: int) -> list[ArgumentEr
 
 
 def _odd_rates(recipe: Recipe) -> list[ArgumentError]:
-    rate, warnings = recipe.rate, list[ArgumentError]()
+    rate, warnings = recipe.stretched_rate(), list[ArgumentError]()
     late = [f"{milestone:g}" for milestone in rate.milestones if milestone >= recipe.epochs]
     if late and rate.shape == "step":
         past = f"{', '.join(late)} come after the last epoch, {recipe.epochs - 1}"
@@ -257,21 +324,24 @@ def _odd_rates(recipe: Recipe) -> list[ArgumentError]:
     return warnings
 
 
-def _takes_days(recipe: Recipe, data: ImageFacts, flops: int, cores: int) -> list[ArgumentError]:
+def _takes_days(recipe: Recipe, data: Facts, flops: int, cores: int) -> list[ArgumentError]:
     """Return a warning if the run would take a CPU a day or more, by the FLOPs of dense training."""
     stages = 1 + recipe.run.baseline
-    days = 3 * flops * data.train * recipe.epochs * stages * len(recipe.run.seeds) / (_CORE_RATE * cores) / _DAY
+    trained, unit = data.trained(recipe.train.batch_size), data.unit
+    days = 3 * flops * trained * recipe.epochs * stages * len(recipe.run.seeds) / (_CORE_RATE * cores) / _DAY
     if days < 1:
         return []
-    size, runs = " x ".join(map(str, data.shape)), stages * len(recipe.run.seeds)
+    runs = stages * len(recipe.run.seeds)
+    size = f" of {' x '.join(map(str, data.shape))}" if isinstance(data, ImageFacts) else ""
+    smaller = "smaller images, " if isinstance(data, ImageFacts) else ""
     several = f", {runs} times" if runs > 1 else ""
     return [
         SettingError(
             "model.name",
             received=recipe.model.name,
-            allowed=f"about {days:,.0f} days on this CPU: {flops / 1e9:.2g} GFLOPs per image of {size}, times 3 to "
-            f"train on it, {data.train:,} images, {recipe.epochs} epochs{several}, at an assumed "
+            allowed=f"about {days:,.0f} days on this CPU: {flops / 1e9:.2g} GFLOPs per {unit}{size}, times 3 to "
+            f"train on it, {trained:,} {unit}s, {recipe.epochs} epochs{several}, at an assumed "
             f"{_CORE_RATE * cores / 1e9:.0f} GFLOPs per second on {cores} core{'s' * (cores > 1)}",
-            instead="train on a GPU, or use smaller images, a smaller model or fewer epochs (acdc check times a step)",
+            instead=f"train on a GPU, or use {smaller}a smaller model or fewer epochs (acdc check times a step)",
         )
     ]

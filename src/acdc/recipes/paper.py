@@ -1,9 +1,11 @@
 """The paper's values for what was trained, where it has any."""
 
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from acdc import data
 from acdc.recipes import load
 from acdc.recipes.schema import PaperRow, Recipe
 
@@ -15,14 +17,15 @@ _DO_NOT_DECIDE = {
 _MODELS = {"sparse": "sparse", "baseline": "dense", "dense": "twin", "finetuned": "finetuned"}  # a run's file, a row's
 
 
-class Accuracy(NamedTuple):
-    """An accuracy in %, with its deviation where the paper gives one."""
+class Published(NamedTuple):
+    """An accuracy in %, or a perplexity, with its deviation where the paper gives one."""
 
     value: float
     std: float | None
+    symbol: str = " %"
 
     def __str__(self) -> str:
-        return f"{self.value:g}{f' ± {self.std:g}' if self.std else ''} %"
+        return f"{self.value:g}{f' ± {self.std:g}' if self.std else ''}{self.symbol}"
 
 
 def settings_of(row: PaperRow) -> list[str]:
@@ -40,24 +43,25 @@ def row_for(recipe: Recipe) -> PaperRow | None:
     return next((row for row in rows if _decides(_read(recipe.name, *settings_of(row))) == deciding), None)
 
 
-def accuracies(row: PaperRow) -> dict[str, Accuracy]:
-    """Return a row's accuracies by the name, without suffix, of the file in which a run keeps the model.
+def results(recipe: Recipe, row: PaperRow) -> dict[str, Published]:
+    """Return a row's results by the name, without suffix, of the file in which a run keeps the model.
 
-    The deviation is that of the main model.
+    They are accuracies, or perplexities for text. The deviation is that of the main model.
     """
     main = "sparse" if row.sparse is not None else "baseline"
+    symbol = "" if data.describe(recipe.data.name).kind == "text" else " %"
     return {
-        file: Accuracy(value, row.std if file == main else None)
+        file: Published(value, row.std if file == main else None, symbol)
         for file, model in _MODELS.items()
         if (value := getattr(row, model)) is not None
     }
 
 
 def beside(recipe: Recipe, file: str) -> str | None:
-    """Return the paper's accuracy to print beside the model in this file of a run, such as "79.1 ± 0.07 %"."""
+    """Return the paper's result to print beside the model in this file of a run, such as "79.1 ± 0.07 %"."""
     row = row_for(recipe)
-    accuracy = accuracies(row).get(Path(file).stem) if row else None
-    return str(accuracy) if accuracy else None
+    published = results(recipe, row).get(Path(file).stem) if row else None
+    return str(published) if published else None
 
 
 @cache
@@ -74,8 +78,11 @@ def _decides(recipe: Recipe) -> dict[str, Any]:
     for table, keys in _DO_NOT_DECIDE.items():
         for key in keys:
             del settings[table][key]
+    if recipe.data.first_size is None:
+        del settings["data"]["full_size_by"], settings["data"]["size_step"]
     if not recipe.train.distill:
         del settings["train"]["distill_temperature"]
-    settings["train"]["epochs"] = recipe.epochs
+    settings["train"]["epochs"], settings["rate"] = recipe.epochs, asdict(recipe.stretched_rate())
+    del settings["train"]["times"]
     settings["method"] = (method.name, method.config()) if method else None
     return settings

@@ -5,6 +5,7 @@ its type; for a list it is the range of each item. Caps lie far beyond any real 
 a machine without a message. Nothing here imports torch before a method is built.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -12,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from acdc import methods
+from acdc.data.image_sizes import ImageSizes
 from acdc.errors import ArgumentError, did_you_mean, fold, suggest
 from acdc.recipes.findings import SettingError, naming_settings
 from acdc.schedule import Schedule
@@ -33,6 +35,8 @@ Seed = Annotated[int, Limits(least=0, most=2**31 - 1, text="whole numbers from 0
 @dataclass(frozen=True, kw_only=True)
 class Model:
     name: str  # one of acdc.models, or the import path of a function or class, such as "mypkg.nets:build"
+    # Parts of a batch that batch norms see one at a time, as on so many GPUs: each sees batch_size / bn_splits images.
+    bn_splits: Annotated[int, Limits(least=1, cap=1_000_000, text="parts of a batch, 1 or more")] = 1
     options: Mapping[str, Any] = field(default_factory=dict)  # every other key of the table
 
 
@@ -42,6 +46,11 @@ class Data:
     # Pixels of padding, then a random window of the images' own size.
     crop: Annotated[int, Limits(least=0, cap=1024, text="pixels, 0 or more")] = 0
     flip: bool = False
+    # Progressive resizing: the shorter side of training images is first_size pixels at first, and grows by size_step to
+    # their own, which it reaches by a share of the run. None for images of their own size throughout.
+    first_size: Annotated[int, Limits(least=1, cap=10_000, text="pixels, 1 or more")] | None = None
+    full_size_by: Annotated[float, Limits(above=0, most=1, text="a share of the run, above 0 and up to 1")] = 0.5
+    size_step: Annotated[int, Limits(least=1, cap=10_000, text="pixels, 1 or more")] = 4
     validation: Images = 0  # training images set aside, for choosing without the test set
     corrupt: Images = 0  # training images that get a random label
     corrupt_kind: Literal["always-wrong", "uniform"] = "always-wrong"
@@ -83,6 +92,8 @@ class Rate:
 class Training:
     # Defaults to the length of the method's schedule, if that is set by name.
     epochs: Annotated[int, Limits(least=1, cap=100_000, text="1 or more")] | None = None
+    # Stretches the run: epochs, phases, and the rate's milestones and warm-up are so many times as long.
+    times: Annotated[int, Limits(least=1, cap=1000, text="1 or more, such as 2")] = 1
     # Over all ranks.
     batch_size: Annotated[int, Limits(least=1, cap=10_000_000, text="1 or more, such as 128")] = 128
     accumulate: int = 1  # parts a batch is trained in, at most batch_size; batch norm sees one part at a time
@@ -125,6 +136,9 @@ class Run:
     seeds: tuple[Seed, ...] = (0,)
     baseline: bool = False  # train a dense model by the same recipe, before the method
     finetune: bool = False  # fine-tune the dense twin over the epochs of the final compressed phase
+    # The epochs among which the best is looked for, at full sparsity: those of the final phase, which a run can end
+    # with, or of all compressed phases, as the published code does.
+    best: Literal["final", "compressed"] = "final"
     recalibrate: bool = False  # also report models with batch-norm statistics recomputed over the training images
     checkpoint_every: str = "10ep"  # besides the end of every phase
     keep: Annotated[int, Limits(least=1, cap=1_000_000, text="checkpoints, 1 or more")] = 2
@@ -160,14 +174,35 @@ class Recipe:
 
     @property
     def epochs(self) -> int:
-        if self.train.epochs is not None:
-            return self.train.epochs
+        if self._length is not None:
+            return self._length
         schedule = self.schedule()
         if schedule is None:
             raise SettingError(
                 "train.epochs", allowed="it is not set", instead="set how long to train, for example train.epochs = 100"
             )
         return schedule.total_steps(1)
+
+    def stretched_rate(self) -> Rate:
+        """Return the learning rate's shape over `epochs`: with train.times, its lengths are so many times as long."""
+        rate, times = self.rate, self._times
+        milestones = tuple(times * milestone for milestone in rate.milestones)
+        return replace(rate, warmup=times * rate.warmup, milestones=milestones, rewarm=times * rate.rewarm)
+
+    def image_sizes(self, shape: tuple[int, int, int]) -> ImageSizes | None:
+        """Return the sizes of training images of this shape by epoch; None if they never change."""
+        first, full = self.data.first_size, min(shape[1:])
+        if first is None:
+            return None
+        if first >= full:
+            raise SettingError(
+                "data.first_size",
+                received=first,
+                allowed=f"images are {' x '.join(map(str, shape[1:]))} pixels, and grow to that from a smaller size",
+                instead=f"write data.first_size = {max(1, full // 2)}, or leave it out" if full > 1 else "leave it out",
+            )
+        data = self.data
+        return ImageSizes.over(self.epochs, first=first, full=full, step=data.size_step, by=data.full_size_by)
 
     def schedule(self) -> Schedule | None:
         """Return the method's phases, or None for dense training."""
@@ -186,11 +221,11 @@ class Recipe:
         if self.method.name == "dense":
             return None
         schedule = self._given_schedule()
-        if schedule is not None and self.train.epochs not in (None, schedule.total_steps(1)):
+        if schedule is not None and self._length not in (None, schedule.total_steps(1)):
             raise SettingError(
                 "train.epochs",
                 received=self.train.epochs,
-                allowed=f"method.schedule lasts {schedule.total_steps(1)} epochs",
+                allowed=f"method.schedule lasts {schedule.total_steps(1) // self._times} epochs",
                 instead=f"omit train.epochs{self._or_its_proportions()}",
             )
         return self._build(schedule)
@@ -200,18 +235,54 @@ class Recipe:
         """Return True if the method prunes embeddings, which then count among the prunable weights."""
         return self.method.options.get("embeddings") is True
 
+    def norm_splits(self, processes: int = 1) -> int:
+        """Return the parts in which a process's batch norms see what it trains on at a time; see model.bn_splits.
+
+        `train.accumulate` and several processes divide a batch already, and batch norms see one part each.
+        """
+        splits, parts = self.model.bn_splits, self.train.accumulate * processes
+        if splits == 1:
+            return 1
+        if splits % parts:
+            each = self.train.batch_size // parts
+            where = f" in {processes} processes" if processes > 1 else ""
+            raise SettingError(
+                "model.bn_splits",
+                received=splits,
+                allowed=f"with train.accumulate = {self.train.accumulate}{where} batch norms see {each} images at a "
+                f"time, which cannot be parts of {self.train.batch_size / splits:g}",
+                instead=f"write model.bn_splits = {math.lcm(splits, parts)}, or 1 to split nothing more",
+            )
+        return splits // parts
+
     def with_seed(self, seed: int) -> "Recipe":
         return replace(self, run=replace(self.run, seeds=(seed,)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, which config.json holds and checkpoints are compared with."""
-        return asdict(self)
+        """Return plain data, which config.json holds and checkpoints are compared with.
+
+        What only LAMB has is left out for other optimizers, so that their runs have the same files as before.
+        """
+        content = asdict(self)
+        if self.optimizer.name != "lamb":
+            del content["optimizer"]["bias_correction"]
+        return content
 
     # Inside
 
+    @property
+    def _length(self) -> int | None:
+        """Return train.epochs, train.times as many; None if they are not set."""
+        return None if self.train.epochs is None else self.train.epochs * self._times
+
+    @property
+    def _times(self) -> int:
+        """Return train.times, or 1 in place of a mistaken value, so that the rest can be checked."""
+        return max(1, self.train.times)
+
     def _given_schedule(self) -> Schedule | None:
         """Return the phases that the recipe itself sets, or None if they follow from train.epochs."""
-        setting, epochs = self.method.schedule, self.train.epochs
+        setting, epochs, times = self.method.schedule, self.train.epochs, self._times
         if setting is None:
             if epochs is None:
                 raise SettingError(
@@ -222,7 +293,7 @@ class Recipe:
             return None
         if setting == PROPORTIONS and epochs is not None:
             with naming_settings():
-                return Schedule.for_epochs(epochs)
+                return Schedule.for_epochs(epochs * times)
         if isinstance(setting, str):
             named = Schedule.named()
             if setting == PROPORTIONS:
@@ -237,7 +308,7 @@ class Recipe:
                     '{ warmup = "10ep", sparse = "5ep", dense = "5ep", last_dense = "10ep", final_sparse = "15ep" }'
                     f"{did_you_mean(setting, named)}",
                 )
-            return named[setting]()
+            return named[setting]().stretched(times)
         lengths = {"total": f"{epochs}ep", **setting} if epochs else dict(setting)
         try:
             schedule = Schedule.alternating(**lengths)
@@ -254,12 +325,12 @@ class Recipe:
                 allowed="expected whole epochs",
                 instead='write, for example, total = "100ep"',
             )
-        return schedule
+        return schedule.stretched(times)
 
     def _or_its_proportions(self) -> str:
         """Return what else may be omitted if epochs and phases differ: the phases, if the epochs suffice."""
         try:
-            Schedule.for_epochs(self.train.epochs or 0)
+            Schedule.for_epochs(self._length or 0)
         except ValueError:
             return ""
         return (
@@ -272,7 +343,7 @@ class Recipe:
             "sparsity": settings.sparsity,
             "pattern": read_pattern(settings.pattern) if settings.pattern is not None else None,
             "distribution": settings.distribution,
-            "epochs": self.train.epochs if schedule is None else None,
+            "epochs": self._length if schedule is None else None,
             "schedule": schedule,
         }
         with naming_settings():

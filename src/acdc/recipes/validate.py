@@ -9,9 +9,10 @@ from dataclasses import fields, replace
 from typing import Any, get_type_hints
 
 from acdc import data, methods, models
+from acdc.data.data_facts import Facts
 from acdc.errors import ArgumentError, did_you_mean
 from acdc.recipes.findings import Finding, SettingError, naming_settings
-from acdc.recipes.fit import ImageFacts, check_fit
+from acdc.recipes.fit import check_fit
 from acdc.recipes.load import convert
 from acdc.recipes.schema import (
     Recipe,
@@ -26,13 +27,14 @@ from acdc.sparsity.distributions import check_distribution, check_sparsity
 from acdc.typed_data import Limits
 
 _LENGTHS = tuple(inspect.signature(Schedule.alternating).parameters)
-_LONGEST = {"ep": 100_000, "st": 10**12}  # distance between checkpoints
+_LONGEST = {"ep": 100_000, "st": 10**12}  # a run, and the distance between checkpoints
+_FOLDER_SETTINGS = ("name", "flip", "first_size", "full_size_by", "size_step", "bad_limit")
 _STAND_IN = 0.99  # replaces a wrong sparsity: no other knob of a method has to be above it
 
 
 def validate(
     recipe: Recipe,
-    data: ImageFacts | None = None,
+    data: Facts | None = None,
     *,
     known: Sequence[Finding] = (),
     unread: bool = False,
@@ -43,8 +45,8 @@ def validate(
     """Return every error and warning that is not `known` yet and does not follow from one that is.
 
     Without `data` the recipe alone is checked, and no user code is imported. With `data` only the remaining checks are
-    made: whether the model accepts these images, the method these layers and steps, the learning rate these epochs,
-    and whether it takes days on a CPU with so many cores. If the data is `unread`, a stand-in is used, and what
+    made: whether the model accepts these images or tokens, the method these layers and steps, the learning rate these
+    epochs, and whether it takes days on a CPU with so many cores. If the data is `unread`, a stand-in is used, and what
     depends on the data is not checked. A run that has `begun` gets a warning where a new one is refused because its
     method would never act. `method_table` is what a user types to set the method's knobs.
     """
@@ -74,7 +76,9 @@ def _check_alone(recipe: Recipe) -> list[Finding]:
     errors += _checkpoints(recipe)
     depends = {
         "train.accumulate": ("train.batch_size",),
+        "model.bn_splits": ("train.batch_size", "train.accumulate"),
         "train.epochs": ("method.schedule",),
+        "train.times": ("train.epochs",),
         "rate.milestones": ("rate.shape",),
         "optimizer.nesterov": ("optimizer.momentum",),
         "optimizer.bias_correction": ("optimizer.name",),
@@ -195,19 +199,29 @@ def _model(recipe: Recipe) -> list[ArgumentError]:
     settled = {
         "classes": "the data determines it",
         "in_channels": "the data determines it",
+        "vocabulary": "the data determines it",
         "seed": "run.seeds determines it",
     }
     for key, why in settled.items():
         if key in settings.options:
             errors.append(SettingError(f"model.{key}", allowed=why, instead="remove it"))
-    for option in ({}, *({key: value} for key, value in settings.options.items() if key not in settled)):
+    options = {key: value for key, value in settings.options.items() if key not in settled}
+    try:
+        models.check(settings.name, options)
+        return errors
+    except ArgumentError as error:
+        together = error.under("model")  # the first mistake; the others show when options are tried one by one
+    alone: list[ArgumentError] = []
+    for option in ({}, *({key: value} for key, value in options.items())):
         try:
             models.check(settings.name, option)
         except ArgumentError as error:
-            errors.append(error.under("model"))
+            alone.append(error.under("model"))
             if not option:  # the name
                 break
-    return errors
+    # Options that only fit each other, such as a width and a number of heads, may be right although neither is alone.
+    named = {error.argument for error in alone}
+    return [*errors, *alone] if together.argument in named else [*errors, together]
 
 
 def _data(recipe: Recipe) -> list[ArgumentError]:
@@ -217,6 +231,8 @@ def _data(recipe: Recipe) -> list[ArgumentError]:
         known = data.describe(section.name)
     except ArgumentError as error:
         return [SettingError("data.name", received=section.name, allowed=error.allowed, instead=error.instead)]
+    if known.kind == "text":
+        errors += _not_for_text(recipe)
     if known.kind == "folder":
         errors += [
             SettingError(
@@ -231,13 +247,36 @@ def _data(recipe: Recipe) -> list[ArgumentError]:
     hints = data.option_types(section.name)
     if hints is None:  # a user's own function, which is imported with the data
         return errors
-    settings = [key for key in setting_names(type(section)) if known.kind == "memory" or key in ("name", "bad_limit")]
+    every = setting_names(type(section))
+    settings = {"memory": every, "folder": _FOLDER_SETTINGS, "text": ["name"]}[known.kind]
     for key, value in section.options.items():
         if key not in hints:
             errors.append(unknown_setting("data", key, [*settings, *hints]))
         elif expected := _mismatch(value, hints[key]):
             errors.append(SettingError(f"data.{key}", received=value, allowed=f"expected {expected}"))
     return errors
+
+
+_IMAGES_ONLY = {
+    "data": ("crop", "flip", "validation", "corrupt"),
+    "train": ("label_smoothing", "distill", "channels_last"),
+    "run": ("recalibrate",),
+}
+
+
+def _not_for_text(recipe: Recipe) -> list[ArgumentError]:
+    """Return what a recipe sets that only images have."""
+    return [
+        SettingError(
+            f"{table}.{key}",
+            received=getattr(getattr(recipe, table), key),
+            allowed="not available for text: it is for image classification",
+            instead="remove it",
+        )
+        for table, keys in _IMAGES_ONLY.items()
+        for key in keys
+        if getattr(getattr(recipe, table), key)
+    ]
 
 
 def _mismatch(value: Any, hint: Any) -> str | None:
@@ -281,7 +320,33 @@ def _ranges(recipe: Recipe) -> list[ArgumentError]:
         )
         if not fine and key not in named
     ]
+    if t.epochs and not named & {"train.times", "train.epochs"} and t.times * t.epochs > _LONGEST["ep"]:
+        allowed = f"with train.epochs = {t.epochs} it makes {t.times * t.epochs:,} epochs"
+        most = f"write {_LONGEST['ep'] // t.epochs} or less"
+        errors.append(SettingError("train.times", received=t.times, allowed=allowed, instead=most))
+    if not {error.argument for error in errors} & {"model.bn_splits", "train.accumulate", "train.batch_size"}:
+        errors += _norm_splits(recipe)
     return errors + _unsuited(recipe, sound=not errors)
+
+
+def _norm_splits(recipe: Recipe) -> list[ArgumentError]:
+    """Check that a batch divides into the parts that batch norms are to see."""
+    splits, batch = recipe.model.bn_splits, recipe.train.batch_size
+    if splits > 1 and (batch % splits or batch == splits):
+        near = max(2, round(batch / splits)) * splits
+        return [
+            SettingError(
+                "model.bn_splits",
+                received=splits,
+                allowed=f"train.batch_size = {batch} does not divide into {splits} parts of two images or more",
+                instead=f"write train.batch_size = {near}, or another model.bn_splits",
+            )
+        ]
+    try:
+        recipe.norm_splits()
+    except ArgumentError as error:
+        return [error]
+    return []
 
 
 def _unsuited(recipe: Recipe, *, sound: bool) -> list[ArgumentError]:

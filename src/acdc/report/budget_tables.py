@@ -58,7 +58,7 @@ def _table(
 
 
 def _accuracy(point: Point) -> str:
-    return fmt.mean_std(point.standing.accuracy.values)
+    return fmt.mean_std(point.standing.score.values)
 
 
 def _times(point: Point) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from acdc.report.groups import Group, Level, group_runs, levels_of, settings_of
 from acdc.report.read import Run
 from acdc.report.standings import Standing, leaders, standings_of
+from acdc.runs.quality import ACCURACY
 
 _EXPECTED = ("train.epochs", "method.")  # settings that may differ with the budget: a method's follow its epochs
 
@@ -60,10 +61,11 @@ class Panel:
 
 
 def has_budgets(runs: Sequence[Run]) -> bool:
-    """Return True if runs are comparisons of one recipe and one model over several numbers of epochs."""
+    """Return True if runs are comparisons of one image recipe and model over several numbers of epochs."""
     recipes = {(run.config.recipe.name, repr(run.config.recipe.model)) for run in runs}
     epochs = {run.cell.epochs if run.cell else None for run in runs}
-    return len(recipes) == 1 and len(epochs) > 1 and None not in epochs
+    images = all(run.quality is ACCURACY for run in runs)
+    return images and len(recipes) == 1 and len(epochs) > 1 and None not in epochs
 
 
 def budgets_of(runs: Sequence[Run]) -> list[Budget]:

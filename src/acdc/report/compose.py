@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acdc import formatting as fmt
-from acdc.report import budget_tables, facts, group_tables, groups, tables
+from acdc.report import budget_tables, deployment, facts, group_tables, groups, tables
 from acdc.report.budgets import (
     Budget,
     Panel,
@@ -18,6 +18,7 @@ from acdc.report.budgets import (
     requested_panels,
     untrained,
 )
+from acdc.report.deployment import Speed
 from acdc.report.facts import Model
 from acdc.report.figures import bars, budget_lines, frontier, group_curves, run_curves, zeros
 from acdc.report.figures.chart import Chart
@@ -26,6 +27,7 @@ from acdc.report.read import ReportError, Run, log_end
 from acdc.report.reproduce import commands, comparison_commands, first_commands
 from acdc.report.standings import Standing, leaders, reference_epochs, standings_of
 from acdc.report.tables import Table
+from acdc.runs.quality import PERPLEXITY
 
 _CARDS = ("sparse", "twin", "finetuned", "baseline")
 # In the order of the page. Each is left out if a run has nothing for it.
@@ -105,7 +107,8 @@ def _progress(run: Run) -> str:
 
 def _one_run(run: Run) -> Report:
     charts = [figure(run) for figure in _FIGURES]
-    candidates = [tables.models(run), tables.paper(run), tables.phases(run), tables.agreement(run.pairs)]
+    candidates = [tables.models(run), tables.sizes(run), tables.speed(run), tables.paper(run), tables.phases(run)]
+    candidates.append(tables.agreement(run.pairs))
     return Report(
         title=_title(run),
         subtitle=_subtitle(run),
@@ -113,7 +116,12 @@ def _one_run(run: Run) -> Report:
         groups=[],
         notes=run.notes,
         remarks=facts.remarks(run),
-        cards=[model_card(model) for role in _CARDS for model in facts.models(run) if model.role == role],
+        cards=[
+            model_card(run, model, deployment.fastest(run))
+            for role in _CARDS
+            for model in facts.models(run)
+            if model.role == role
+        ],
         charts=[chart for chart in charts if chart is not None],
         tables=[table for table in candidates if table is not None],
         details=[tables.environment(run), tables.settings(run)],
@@ -125,11 +133,16 @@ def _title(run: Run) -> str:
     """State what was trained, and the result."""
     best, what = facts.main_model(run), f"{run.config.recipe.model.name} on {run.data_name}"
     if best.role != "sparse":
-        return f"{what}: dense, {fmt.percent(best.accuracy)}"
+        return f"{what}: dense, {_result(run, best)}"
     return (
-        f"{what}: {fmt.short_percent(best.sparsity)} sparse at {fmt.percent(best.accuracy)}, "
+        f"{what}: {fmt.short_percent(best.sparsity)} sparse at {_result(run, best)}, "
         f"with {fmt.times(best.ratio)} of the dense FLOPs"
     )
+
+
+def _result(run: Run, model: Model) -> str:
+    """Write a model's score with the name of the measure, if it needs one."""
+    return f"{'perplexity ' * (run.quality is PERPLEXITY)}{run.quality.shown(model.score)}"
 
 
 def _subtitle(run: Run) -> str:
@@ -145,8 +158,9 @@ def _subtitle(run: Run) -> str:
     return " · ".join(str(part) for part in parts if part)
 
 
-def model_card(model: Model) -> Card:
-    """Return the card of a model: its accuracy in large print, zeros and costs below."""
+def model_card(run: Run, model: Model, speed: Speed | None = None) -> Card:
+    """Return the card of a model: its accuracy or perplexity in large print, zeros, costs and measured speed below."""
+    quality = run.quality
     zeros = fmt.percent(model.sparsity, 2)
     if model.reported_sparsity is not None and model.sparsity:
         zeros += f" ({fmt.percent(model.reported_sparsity, 2)} as the paper counts)"
@@ -155,17 +169,28 @@ def model_card(model: Model) -> Card:
         rows.append(("training", f"{fmt.times(model.training)} of a dense run"))
     if model.dense_bytes and model.sparse_bytes:
         small = model.sparse_bytes < model.dense_bytes
-        sparse = f", about {fmt.si(model.sparse_bytes, 'B')} packed" if small else ""
+        sparse = f", {fmt.si(model.sparse_bytes, 'B')} packed" if small else ""
         rows.append(("size", fmt.si(model.dense_bytes, "B") + sparse))
+    if model.role == "sparse" and speed:
+        table, row = speed
+        ratio = f", {row.ratio:.2f}x ONNX Runtime" if row.ratio is not None else ""
+        threads = f"{row.threads} thread{'s' * (row.threads > 1)}"
+        rows.append(("measured", f"{row.ms:.3g} ms for one image{ratio} ({threads}, {table.model})"))
     if model.best and model.role == "twin":
         where = f"epoch {model.best.epoch + 1}, the best of the dense phases on the {model.best.chosen_on} set"
         rows.append(("kept", where))
-    elif model.best and model.best.accuracy > model.accuracy:
+    elif model.best and quality.is_better(quality.best(model.best), model.score):
         where = f"(epoch {model.best.epoch + 1}, chosen on the {model.best.chosen_on} set)"
-        rows.append(("best", f"{fmt.percent(model.best.accuracy, 2)} {where}"))
+        rows.append(("best", f"{quality.shown(quality.best(model.best), 2)} {where}"))
+    if own := model.language:
+        bits = [f"{own.test.bits_per_byte:.4f} bits per byte"] * (own.test.bits_per_byte is not None)
+        words = [f"{fmt.fixed(own.test.word_perplexity, 2)} per word"] if own.test.word_perplexity is not None else []
+        rows.append(("also", ", ".join((*bits, *words, f"{fmt.fixed(own.validation.perplexity, 2)} in validation"))))
+        average = f", {fmt.si(own.average_parameters)} on average in training" if own.average_parameters else ""
+        rows.append(("parameters", f"{fmt.si(own.parameters)} not 0{average}"))
     if model.paper:
         rows.append(("paper", model.paper))
-    return Card("dense" if model.role == "twin" else model.role, model.title, fmt.percent(model.accuracy, 2), rows)
+    return Card("dense" if model.role == "twin" else model.role, model.title, quality.shown(model.score, 2), rows)
 
 
 # Several settings
@@ -174,7 +199,7 @@ def model_card(model: Model) -> Card:
 def _settings(settings: Sequence[Group], notes: Sequence[str]) -> Report:
     runs = [run for group in settings for run in group.runs]
     charts = [
-        group_curves.accuracy(settings),
+        group_curves.score(settings),
         frontier.setting_frontier(settings),
         group_curves.loss(settings),
         group_curves.mask_change(settings),
@@ -197,27 +222,30 @@ def _settings(settings: Sequence[Group], notes: Sequence[str]) -> Report:
 def _best_setting(settings: Sequence[Group]) -> str:
     """State how the best sparse setting compares with the best dense model, or which is best of all."""
     sparse = [group for group in settings if group.main == "sparse"]
-    best = max(sparse or settings, key=lambda group: statistics.fmean(group.accuracies()))
-    ours, seeds = best.accuracies(), f" over {len(best.runs)} seeds" if len(best.runs) > 1 else ""
-    result = f"{fmt.capitalize(best.label)} reaches {fmt.mean_std(ours, digits=1)} %{seeds}"
-    dense = [group.accuracies("baseline") for group in settings if group.models("baseline")]
+    quality = settings[0].quality
+    best = min(sparse or settings, key=lambda group: quality.rank(statistics.fmean(group.scores())))
+    ours, seeds = best.scores(), f" over {len(best.runs)} seeds" if len(best.runs) > 1 else ""
+    result = f"{fmt.capitalize(best.label)} reaches {quality.mean_std(ours, digits=1)}{quality.symbol}{seeds}"
+    dense = [group.scores("baseline") for group in settings if group.models("baseline")]
     if not sparse or not dense:
         return result
-    theirs = max(dense, key=statistics.fmean)
-    uncertainty, means = fmt.uncertainty(ours, theirs, best.images), (statistics.fmean(ours), statistics.fmean(theirs))
-    return f"{result}, {fmt.gap(*means, 'the best dense model', uncertainty=uncertainty)}"
+    theirs = min(dense, key=lambda values: quality.rank(statistics.fmean(values)))
+    uncertainty = quality.uncertainty(ours, theirs, best.images)
+    means = (statistics.fmean(ours), statistics.fmean(theirs))
+    return f"{result}, {quality.gap(*means, 'the best dense model', uncertainty=uncertainty)}"
 
 
 def _group_card(group: Group) -> Card:
-    first = group.models(group.main)[0]
+    first, quality = group.models(group.main)[0], group.quality
     rows = [("zeros", fmt.percent(first.sparsity, 2)), ("inference", f"{fmt.times(first.ratio)} of dense")]
     if first.training is not None:
         rows.append(("training", f"{fmt.times(first.training)} of a dense run"))
     for role in ("baseline", "twin", "finetuned"):
-        if role != group.main and (values := group.accuracies(role)):
-            rows.append((facts.noun(role), f"{fmt.mean_std(values)} %"))
+        if role != group.main and (values := group.scores(role)):
+            rows.append((facts.noun(role), f"{quality.mean_std(values)}{quality.symbol}"))
     rows.append(("seeds", ", ".join(str(run.seed) for run in group.runs)))
-    return Card(f"series-{group.number % 8}", group.label, f"{fmt.mean_std(group.accuracies())} %", rows)
+    shown = f"{quality.mean_std(group.scores())}{quality.symbol}"
+    return Card(f"series-{group.number % 8}", group.label, shown, rows)
 
 
 # Methods of a comparison
@@ -229,8 +257,8 @@ def _methods(settings: Sequence[Group], notes: Sequence[str]) -> Report:
     first = runs[0]
     charts = [
         frontier.method_frontier(standings),
-        bars.accuracy_by_method(standings),
-        group_curves.method_accuracy(settings),
+        bars.score_by_method(standings),
+        group_curves.method_score(settings),
         group_curves.method_loss(settings),
         group_curves.mask_change(settings),
     ]
@@ -260,23 +288,29 @@ def _methods(settings: Sequence[Group], notes: Sequence[str]) -> Report:
 
 
 def _best_methods(standings: Sequence[Standing]) -> str:
-    """State which method ends highest at each sparsity, and where dense training ends."""
-    by_number, parts = {one.group.number: one for one in standings}, []
+    """State which method ends best at each sparsity, and where dense training ends."""
+    by_number, parts, quality = {one.group.number: one for one in standings}, [], standings[0].group.quality
     levels = levels_of([one.group for one in standings])
     requested = [level for level in levels if level.sparsity is not None]
     for level in requested or levels:
         top = leaders([by_number[group.number] for group in level.groups])
         where = f"at {level.title} " if level.sparsity is not None else ""
-        accuracy = fmt.mean_std(top[0].accuracy.values, digits=1)
+        score = quality.mean_std(top[0].score.values, digits=1) + quality.symbol
         if len(top) == 1:
-            ends = " ends" if len([group for group in level.groups if not group.is_dense]) == 1 else " ends highest,"
-            parts.append(f"{where}{level.name(top[0].group)}{'' if parts else ends} with {accuracy} %")
+            ends = (
+                " ends"
+                if len([group for group in level.groups if not group.is_dense]) == 1
+                else f" ends {quality.superlative},"
+            )
+            parts.append(f"{where}{level.name(top[0].group)}{'' if parts else ends} with {score}")
         else:
-            names = fmt.join_names([level.name(one.group) for one in top]) + (" end highest" if not parts else "")
-            parts.append(f"{where}{names}, too close to tell apart ({level.name(top[0].group)} {accuracy} %)")
-    dense = max((one for one in standings if one.group.is_dense), key=lambda one: one.accuracy.mean, default=None)
+            names = fmt.join_names([level.name(one.group) for one in top]) + (
+                f" end {quality.superlative}" if not parts else ""
+            )
+            parts.append(f"{where}{names}, too close to tell apart ({level.name(top[0].group)} {score})")
+    dense = min((one for one in standings if one.group.is_dense), key=lambda one: one.rank, default=None)
     if requested and dense is not None:
-        parts.append(f"dense training with {fmt.mean_std(dense.accuracy.values, digits=1)} %")
+        parts.append(f"dense training with {quality.mean_std(dense.score.values, digits=1)}{quality.symbol}")
     return fmt.capitalize("; ".join(parts))
 
 

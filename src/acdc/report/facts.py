@@ -12,8 +12,10 @@ from acdc.flops.training import epoch_flops
 from acdc.measure.dynamics import PhaseEnd
 from acdc.recipes import load, paper
 from acdc.recipes.schema import PaperRow
+from acdc.report.deployment import model_sizes
 from acdc.report.read import Run
-from acdc.runs.records import BestEpoch, EpochRow, ModelResult
+from acdc.runs.quality import ACCURACY
+from acdc.runs.records import BestEpoch, EpochRow, LanguageResult, ModelResult
 
 ROLES = {"sparse": "sparse", "dense": "twin", "finetuned": "finetuned", "baseline": "baseline"}
 NOUNS = {
@@ -30,17 +32,18 @@ class Model:
 
     role: str  # of ROLES, or "other"
     title: str
-    accuracy: float
+    score: float  # on the test set: accuracy or perplexity, by the run's quality
     loss: float
     sparsity: float  # zeros / prunable weights
     reported_sparsity: float | None  # zeros / (prunable weights + norm parameters), as the paper counts
     flops: int
     dense_flops: int
-    best: BestEpoch | None  # the best epoch of the final phase, or the twin's, and the images that chose it
+    best: BestEpoch | None  # the best epoch of the phases run.best names, or the twin's, and what chose it
     training: float | None  # FLOPs spent to train it, as a fraction of a dense run of as many epochs
     dense_bytes: int | None
     sparse_bytes: int | None
     paper: str | None
+    language: LanguageResult | None = None
 
     @property
     def ratio(self) -> float:
@@ -56,7 +59,7 @@ class Phase:
     kind: str
     first: int  # epochs, from 0
     last: int
-    accuracy: float  # at its end, like everything below
+    score: float  # at its end, like everything below
     best: float
     sparsity: float
     flops: int
@@ -77,8 +80,8 @@ def phases(run: Run) -> list[Phase]:
                 kind=kind,
                 first=rows[0].epoch,
                 last=rows[-1].epoch,
-                accuracy=rows[-1].test_accuracy,
-                best=max(row.test_accuracy for row in rows),
+                score=run.quality.of(rows[-1]),
+                best=min(map(run.quality.of, rows), key=run.quality.rank),
                 sparsity=rows[-1].sparsity,
                 flops=rows[-1].flops,
                 seconds=sum(row.seconds for row in rows),
@@ -111,7 +114,7 @@ def training_flops(run: Run, rows: Sequence[EpochRow]) -> list[int]:
     if method and rows:
         steps = max(1, round(rows[0].step / (rows[0].epoch + 1)))
         sparse = partial(method.sparse_flops, steps_per_epoch=steps)
-    return [epoch_flops(row.kind, row.flops, dense, sparse=sparse) for row in rows]
+    return [round(row.size_share * epoch_flops(row.kind, row.flops, dense, sparse=sparse)) for row in rows]
 
 
 def training_cost(run: Run, role: str) -> float | None:
@@ -204,11 +207,11 @@ def environment(run: Run) -> dict[str, Any]:
 def _finished(run: Run, row: ModelResult) -> Model:
     stem = Path(row.file).stem
     role = ROLES.get(stem, "other")
-    dense, sparse = _bytes(run, row.file, row.sparsity, row.reported_sparsity)
+    dense, sparse = model_sizes(run, row.file, row.sparsity, row.reported_sparsity)
     return Model(
         role=role,
         title=row.model,
-        accuracy=row.test_accuracy,
+        score=run.quality.of(row),
         loss=row.test_loss,
         sparsity=row.sparsity,
         reported_sparsity=row.reported_sparsity,
@@ -218,17 +221,18 @@ def _finished(run: Run, row: ModelResult) -> Model:
         training=training_cost(run, role),
         dense_bytes=dense,
         sparse_bytes=sparse,
-        paper=_paper_accuracy(run, role),
+        paper=_paper_result(run, role),
+        language=row.language,
     )
 
 
 def _so_far(run: Run, role: str, row: EpochRow) -> Model:
     title = {"sparse": "compressed", "twin": "dense phases", "baseline": "dense baseline", "finetuned": "twin, tuned"}
-    dense, sparse = _bytes(run, "", row.sparsity, None)
+    dense, sparse = model_sizes(run, "", row.sparsity, None)
     return Model(
         role=role,
         title=f"{title[role]}, epoch {row.epoch + 1}",
-        accuracy=row.test_accuracy,
+        score=run.quality.of(row),
         loss=row.test_loss,
         sparsity=row.sparsity,
         reported_sparsity=None,
@@ -242,25 +246,6 @@ def _so_far(run: Run, role: str, row: EpochRow) -> Model:
     )
 
 
-def _bytes(run: Run, file: str, sparsity: float, reported: float | None) -> tuple[int | None, int | None]:
-    """Return the size in 32-bit floats, and with 4 bytes per non-zero weight plus one bit per position.
-
-    Runs store sparse models packed, in the latter form; a file of 32-bit floats has at least 4 bytes per weight.
-    """
-    if not run.ends:
-        return None, None
-    size = sum(run.ends[-1].size.values())
-    path, zeros = run.folder / file, round(sparsity * size)
-    saved = 4 * zeros - -(-size // 8)  # bytes, by packing
-    if file and path.is_file():
-        stored = path.stat().st_size
-        dense = stored if stored >= 4 * size else stored + saved
-    else:
-        norms = round(zeros / reported) - size if reported else 0
-        dense = 4 * (size + max(0, norms))
-    return dense, dense - saved
-
-
 # The paper
 
 
@@ -269,14 +254,15 @@ def _published(run: Run) -> PaperRow | None:
     return paper.row_for(run.recipe) if run.recipe else None
 
 
-def _by_role(row: PaperRow) -> dict[str, paper.Accuracy]:
-    return {ROLES[file]: accuracy for file, accuracy in paper.accuracies(row).items()}
+def _by_role(run: Run, row: PaperRow) -> dict[str, paper.Published]:
+    assert run.recipe is not None, "a row belongs to a recipe"
+    return {ROLES[file]: published for file, published in paper.results(run.recipe, row).items()}
 
 
-def _paper_accuracy(run: Run, role: str) -> str | None:
+def _paper_result(run: Run, role: str) -> str | None:
     row = _published(run)
-    accuracy = _by_role(row).get(role) if row else None
-    return str(accuracy) if accuracy else None
+    published = _by_role(run, row).get(role) if row else None
+    return str(published) if published else None
 
 
 def paper_note(run: Run) -> str:
@@ -290,15 +276,16 @@ def paper_rows(run: Run) -> list[tuple[str, float, float, float | None]]:
     row, lines = _published(run), list[tuple[str, float, float, float | None]]()
     if row is None:
         return []
-    published = _by_role(row)
+    published = _by_role(run, row)
     for model in models(run):
         if model.role not in published:
             continue
-        (value, std), name = published[model.role], noun(model.role)
-        lines.append((f"{name}, last epoch (%)", 100 * model.accuracy, value, std))
+        (value, std, _), name = published[model.role], noun(model.role)
+        unit = " (%)" if run.quality is ACCURACY else ""
+        lines.append((f"{name}, last epoch{unit}", run.quality.scaled(model.score), value, std))
         if model.best:
-            best = f"{name}, best epoch on the {model.best.chosen_on} set (%)"
-            lines.append((best, 100 * model.best.accuracy, value, std))
+            best = f"{name}, best epoch on the {model.best.chosen_on} set{unit}"
+            lines.append((best, run.quality.scaled(run.quality.best(model.best)), value, std))
     if (sparse := model_of(run, "sparse")) and run.result is not None:
         if row.inference is not None:
             lines.append(("inference FLOPs, of dense", sparse.ratio, row.inference, None))

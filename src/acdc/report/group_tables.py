@@ -14,7 +14,6 @@ from acdc.report.pair_agreement import caveat
 from acdc.report.standings import Spread, Standing, reference_epochs
 from acdc.report.tables import Table, flatten, or_dash
 
-CONSOLE_HEADER = ("method", "zeros, %", "test accuracy, %", "inference FLOPs", "training FLOPs", "epochs", "seeds")
 _AGREEMENT = (
     "Top-1 agreement: the share of test images to which two models give the same class, in %. Own twin: the sparse "
     "model and the dense model of the same run (AC/DC's last dense phase, the dense start of methods that prune "
@@ -26,7 +25,7 @@ _AGREEMENT = (
 def all_settings(groups: Sequence[Group]) -> Table:
     """List every setting: mean ± standard deviation over its seeds."""
     header = ["setting", "seeds", "sparse", "dense baseline", "dense twin", "fine-tuned", "zeros", "inference FLOPs"]
-    header += ["training FLOPs", "size as sparse", "time"]
+    header += ["training FLOPs", "packed", "time"]
     rows = []
     for group in groups:
         main = group.main
@@ -34,7 +33,7 @@ def all_settings(groups: Sequence[Group]) -> Table:
             [
                 group.label,
                 str(len(group.runs)),
-                *(fmt.mean_std(group.accuracies(role)) for role in ("sparse", "baseline", "twin", "finetuned")),
+                *(group.quality.mean_std(group.scores(role)) for role in ("sparse", "baseline", "twin", "finetuned")),
                 _mean(group, main, lambda model: 100 * model.sparsity, "{:.2f} %"),
                 _mean(group, main, lambda model: model.ratio, "{:.3f}x"),
                 _mean(group, main, lambda model: model.training, "{:.3f}x"),
@@ -43,23 +42,23 @@ def all_settings(groups: Sequence[Group]) -> Table:
             ]
         )
     note = (
-        "Test accuracy in %, mean ± standard deviation (n − 1) over seeds, last epoch. FLOPs are theoretical, as "
+        f"{_measured(groups)}, mean ± standard deviation (n − 1) over seeds, last epoch. FLOPs are theoretical, as "
         "fractions of the dense model and of a dense run of as many epochs. Click a column to sort by it."
     )
     return Table("several", "All settings", header, rows, note, sortable=True)
 
 
 def every_run(groups: Sequence[Group]) -> Table:
-    """List every run with the accuracy of each of its models."""
+    """List every run with the accuracy or perplexity of each of its models."""
     rows = []
     for group in groups:
         for run in group.runs:
             models = {model.role: model for model in facts.models(run)}
-            cells = [fmt.fixed(100 * models[role].accuracy, 2) if role in models else "–" for role in facts.NOUNS]
+            cells = [run.quality.number(models[role].score, 2) if role in models else "–" for role in facts.NOUNS]
             state = "complete" if run.result is not None else f"epoch {run.rows[-1].epoch + 1} of {run.planned}"
             rows.append([group.label, run.name, "–" if run.seed is None else str(run.seed), *cells, state])
     header = ["setting", "run", "seed", "sparse", "dense twin", "fine-tuned", "dense baseline", "state"]
-    return Table("seeds", "Every run", header, rows, "Test accuracy in %, last epoch.", text=2, sortable=True)
+    return Table("seeds", "Every run", header, rows, f"{_measured(groups)}, last epoch.", text=2, sortable=True)
 
 
 # Methods of a comparison
@@ -69,17 +68,19 @@ def methods(standings: Sequence[Standing]) -> Table:
     """List every method at every sparsity."""
     epochs = reference_epochs([row.group for row in standings])
     twins = any(row.twin for row in standings)
-    header = ["method", "zeros, %", "test accuracy, %", "inference FLOPs", "training FLOPs", "seeds", "epochs"]
+    quality, text = standings[0].group.quality, any(row.parameters for row in standings)
+    header = ["method", "zeros, %", quality.column, "inference FLOPs", "training FLOPs", "seeds", "epochs"]
     rows = [
         [
             row.group.name,
             _percent(row.zeros),
-            fmt.mean_std(row.accuracy.values),
+            quality.mean_std(row.score.values),
             _times(row.inference),
             _times(row.training),
             str(len(row.group.runs)),
             str(row.epochs),
-            *([fmt.mean_std(row.twin.values)] if twins else []),
+            *([quality.mean_std(row.twin.values)] if twins else []),
+            *(_text_cells(row) if text else []),
             _time(row.group),
         ]
         for row in standings
@@ -90,7 +91,10 @@ def methods(standings: Sequence[Standing]) -> Table:
         "of dense training. AC/DC’s rule is the paper’s; methods that need the gradients of more weights cost more. "
         "Time is for the whole run. Click a column to sort by it."
     )
-    header += [*(["dense twin, %"] if twins else []), "time"]
+    header += [*([f"dense twin{',' * bool(quality.symbol)}{quality.symbol}"] if twins else [])]
+    header += [*(_TEXT_HEADER if text else []), "time"]
+    if text:
+        note += " Average parameters: those that are not 0, over the epochs of training."
     return Table("several", "Methods", header, rows, note, sortable=True)
 
 
@@ -135,15 +139,37 @@ def own_settings(groups: Sequence[Group]) -> Table:
 
 
 def console_rows(standings: Sequence[Standing]) -> list[Sequence[str]]:
-    """Return the cells of a table of methods that fit on a terminal, under CONSOLE_HEADER."""
+    """Return the cells of a table of methods that fit on a terminal, under `console_header`."""
+    quality, text = standings[0].group.quality, any(row.parameters for row in standings)
     return [
-        (row.group.name, _percent(row.zeros), fmt.mean_std(row.accuracy.values), f"{row.inference.mean:.2f}x",
-         f"{row.training.mean:.2f}x" if row.training else "–", str(row.epochs), str(len(row.group.runs)))
+        (row.group.name, _percent(row.zeros), quality.mean_std(row.score.values), f"{row.inference.mean:.2f}x",
+         f"{row.training.mean:.2f}x" if row.training else "–", *(_text_cells(row) if text else []), str(row.epochs),
+         str(len(row.group.runs)))
         for row in standings
     ]  # fmt: skip
 
 
+def console_header(standings: Sequence[Standing]) -> list[str]:
+    """Return the header of `console_rows`."""
+    text = _TEXT_HEADER if any(row.parameters for row in standings) else []
+    quality = standings[0].group.quality
+    return ["method", "zeros, %", quality.column, "inference FLOPs", "training FLOPs", *text, "epochs", "seeds"]
+
+
 # Cells
+
+
+_TEXT_HEADER = ["bits per byte", "average parameters"]
+
+
+def _text_cells(row: Standing) -> list[str]:
+    bits = fmt.mean_std(row.bits_per_byte.values, scale=1, digits=4)
+    return [bits, fmt.si(row.parameters.mean) if row.parameters else "–"]
+
+
+def _measured(groups: Sequence[Group]) -> str:
+    quality = groups[0].quality
+    return f"{quality.title}{' in %' * bool(quality.symbol)}"
 
 
 def _percent(spread: Spread) -> str:

@@ -12,6 +12,7 @@ from acdc import methods
 from acdc.report import facts
 from acdc.report.facts import Model
 from acdc.report.read import ReportError, Run
+from acdc.runs.quality import Quality
 
 _NAMED = ("name", "method.name", "method.sparsity")
 _IRRELEVANT = ("about", "paper", "run.")  # settings that describe a recipe, or do not change what it computes
@@ -40,6 +41,11 @@ class Group:
         return self.main == "baseline"
 
     @property
+    def quality(self) -> Quality:
+        """Return the measure by which its models are compared."""
+        return self.runs[0].quality
+
+    @property
     def images(self) -> int | None:
         """Return the number of test images that accuracies were measured on."""
         return self.runs[0].images
@@ -57,9 +63,9 @@ class Group:
         """Return a value of each model of this role, where there is one."""
         return [number for model in self.models(role) if (number := value(model)) is not None]
 
-    def accuracies(self, role: str | None = None) -> list[float]:
-        """Return the test accuracy of each model of this role, or of the main one."""
-        return self.values(role or self.main, lambda model: model.accuracy)
+    def scores(self, role: str | None = None) -> list[float]:
+        """Return the test accuracy or perplexity of each model of this role, or of the main one."""
+        return self.values(role or self.main, lambda model: model.score)
 
 
 def check_same_data(runs: Sequence[Run]) -> None:
@@ -81,7 +87,8 @@ def _data(run: Run) -> dict[str, Any]:
         "data.name": run.config.data_name,
         "data.options": dict(data.options or {}),
         "the number of classes": run.classes,
-        "the number of test images": run.test_images,
+        "the vocabulary": run.config.data.vocabulary,
+        f"the number of test {run.quality.unit}s": run.test_images,
     }
 
 
@@ -178,6 +185,7 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
     "method.name": method_title,
     "method.sparsity": lambda value: f"{fmt.short_percent(value)} sparse" if value is not None else "",
     "train.epochs": lambda epochs: f"{epochs} epochs" if epochs is not None else "",
+    "train.times": lambda times: f"{times}x epochs" if times is not None else "",
 }
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +16,8 @@ from acdc.report.pair_agreement import Pair
 from acdc.runs import json_files
 from acdc.runs.folder import ComparisonFolder, RunFolder
 from acdc.runs.predictions import Kept
-from acdc.runs.records import AgreementFile, Comparison, EpochRow, RunConfig, RunResult
+from acdc.runs.quality import ACCURACY, Quality, quality_of
+from acdc.runs.records import AgreementFile, Comparison, EpochRow, RunConfig, RunResult, SpeedFile
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class Run:
     notes: Sequence[str]  # what is damaged, missing or unfinished
     cell: Cell | None = None
     qualified: bool = False  # another run of the report has a folder of the same name
+    speed: SpeedFile = field(default_factory=SpeedFile)
 
     @property
     def name(self) -> str:
@@ -80,6 +82,11 @@ class Run:
         """Return the number of test images that accuracies were measured on: those that could be read."""
         unread = self.result.unreadable_test_images if self.result else 0
         return max(0, self.test_images - unread) if self.test_images is not None else None
+
+    @property
+    def quality(self) -> Quality:
+        """Return the measure by which its models are compared."""
+        return quality_of(self.rows[0])
 
     @property
     def main(self) -> str:
@@ -174,7 +181,8 @@ def read(folder: Path, comparisons: "Comparisons | None" = None, *, qualified: b
     if not RunFolder(folder).predictions.is_file():
         measured = json_files.read(AgreementFile, RunFolder(folder).agreement) or AgreementFile()
         pairs, classes = pair_agreement.from_comparisons(measured)
-        if not pairs and result is not None and pair_agreement.has_pair(result):
+        images = result is not None and quality_of(result.models[0]) is ACCURACY  # text has no predictions to keep
+        if not pairs and result is not None and images and pair_agreement.has_pair(result):
             notes.append("predictions.safetensors is missing: agreement between the models is not shown.")
     classes = next((one.classes for one in kept.values()), classes)
     if classes is None and ends:
@@ -192,6 +200,7 @@ def read(folder: Path, comparisons: "Comparisons | None" = None, *, qualified: b
         notes=notes,
         cell=(comparisons or Comparisons()).cell_of(folder),
         qualified=qualified,
+        speed=_speed(folder, notes),
     )
 
 
@@ -199,6 +208,15 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     """Read several run folders, and the comparisons they belong to once."""
     comparisons, same = Comparisons(), same_names(folders)
     return [read(folder, comparisons, qualified=folder in same) for folder in folders]
+
+
+def _speed(folder: Path, notes: list[str]) -> SpeedFile:
+    """Return what `acdc bench` measured; a file that cannot be read is noted, as measuring again replaces it."""
+    try:
+        return json_files.read(SpeedFile, RunFolder(folder).speed) or SpeedFile()
+    except json_files.RecordError as error:
+        notes.append(f"Measured speed is not shown: {error.path.name}: {error.problem}. Delete it, and run acdc bench.")
+        return SpeedFile()
 
 
 def _damaged_models(folder: Path, result: RunResult | None, notes: list[str]) -> set[str]:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from acdc import formatting as fmt
 from acdc._version import __version__
-from acdc.report import facts
+from acdc.report import deployment, facts
 from acdc.report.compose import Report
 from acdc.report.facts import Model
 from acdc.report.figures import theme
@@ -23,7 +23,7 @@ from acdc.report.tables import Table
 
 _HERE = Path(__file__).parent
 
-_COLUMNS = [field.name for field in fields(Model) if field.name != "best"]
+_COLUMNS = [field.name for field in fields(Model) if field.name not in ("best", "language")]
 
 
 def html(report: Report, marker: str) -> str:
@@ -100,8 +100,10 @@ def _run(run: Run) -> dict[str, Any]:
         "epochs": run.planned,
         "test_images": {"all": run.test_images, "judged": run.images},
         "warnings": list(run.config.warnings),
-        "models": [{**asdict(model), "flops_ratio": model.ratio} for model in facts.models(run)],
-        "phases": [_phase(phase) for phase in facts.phases(run)],
+        "models": [{**_model(run, model), "flops_ratio": model.ratio} for model in facts.models(run)],
+        "files": [asdict(file) for file in deployment.files(run)],
+        "speed": asdict(run.speed)["models"],
+        "phases": [_phase(run, phase) for phase in facts.phases(run)],
         "agreement": [asdict(pair) for pair in run.pairs],
         "paper": [dict(zip(("what", "ours", "paper", "std"), row, strict=True)) for row in facts.paper_rows(run)],
         "epoch_seconds": facts.epoch_seconds(run),
@@ -111,8 +113,20 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _phase(phase: facts.Phase) -> dict[str, Any]:
-    values = {key: value for key, value in asdict(phase).items() if key != "end"}
+def _model(run: Run, model: facts.Model) -> dict[str, Any]:
+    """Return a model's facts by name; what only language models have is left out for others."""
+    name = run.quality.name.removeprefix("test ")
+    values = {name if key == "score" else key: value for key, value in asdict(model).items()}
+    if model.language is None:
+        del values["language"]
+    if model.best:
+        values["best"] = {key: value for key, value in values["best"].items() if value is not None}
+    return values
+
+
+def _phase(run: Run, phase: facts.Phase) -> dict[str, Any]:
+    name = run.quality.name.removeprefix("test ")
+    values = {name if key == "score" else key: value for key, value in asdict(phase).items() if key != "end"}
     if (end := phase.end) is None:
         return {**values, "mask_change": None, "regrown": None, "explored": None, "layer_sparsity": {}}
     sums = {key: sum(getattr(end, key).values()) for key in ("dead_filters", "filters", "nonzero", "size")}
@@ -126,14 +140,16 @@ def as_csv(report: Report, marker: str) -> str:
     label = {id(run): group.label for group in report.groups for run in group.runs}
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
+    score = report.runs[0].quality.name.removeprefix("test ") if report.runs else "accuracy"
+    columns = [score if name == "score" else name for name in _COLUMNS]
     writer.writerow(
-        ["run", "setting", "seed", "complete", *_COLUMNS, "flops_ratio", "best_accuracy", "best_epoch", "report"]
+        ["run", "setting", "seed", "complete", *columns, "flops_ratio", f"best_{score}", "best_epoch", "report"]
     )
     for run in report.runs:
         for model in facts.models(run):
-            values = asdict(model)
-            best: Sequence[Any] = (model.best.accuracy, model.best.epoch + 1) if model.best else ("", "")
-            cells = ["" if values[name] is None else values[name] for name in _COLUMNS]
+            values = {score: None, **_model(run, model)}
+            best: Sequence[Any] = (run.quality.best(model.best), model.best.epoch + 1) if model.best else ("", "")
+            cells = ["" if values[name] is None else values[name] for name in columns]
             name = label.get(id(run), run.config.recipe.name or "")
             head = [run.name, name, "" if run.seed is None else run.seed, run.result is not None]
             writer.writerow([*head, *cells, model.ratio, *best, marker])

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from acdc.recipes import load
@@ -9,6 +10,7 @@ from acdc.recipes.load import write_value
 from acdc.recipes.schema import Recipe
 from acdc.report.groups import Group
 from acdc.report.read import Run, folder_name, read_comparison, same_names
+from acdc.runs.quality import PERPLEXITY
 
 
 def commands(run: Run) -> list[str]:
@@ -19,6 +21,8 @@ def commands(run: Run) -> list[str]:
     words = ["acdc", "train", run.recipe.name if shipped else f"{run.recipe.name}.toml"]
     for setting in changed_settings(run.recipe, load.read(run.recipe.name)) if shipped else ():
         words += ["--set", setting]
+    if run.quality is PERPLEXITY and run.config.root:
+        words += ["--data", Path(run.config.root).name]
     words += ["--out", "runs/again"]
     return [shlex.join(words), "acdc report runs/again"]
 

@@ -44,14 +44,21 @@ class Standing:
 
     group: Group
     level: Level  # the first that it belongs to
-    accuracy: Spread
+    score: Spread  # accuracy or perplexity, by the quality of its runs
     zeros: Spread
     inference: Spread  # FLOPs, as fractions of the dense model's
     training: Spread  # FLOPs, as fractions of dense training over the reference's epochs
     epochs: int
-    twin: Spread  # accuracy of the method's own dense twin, if it has one
+    twin: Spread  # the score of the method's own dense twin, if it has one
     with_twin: Spread  # top-1 agreement of the sparse model and that twin
     with_dense: Spread  # and with the dense run of the same seed; for dense runs, with those of other seeds
+    parameters: Spread  # of language models: non-zero ones on average over training
+    bits_per_byte: Spread
+
+    @property
+    def rank(self) -> float:
+        """Return a number that is lower the better the method is, to sort by."""
+        return self.group.quality.rank(self.score.mean)
 
     @property
     def seeds(self) -> list[int | None]:
@@ -68,11 +75,11 @@ def reference_epochs(groups: Sequence[Group]) -> int:
 
 
 def standings_of(groups: Sequence[Group]) -> list[Standing]:
-    """Return the standing of each group: the sparsest first, then the most accurate; dense training last."""
+    """Return the standing of each group: the sparsest first, then the best; dense training last."""
     epochs, agreements = reference_epochs(groups), _agreements(groups)
     level_of = {group.number: level for level in reversed(levels_of(groups)) for group in level.groups}
     standings = [_standing(group, level_of[group.number], epochs, *agreements[group.number]) for group in groups]
-    return sorted(standings, key=lambda one: (one.group.is_dense, -(one.level.sparsity or 0), -one.accuracy.mean))
+    return sorted(standings, key=lambda one: (one.group.is_dense, -(one.level.sparsity or 0), one.rank))
 
 
 def _standing(group: Group, level: Level, epochs: int, with_twin: Spread, with_dense: Spread) -> Standing:
@@ -87,23 +94,25 @@ def _standing(group: Group, level: Level, epochs: int, with_twin: Spread, with_d
     return Standing(
         group=group,
         level=level,
-        accuracy=over_seeds(group.main, lambda model: model.accuracy),
+        score=over_seeds(group.main, lambda model: model.score),
         zeros=over_seeds(group.main, lambda model: model.sparsity),
         inference=over_seeds(group.main, lambda model: model.ratio),
         training=Spread(tuple(training)),
         epochs=group.runs[0].planned,
-        twin=over_seeds("twin", lambda model: model.accuracy),
+        twin=over_seeds("twin", lambda model: model.score),
         with_twin=with_twin,
         with_dense=with_dense,
+        parameters=over_seeds(group.main, lambda model: model.language and model.language.average_parameters),
+        bits_per_byte=over_seeds(group.main, lambda model: model.language and model.language.test.bits_per_byte),
     )
 
 
 def leaders(standings: Sequence[Standing]) -> list[Standing]:
-    """Return the sparse methods that end highest, the best first: several if they are too close to tell apart."""
+    """Return the sparse methods that end best, the best first: several if they are too close to tell apart."""
     sparse = [one for one in standings if not one.group.is_dense] or standings
-    ranked = sorted(sparse, key=lambda one: -one.accuracy.mean)
-    best = ranked[0].accuracy.values
-    return [one for one in ranked if fmt.indistinguishable(one.accuracy.values, best, ranked[0].group.images)]
+    ranked = sorted(sparse, key=lambda one: one.rank)
+    best, first = ranked[0].score.values, ranked[0].group
+    return [one for one in ranked if first.quality.indistinguishable(one.score.values, best, first.images)]
 
 
 def name_leaders(level: Level, standings: Sequence[Standing]) -> str:
@@ -120,12 +129,14 @@ def as_json(standings: Iterable[Standing]) -> list[dict[str, Any]]:
             "asked": one.group.requested,
             "seeds": one.seeds,
             "epochs": one.epochs,
-            "values": list(one.accuracy.values),
-            **_mean_and_std("test_accuracy", one.accuracy, std="std"),
+            "values": list(one.score.values),
+            **_mean_and_std(one.group.quality.key, one.score, std="std"),
             **_mean_and_std("sparsity", one.zeros),
             **_mean_and_std("inference", one.inference),
             **_mean_and_std("training", one.training),
-            **_mean_and_std("twin_accuracy", one.twin),
+            **_mean_and_std(f"twin_{one.group.quality.name.removeprefix('test ')}", one.twin),
+            **_mean_and_std("bits_per_byte", one.bits_per_byte),
+            **_mean_and_std("average_parameters", one.parameters),
             **_mean_and_std("agreement_with_twin", one.with_twin),
             **_mean_and_std("agreement_with_dense", one.with_dense),
         }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from acdc import formatting as fmt
-from acdc.report import facts
+from acdc.report import deployment, facts
 from acdc.report.facts import Model
 from acdc.report.pair_agreement import Pair, caveat
 from acdc.report.read import Run
@@ -25,10 +25,12 @@ class Table:
 
 
 def models(run: Run) -> Table:
-    """List the models of a run: accuracy, zeros, costs, size, and the paper's accuracy."""
+    """List the models of a run: accuracy or perplexity, zeros, costs, size, and the paper's result."""
+    quality, all_models = run.quality, facts.models(run)
+    text = any(model.language for model in all_models)
     header = [
         "model",
-        "test accuracy",
+        quality.name,
         "test loss",
         "best epoch",
         "zeros",
@@ -36,13 +38,13 @@ def models(run: Run) -> Table:
         "inference FLOPs",
         "of dense",
     ]
-    header += ["training FLOPs", "size", "as sparse", "paper"]
+    header += ["training FLOPs", "size", "packed", *(_TEXT_HEADER if text else ()), "paper"]
     rows = [
         [
             model.title,
-            fmt.percent(model.accuracy, 2),
+            quality.shown(model.score, 2),
             f"{model.loss:.4f}",
-            _best(model),
+            _best(run, model),
             fmt.percent(model.sparsity, 2),
             or_dash(model.reported_sparsity, lambda value: fmt.percent(value, 2)),
             fmt.si(model.flops),
@@ -50,21 +52,70 @@ def models(run: Run) -> Table:
             or_dash(model.training, fmt.times),
             or_dash(model.dense_bytes, lambda value: fmt.si(value, "B")),
             or_dash(model.sparse_bytes, lambda value: fmt.si(value, "B")),
+            *(_text_cells(model) if text else ()),
             model.paper or "–",
         ]
-        for model in facts.models(run)
+        for model in all_models
     ]
     chosen = {model.best.chosen_on for model in facts.models(run) if model.best}
     note = (
-        "FLOPs are theoretical: by non-zero weights of convolutions and linear layers, per image; training FLOPs by "
+        f"FLOPs are theoretical: by non-zero weights of convolutions and linear layers, per {quality.unit}; training "
+        "FLOPs by "
         f"the rule on the method’s card (AC/DC’s is the paper’s), as a fraction of {run.planned} dense epochs. "
-        "“Paper’s count” of zeros has normalisation parameters in the denominator. As sparse: 4 bytes per non-zero "
-        "weight and a bit per position."
+        "“Paper’s count” of zeros has normalisation parameters in the denominator. Packed: the bytes of the file that "
+        "acdc.export.save_sparse writes; where there is none, about 4 per non-zero weight and half a bit per position."
     )
+    if text:
+        note += f" {_TEXT_NOTE}"
     if chosen:
         twin = " (of the dense phases for the twin)" if (model := facts.model_of(run, "twin")) and model.best else ""
-        note += f" Best epoch: of the final phase{twin}, chosen on the {' and '.join(sorted(chosen))} set."
+        phases = "all compressed phases" if run.recipe and run.recipe.run.best == "compressed" else "the final phase"
+        note += f" Best epoch: of {phases}{twin}, chosen on the {' and '.join(sorted(chosen))} set."
     return Table("models", "Models", header, rows, note)
+
+
+def sizes(run: Run) -> Table | None:
+    """List the bytes of the sparse model and of everything that was exported."""
+    files = deployment.files(run)
+    dense = next((file.bytes for file in files if file.name == deployment.UNPACKED), None)
+    rows = [
+        [file.name, file.what, fmt.si(file.bytes, "B"), or_dash(dense, lambda whole, file=file: _share(file, whole))]
+        for file in files
+    ]
+    note = "Sizes of files, apart from the first: the bytes of its tensors."
+    return Table("sizes", "Size", ["file", "what", "bytes", "of dense"], rows, note, text=2) if rows else None
+
+
+def _share(file: deployment.ModelFile, whole: int) -> str:
+    return f"{file.bytes / whole:.3f}x"
+
+
+def speed(run: Run) -> Table | None:
+    """List how fast engines ran the exported models, where `acdc bench` has measured them."""
+    rows, notes = [], []
+    for table in run.speed.models:
+        for row in table.rows:
+            if row.ms is None:
+                notes.append(f"{row.engine} could not run {table.model}: {row.problem}.")
+                continue
+            times = f"{row.ms:.3g}"
+            if row.ms_q1 is not None and row.ms_q3 is not None:
+                times += f" ({row.ms_q1:.3g}–{row.ms_q3:.3g})"
+            ratio = or_dash(row.ratio, lambda value: f"{value:.2f}x")
+            if row.ratio is not None and row.ratio_q1 is not None and row.ratio_q3 is not None:
+                ratio += f" ({row.ratio_q1:.2f}–{row.ratio_q3:.2f})"
+            apart = or_dash(row.difference, lambda value: f"{value:.1e}")
+            rows.append([table.model, row.engine, str(row.batch), str(row.threads), times, ratio, apart, str(row.n)])
+    if not rows:
+        return None
+    where = dict.fromkeys(f"{t.cpu}, {t.cores} cores, load {t.load:g} before, {t.run}" for t in run.speed.models)
+    note = (
+        f"Measured by acdc bench in turns ({'; '.join(where)}): medians with quartiles. Speed is relative to ONNX "
+        "Runtime on the same file; outputs are compared with its, over their largest value. "
+        f"{' '.join(dict.fromkeys(notes))}"
+    ).rstrip()
+    header = ["model", "engine", "batch", "threads", "ms", "speed", "output differs", "rounds"]
+    return Table("speed", "Measured speed", header, rows, note, text=2)
 
 
 def paper(run: Run) -> Table | None:
@@ -88,8 +139,9 @@ def paper(run: Run) -> Table | None:
 
 
 def phases(run: Run) -> Table:
-    """List the phases of the main stage: accuracy, zeros, FLOPs and how the mask changed."""
-    header = ["phase", "epochs", "test accuracy at its end", "best", "zeros", "inference FLOPs", "of dense"]
+    """List the phases of the main stage: accuracy or perplexity, zeros, FLOPs and how the mask changed."""
+    quality = run.quality
+    header = ["phase", "epochs", f"{quality.name} at its end", "best", "zeros", "inference FLOPs", "of dense"]
     header += ["changed, of all", "new, of kept", "explored", "dead filters", "time"]
     dense, rows = facts.dense_flops(run), []
     for phase in facts.phases(run):
@@ -99,8 +151,8 @@ def phases(run: Run) -> Table:
             [
                 phase.name,
                 f"{phase.first + 1}–{phase.last + 1}",
-                fmt.percent(phase.accuracy, 2),
-                fmt.percent(phase.best, 2),
+                quality.shown(phase.score, 2),
+                quality.shown(phase.best, 2),
                 fmt.percent(phase.sparsity, 2),
                 fmt.si(phase.flops),
                 fmt.times(phase.flops / dense),
@@ -159,8 +211,29 @@ def flatten(value: Mapping[str, Any], name: str = "") -> dict[str, str]:
     return flat
 
 
-def _best(model: Model) -> str:
-    return f"{fmt.percent(model.best.accuracy, 2)} (epoch {model.best.epoch + 1})" if model.best else "–"
+def _best(run: Run, model: Model) -> str:
+    best, quality = model.best, run.quality
+    return f"{quality.shown(quality.best(best), 2)} (epoch {best.epoch + 1})" if best else "–"
+
+
+_TEXT_HEADER = ("bits per byte", "perplexity per word", "validation perplexity", "parameters", "average in training")
+_TEXT_NOTE = (
+    "Perplexity is per token of this vocabulary; bits per byte and perplexity per word compare models with different "
+    "ones. Parameters that are not 0, and their mean over the epochs that trained the model."
+)
+
+
+def _text_cells(model: Model) -> list[str]:
+    own = model.language
+    if own is None:
+        return ["–"] * len(_TEXT_HEADER)
+    return [
+        or_dash(own.test.bits_per_byte, lambda value: f"{value:.4f}"),
+        or_dash(own.test.word_perplexity, lambda value: fmt.fixed(value, 2)),
+        fmt.fixed(own.validation.perplexity, 2),
+        fmt.si(own.parameters),
+        or_dash(own.average_parameters, fmt.si),
+    ]
 
 
 def or_dash(value: Any, form: Callable[[Any], str]) -> str:

@@ -68,11 +68,19 @@ class Checkpoint:
 
 
 class Best(TypedDict):
-    """The best epoch of the final phase so far."""
+    """The best epoch so far of the phases that run.best names."""
 
     epoch: int
-    accuracy: float
+    accuracy: NotRequired[float]
+    perplexity: NotRequired[float]
     chosen_on: str
+
+
+class LanguageState(TypedDict):
+    """The part that only language models have: the memory of each rank and part of a batch, and epochs' counts."""
+
+    memory: list[Any]
+    parameters: list[int]
 
 
 class Generators(TypedDict):
@@ -130,6 +138,7 @@ class Contents(TypedDict):
     totals: list[list[float]]  # by rank
     skipped_images: list[str]
     extra: Extra
+    language: NotRequired[LanguageState]
 
 
 def check_contents(path: Path, state: Any) -> None:
@@ -140,6 +149,11 @@ def check_contents(path: Path, state: Any) -> None:
         for key in ("rng", "totals"):
             if len(state[key]) != world:
                 raise DataError(f"state.{key}", f"{world} ranks, received {len(state[key])}")
+        language, best = state.get("language"), state["best"]
+        if language is not None and len(language["memory"]) != world:
+            raise DataError("state.language.memory", f"{world} ranks, received {len(language['memory'])}")
+        if best is not None and (key := "accuracy" if language is None else "perplexity") not in best:
+            raise DataError(f"state.best.{key}", "the best epoch's own, for this task")
         for rank, sums in enumerate(state["totals"]):
             if len(sums) != _SUMS:
                 raise DataError(f"state.totals[{rank}]", f"{_SUMS} numbers, received {len(sums)}")

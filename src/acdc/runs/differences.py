@@ -23,10 +23,15 @@ def first(saved: Any, now: Any, name: str = "") -> str | None:
 
 def data(began: DataCounts, now: Mapping[str, Any]) -> str | None:
     """Describe how the data has changed since a run started; return None if it has not, or nothing is known."""
+    if began.vocabulary is not None and began.vocabulary != now.get("vocabulary"):
+        return "its vocabulary was another one, so the same numbers mean other tokens"
+    unit = "images" if began.vocabulary is None else "tokens"
     for key in ("train", "validation", "test"):
         count = getattr(began, key)
         if count is not None and count != now.get(key, 0):
-            return f"{count:,} {key} images at the start, {now.get(key, 0):,} now"
+            return f"{count:,} {key} {unit} at the start, {now.get(key, 0):,} now"
+    if began.text is not None and began.text != now.get("text"):
+        return "the number of tokens is the same, but the text is another one"
     if began.files is not None and began.files != now.get("files"):
         return "the number of images is the same, but files or classes have other names"
     return None

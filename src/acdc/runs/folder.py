@@ -7,8 +7,10 @@ predictions.safetensors  every model's logits on the test images, if they are no
 checkpoints/             the state of the run, to resume from
 logs.json                the run's name in other services that log it
 labels.json              which training images have random labels, if any do
-*.safetensors            the models, sparse ones packed (acdc.load reads them), and the masks
+vocabulary.json          the tokens of a language model
+*.safetensors            the models and the masks; sparse models and masks are packed (acdc.load reads them)
 exports/                 what `acdc export` wrote
+speed.json               how fast engines run what was exported, if `acdc bench` has measured it
 agreement.json           how far models agree, if `acdc compare --json` wrote it there
 report.html              one page that shows what happened
 result.json              the final table; exists once the run is complete
@@ -25,10 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from acdc.core.result import MASKS
+from acdc.data.vocabulary import VOCABULARY
 from acdc.io import append_json_line, write_bytes, write_json
 from acdc.measure.dynamics import PhaseEnd
 from acdc.runs.json_files import RecordError, read, read_lines
-from acdc.runs.records import Comparison, EpochRow
+from acdc.runs.records import Comparison, EpochRow, as_json
 
 BASELINE = "baseline.safetensors"
 FINETUNED = "finetuned.safetensors"
@@ -66,8 +69,20 @@ class RunFolder:
         return self.path / "labels.json"
 
     @property
+    def vocabulary(self) -> Path:
+        return self.path / VOCABULARY
+
+    @property
     def agreement(self) -> Path:
         return self.path / "agreement.json"
+
+    @property
+    def speed(self) -> Path:
+        return self.path / "speed.json"
+
+    @property
+    def exports(self) -> Path:
+        return self.path / "exports"
 
     @property
     def predictions(self) -> Path:
@@ -105,7 +120,7 @@ class RunFolder:
 
     def append(self, row: EpochRow, phase_end: PhaseEnd | None = None) -> None:
         """Write an epoch that has ended, and the phase that ended with it, and wait until they are on disk."""
-        append_json_line(self.metrics, asdict(row))
+        append_json_line(self.metrics, as_json(row))
         if phase_end is not None:
             append_json_line(self.phases, asdict(phase_end))
 

@@ -7,6 +7,7 @@ is not installed, or that cannot run the file, says so in an `EngineMissing`.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,19 @@ class EngineMissing(Exception):  # noqa: N818
 @dataclass(frozen=True)
 class Engine:
     name: str
-    package: str  # as it is imported
+    needs: tuple[str, ...]  # packages, as they are imported
     install: str  # what to type to have it
     open: Open
 
     @property
     def installed(self) -> bool:
-        return find_spec(self.package) is not None
+        return all(find_spec(package) is not None for package in self.needs)
 
 
-def _acdc(path: Path, threads: int, example: np.ndarray) -> Run:
+def _acdc(path: Path, threads: int, example: np.ndarray, kernels: str = "") -> Run:
     from acdc_runtime import InferenceSession  # pyright: ignore[reportMissingImports]
 
-    session = InferenceSession(path, threads=threads)
+    session = InferenceSession(path, threads=threads, kernels=kernels)
     name = session.get_inputs()[0].name
     return lambda x: session.run(None, {name: x})[0]
 
@@ -73,49 +74,48 @@ def _deepsparse(path: Path, threads: int, example: np.ndarray) -> Run:
     return lambda x: engine.run([x])[0]
 
 
-def _torch(compiled: bool) -> Open:
-    def start(path: Path, threads: int, example: np.ndarray) -> Run:
-        import torch
+def _torch(path: Path, threads: int, example: np.ndarray, compiled: bool = False) -> Run:
+    import torch
 
-        from acdc.serving.torch_graph import TorchGraph, UnsupportedNode
+    from acdc.serving.torch_graph import TorchGraph, UnsupportedNode
 
-        try:
-            module: Any = TorchGraph(path).eval()
-        except UnsupportedNode as error:
-            raise EngineMissing(str(error)) from None
-        module.to(memory_format=torch.channels_last)
-        torch.set_num_threads(threads)
-        if compiled:
-            from torch._inductor import config  # the setting that folds weights into the compiled code
+    try:
+        module: Any = TorchGraph(path).eval()
+    except UnsupportedNode as error:
+        raise EngineMissing(str(error)) from None
+    module.to(memory_format=torch.channels_last)
+    torch.set_num_threads(threads)
+    if compiled:
+        from torch._inductor import config  # the setting that folds weights into the compiled code
 
-            config.freezing = True
-            module = torch.compile(module)
+        config.freezing = True
+        module = torch.compile(module)
 
-        def run(x: np.ndarray) -> np.ndarray:
-            torch.set_num_threads(threads)
-            with torch.no_grad():
-                tensor = torch.from_numpy(x)
-                if tensor.ndim == 4:
-                    tensor = tensor.contiguous(memory_format=torch.channels_last)
-                return module(tensor).numpy()
+    def run(x: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            tensor = torch.from_numpy(x)
+            if tensor.ndim == 4:
+                tensor = tensor.contiguous(memory_format=torch.channels_last)
+            return module(tensor).numpy()
 
-        return run
-
-    return start
+    return run
 
 
+_RUNTIME = ("acdc_runtime",), "pip install ./runtime"
+_TORCH = ("torch", "onnx"), "pip install onnx"
 ENGINES = {
     e.name: e
     for e in (
-        Engine("acdc-runtime", "acdc_runtime", "pip install ./runtime", _acdc),
-        Engine("onnxruntime", "onnxruntime", "pip install onnxruntime", _onnxruntime),
-        Engine("openvino", "openvino", "pip install openvino", _openvino),
-        Engine("torch", "onnx", "pip install onnx", _torch(compiled=False)),
-        Engine("torch-compile", "onnx", "pip install onnx", _torch(compiled=True)),
-        Engine("deepsparse", "deepsparse", 'pip install "deepsparse==1.8.0" (Python 3.11 or older)', _deepsparse),
+        Engine("acdc-runtime", *_RUNTIME, _acdc),
+        Engine("acdc-runtime-avx2", *_RUNTIME, partial(_acdc, kernels="avx2")),
+        Engine("onnxruntime", ("onnxruntime",), "pip install onnxruntime", _onnxruntime),
+        Engine("openvino", ("openvino",), "pip install openvino", _openvino),
+        Engine("torch", *_TORCH, _torch),
+        Engine("torch-compile", *_TORCH, partial(_torch, compiled=True)),
+        Engine("deepsparse", ("deepsparse",), 'pip install "deepsparse==1.8.0" (Python 3.11 or older)', _deepsparse),
     )
 }
-DEFAULT = ("acdc-runtime", "onnxruntime", "openvino", "torch", "deepsparse")
+DEFAULT = ("acdc-runtime", "onnxruntime", "openvino", "torch", "torch-compile", "deepsparse")
 
 
 def pick(names: str | None) -> list[Engine]:

@@ -3,8 +3,8 @@
 import os
 import random
 import statistics
-import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from acdc.errors import ArgumentError
-from acdc.serving.engines import Engine, EngineMissing, Run
+from acdc.serving.engine_process import Worker, WorkerLost
+from acdc.serving.engines import Engine
 
 BASE = "onnxruntime"  # ratios are to this engine where it runs
 _APART = 1e-3  # outputs that differ by more of the largest value are marked
-
-_PAUSE = 0.2  # seconds between turns: ONNX Runtime's threads spin for a while after a run, on the next engine's cores
-_RUNS = 3  # of which a turn's time is the median, after one that is not timed
 
 
 @dataclass
@@ -32,6 +30,7 @@ class Timing:
     ratios: list[float] = field(default_factory=list)  # the base's time over this engine's, round by round
     difference: float | None = None  # largest difference from the base's output over its largest value
     load_seconds: float = 0.0
+    peak: int | None = None  # bytes its process held at most
     problem: str = ""
 
     def quartiles(self, values: Sequence[float]) -> tuple[float, float, float]:
@@ -51,7 +50,7 @@ class Timing:
             return {**row, "problem": self.problem}
         low, middle, high = self.quartiles(self.ms)
         row |= {"n": len(self.ms), "ms": middle, "ms_q1": low, "ms_q3": high, "ms_min": min(self.ms)}
-        row |= {"load_seconds": self.load_seconds}
+        row |= {"load_seconds": self.load_seconds, "peak_bytes": self.peak}
         if self.ratios:
             low, middle, high = self.quartiles(self.ratios)
             row |= {"ratio": middle, "ratio_q1": low, "ratio_q3": high, "difference": self.difference}
@@ -91,48 +90,51 @@ def compare_engines(
 
 
 def _one_table(path: Path, engines: Sequence[Engine], x: np.ndarray, threads: int, rounds: int) -> list[Timing]:
-    opened: list[tuple[Timing, Run]] = []
+    table = [Timing(engine.name, len(x), threads) for engine in engines]
     outputs: dict[str, np.ndarray] = {}
-    table = []
-    for engine in engines:
-        timing = Timing(engine.name, len(x), threads)
-        table.append(timing)
-        start = time.perf_counter()
-        try:
-            run = engine.open(path, threads, x)
-            outputs[engine.name] = run(x)  # plans, compiles, fills caches
-        except EngineMissing as error:
-            timing.problem = str(error)
-            continue
-        except Exception as error:  # another project's engine: whatever it raises is its answer
-            timing.problem = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            continue
-        timing.load_seconds = time.perf_counter() - start
-        opened.append((timing, run))
-    order = random.Random(0)
-    for _ in range(rounds):
-        order.shuffle(opened)
-        for timing, run in opened:
-            time.sleep(_PAUSE)
-            timing.ms.append(_one_turn(run, x))
-    base = next((t for t, _ in opened if t.engine == BASE), None)
-    for timing, _ in opened:
-        if base is not None:
-            timing.ratios = [b / t for b, t in zip(base.ms, timing.ms, strict=True)]
-            largest = max(float(np.abs(outputs[BASE]).max()), 1e-30)
-            timing.difference = float(np.abs(outputs[timing.engine] - outputs[BASE]).max()) / largest
+    with ExitStack() as processes:
+        workers: dict[str, Worker] = {}
+        for engine, timing in zip(engines, table, strict=True):  # one after the other: opening is timed, too
+            worker = Worker(engine, path, threads, x)
+            processes.callback(worker.end)
+            try:
+                opened = worker.open()
+            except WorkerLost as lost:
+                timing.problem = str(lost)
+                continue
+            workers[engine.name] = worker
+            outputs[engine.name], timing.load_seconds = opened.output, opened.seconds
+        order = random.Random(0)
+        for _ in range(rounds):
+            for timing in order.sample(table, len(table)):
+                if timing.problem:
+                    continue
+                try:
+                    turn = workers[timing.engine].turn()
+                except WorkerLost as lost:
+                    timing.problem = str(lost)
+                    continue
+                timing.ms.append(turn.ms)
+                timing.peak = turn.peak
+    _compare(table, outputs)
     return table
 
 
-def _one_turn(run: Run, x: np.ndarray) -> float:
-    """Return the milliseconds of a run, once the engine's own threads and caches are warm."""
-    run(x)
-    ms = []
-    for _ in range(_RUNS):
-        start = time.perf_counter()
-        run(x)
-        ms.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(ms)
+def _compare(table: list[Timing], outputs: dict[str, np.ndarray]) -> None:
+    """Fill in the ratios and differences to the base, where it ran to the end."""
+    base = next((t for t in table if t.engine == BASE and not t.problem), None)
+    if base is None:
+        return
+    largest = max(float(np.abs(outputs[BASE]).max()), 1e-30)
+    for timing in table:
+        if timing.problem:
+            continue
+        output = outputs[timing.engine]
+        if output.shape != outputs[BASE].shape:
+            timing.problem = f"its output is of shape {list(output.shape)}, {BASE}'s {list(outputs[BASE].shape)}"
+            continue
+        timing.ratios = [b / t for b, t in zip(base.ms, timing.ms, strict=True)]
+        timing.difference = float(np.abs(output - outputs[BASE]).max()) / largest
 
 
 def machine() -> dict[str, Any]:

@@ -31,7 +31,7 @@ class TorchGraph(nn.Module):
             self.register_buffer(f"w{i}", value)
         for node in model.graph.node:
             if node.op_type not in _RUN:
-                raise UnsupportedNode(f"torch: node {node.name!r} is a {node.op_type}, which is not run by torch here")
+                raise UnsupportedNode(f"node {node.name!r} is a {node.op_type}, which is not run by torch here")
             attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
             self.nodes.append((node.op_type, list(node.input), node.output[0], attributes))
 
@@ -46,7 +46,7 @@ class TorchGraph(nn.Module):
 def _padding(attributes: dict[str, Any], rank: int) -> list[int]:
     pads = list(attributes.get("pads", [0] * 2 * rank))
     if pads[:rank] != pads[rank:] or attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b""):
-        raise UnsupportedNode("torch: padding that differs between sides is not run by torch here")
+        raise UnsupportedNode("padding that differs between sides is not run by torch here")
     return pads[:rank]
 
 
@@ -68,6 +68,11 @@ def _gemm(x: list[Tensor], a: dict[str, Any]) -> Tensor:
     return F.linear(x[0], weight, x[2] if len(x) > 2 else None)
 
 
+def _mean(x: list[Tensor], a: dict[str, Any]) -> Tensor:
+    axes = x[1].tolist() if len(x) > 1 else list(a.get("axes", []))  # an input since opset 18
+    return x[0].mean(dim=axes or list(range(x[0].ndim)), keepdim=bool(a.get("keepdims", 1)))
+
+
 _RUN = {
     "Conv": _conv,
     "MaxPool": _pool,
@@ -79,6 +84,7 @@ _RUN = {
     "MatMul": lambda x, a: x[0] @ x[1],
     "Sigmoid": lambda x, a: torch.sigmoid(x[0]),
     "GlobalAveragePool": lambda x, a: x[0].mean(dim=(2, 3), keepdim=True),
+    "ReduceMean": _mean,
     "Flatten": lambda x, a: x[0].flatten(a.get("axis", 1)),
     "Concat": lambda x, a: torch.cat(x, dim=a["axis"]),
     "BatchNormalization": lambda x, a: F.batch_norm(x[0], x[3], x[4], x[1], x[2], eps=a.get("epsilon", 1e-5)),

@@ -6,20 +6,19 @@ A variant, NAME=METHOD:setting=value,setting=value, is a method with its own nam
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 
-import torch
-
 from acdc import methods, models
+from acdc.data.data_facts import Facts, ImageFacts
 from acdc.errors import Problems, did_you_mean
-from acdc.flops.uses import forward_uses
 from acdc.measure import predict
 from acdc.recipes import load
 from acdc.recipes.findings import Finding, RecipeError, naming_settings
+from acdc.recipes.fit import count_uses
 from acdc.recipes.schema import PROPORTIONS, Recipe, read_pattern
 from acdc.runs.records import CellRecord
-from acdc.train.loading import DataFacts, read_facts
+from acdc.train.loading import read_facts
 from acdc.train.prepare import fitted_method, plan_stages
 
 VARIANT_EXAMPLE = "--variant distilled=acdc:train.distill=0.5"
@@ -202,7 +201,7 @@ def _sparsities_of(method: str, settings: Sequence[str], sparsities: Sequence[fl
     return [(s, f"method.sparsity={s}") for s in sparsities] if fixed is None else [(fixed, "method.sparsity=")]
 
 
-def _read(read: _ReadRecipe, cost: float | None, facts: DataFacts | None) -> tuple[Recipe | None, _Mistakes]:
+def _read(read: _ReadRecipe, cost: float | None, facts: Facts | None) -> tuple[Recipe | None, _Mistakes]:
     """Read a recipe, with as many epochs as the cost allows, if there is one; return it with its mistakes."""
     recipe = None
     try:
@@ -215,8 +214,9 @@ def _read(read: _ReadRecipe, cost: float | None, facts: DataFacts | None) -> tup
 
 
 def _epochs_of(base: Recipe | None) -> int | None:
+    """Return the recipe's epochs before train.times multiplies them."""
     try:
-        return base.epochs if base else None
+        return base.epochs // base.train.times if base else None
     except (ValueError, TypeError):  # the recipe is wrong
         return None
 
@@ -225,7 +225,7 @@ def _epochs_of(base: Recipe | None) -> int | None:
 
 
 def _cost_at(
-    like: Variant, grid: Grid, sparsity: float, epochs: int, facts: DataFacts | None
+    like: Variant, grid: Grid, sparsity: float, epochs: int, facts: Facts | None
 ) -> tuple[float | None, _Mistakes]:
     """Return the cost of `like` at a sparsity, which all others get; or what is wrong with it."""
     ((_, read),) = _recipes_of(like, grid, [sparsity], epochs)
@@ -236,7 +236,7 @@ def _cost_at(
         return None, (Finding.of(error),)
 
 
-def at_equal_flops(recipe: Recipe, cost: float, facts: DataFacts) -> Recipe:
+def at_equal_flops(recipe: Recipe, cost: float, facts: Facts) -> Recipe:
     """Return the recipe with as many epochs as this cost allows; milestones of the learning rate move along.
 
     If the total changes, phases get the method's own proportions; otherwise they stay.
@@ -247,26 +247,32 @@ def at_equal_flops(recipe: Recipe, cost: float, facts: DataFacts) -> Recipe:
     return _over(proportions, _epochs_for(proportions, cost, facts))
 
 
-def training_cost(recipe: Recipe, facts: DataFacts) -> float:
+def training_cost(recipe: Recipe, facts: Facts) -> float:
     """Return the predicted FLOPs of training, in dense epochs; the mean if there are two estimates."""
-    options = {"classes": facts.classes, "in_channels": facts.shape[0], "seed": 0, **recipe.model.options}
-    model = models.build(recipe.model.name, **options)  # initial weights show how a global budget spreads over layers
-    uses = forward_uses(model, torch.zeros(1, *facts.shape))
+    # Initial weights show how a global budget spreads over layers.
+    model = models.build(recipe.model.name, **facts.model_arguments(), seed=0, **recipe.model.options)
+    uses = count_uses(model, facts)
     method = fitted_method(recipe, facts)
     with naming_settings():
         zeros = predict.compressed(method, method.layers(model)) if method else None
     flops = predict.inference(model, uses, zeros)
     (planned,) = plan_stages(recipe, method).values()  # there is no baseline and no twin to fine-tune
-    return statistics.fmean(predict.training(planned.kinds, flops, 1, method)) / (3 * flops.dense)
+    factors = None
+    if isinstance(facts, ImageFacts) and (sizes := recipe.image_sizes(facts.shape)):
+        shares = predict.size_shares(model, uses, sizes, facts.shape)
+        factors = [shares[sizes.at(epoch)] for epoch in range(len(planned.kinds))]
+    return statistics.fmean(predict.training(planned.kinds, flops, 1, method, factors)) / (3 * flops.dense)
 
 
-def _epochs_for(recipe: Recipe, cost: float, facts: DataFacts) -> int:
+def _epochs_for(recipe: Recipe, cost: float, facts: Facts) -> int:
     return max(_FEWEST_EPOCHS, round(recipe.epochs * cost / training_cost(recipe, facts)))
 
 
 def _over(recipe: Recipe, epochs: int) -> Recipe:
-    changed = recipe.to_dict()
+    changed, rate = recipe.to_dict(), recipe.stretched_rate()
     schedule = changed["method"]["schedule"]
-    changed["train"]["epochs"], changed["method"]["schedule"] = epochs, None if schedule is None else PROPORTIONS
-    changed["rate"]["milestones"] = [round(m * epochs / recipe.epochs, 3) for m in recipe.rate.milestones]
+    changed["train"] |= {"epochs": epochs, "times": 1}
+    changed["method"]["schedule"] = None if schedule is None else PROPORTIONS
+    changed["rate"] = asdict(rate)
+    changed["rate"]["milestones"] = [round(m * epochs / recipe.epochs, 3) for m in rate.milestones]
     return load.from_dict(changed)

@@ -13,6 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from acdc.formatting import si
+from acdc.runs.quality import PERPLEXITY, quality_of
 from acdc.runs.records import EpochRow
 from acdc.train import tabulate
 from acdc.train.execution import Progress
@@ -127,8 +129,7 @@ class PlainConsole:
         planned = self._plan[row.run]
         self.say(
             f"{planned.title:<{self._titles}}  epoch {row.epoch + 1:>3}/{_last_epoch(planned)}  {row.phase:<16}  "
-            f"sparsity {row.sparsity:7.2%}  loss {row.loss:.4f}  train {row.train_accuracy:7.2%}  "
-            f"test {row.test_accuracy:7.2%}  {self._clock} left"
+            f"sparsity {row.sparsity:7.2%}  loss {row.loss:.4f}  {_scores(row)}  {self._clock} left"
         )
 
     def watch(self, progress: Progress) -> None:
@@ -140,7 +141,7 @@ class PlainConsole:
         planned = self._plan[progress.run]
         self.say(
             f"{planned.title:<{self._titles}}  epoch {progress.epoch + 1:>3}/{_last_epoch(planned)}  "
-            f"{progress.share:4.0%}  loss so far {progress.loss:.4g}  {progress.images_per_second:,.0f} images/s"
+            f"{progress.share:4.0%}  loss so far {progress.loss:.4g}  {progress.per_second:,.0f} {progress.unit}/s"
         )
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -189,7 +190,7 @@ class LiveConsole:
         if progress := self._latest:
             table.caption.append(
                 f"   epoch {progress.epoch + 1}: {progress.share:4.0%}, loss {progress.loss:.4f}, "
-                f"{progress.images_per_second:,.0f} images/s",
+                f"{progress.per_second:,.0f} {progress.unit}/s",
                 style="default",
             )
         table.caption.append(f"   {self._clock} left", style="default")
@@ -213,7 +214,7 @@ class LiveConsole:
                     "phase": row.phase,
                     "sparsity": f"{row.sparsity:.1%}",
                     "loss": f"{row.loss:.4f}",
-                    "test": f"{row.test_accuracy:.2%}",
+                    "test": quality_of(row).text(quality_of(row).of(row)),
                 }
             cells_of = [text for name, text in shown.items() if name in wide]
             table.add_row(planned.title, *strip, *cells_of, style="" if row else "dim")
@@ -252,6 +253,17 @@ def _strip(planned: Planned, done: int, epochs: int, cells: int) -> Text:
         else:
             strip.append("━", style=_COLOURS[planned.kinds[epoch - planned.first]] if epoch < done else "grey35")
     return strip
+
+
+def _scores(row: EpochRow) -> str:
+    """Return an epoch's scores: accuracies, or a text's perplexity with the speed of training."""
+    if row.language is None:
+        return f"train {row.train_accuracy:7.2%}  test {row.test_accuracy:7.2%}"
+    test = row.language.test
+    bits = "" if test.bits_per_byte is None else f" ({test.bits_per_byte:.3f} bits/byte)"
+    average = f"parameters {si(row.language.parameters)}, on average {si(row.language.average_parameters)}"
+    speed = f"{si(row.language.tokens_per_second)} tokens/s"
+    return f"perplexity {PERPLEXITY.text(test.perplexity):>7}{bits}  {average}  {speed}"
 
 
 def _last_epoch(planned: Planned) -> int:

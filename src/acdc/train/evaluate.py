@@ -1,4 +1,4 @@
-"""Evaluation of a model on images, and recalibration of its batch-norm statistics."""
+"""Evaluation of a model on images or text, and recalibration of its batch-norm statistics."""
 
 import logging
 import math
@@ -11,21 +11,34 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from acdc.data.images import Batches, full_share
+from acdc.data.images import Batches, full_share, full_size_epoch
+from acdc.data.token_batches import Evaluation, Scored
+from acdc.recipes.fit import has_memory
 from acdc.recipes.schema import Recipe
+from acdc.runs.records import TextScore
 from acdc.train.distributed import World, skipped_images
 from acdc.train.execution import Setting, without_kernel_search
 from acdc.train.precision import autocast
+from acdc.train.tasks import NextToken
 
 log = logging.getLogger("acdc")
+_LARGEST = 700.0  # a loss whose exponential is still a float
 
 
 @dataclass(frozen=True)
 class Score:
-    accuracy: float
+    """The score of a model: on images its accuracy, on text how well it predicts each token."""
+
+    accuracy: float | None
     loss: float
-    samples: int
+    samples: int  # images or tokens
     precision: str  # that it was computed in: the recipe's, or fp32 if fp16 overflows
+    text: TextScore | None = None
+
+    @property
+    def goodness(self) -> float:
+        """Return a number that is higher the better the model is: accuracy, or the negative loss."""
+        return -self.loss if self.accuracy is None else self.accuracy
 
 
 @torch.no_grad()
@@ -38,7 +51,7 @@ def evaluate(
     *,
     fast: Any = None,
 ) -> Score:
-    """Evaluate a model on all images, in evaluation mode and the precision of training; ranks share the work.
+    """Evaluate a model on all images or tokens, in evaluation mode and the precision of training; ranks share the work.
 
     Raises Stopped if asked to stop meanwhile; several ranks evaluate to the end, where they wait for one another.
 
@@ -68,6 +81,8 @@ def evaluate(
 def _score(
     model: nn.Module, fast: Any, batches: Batches, precision: str, setting: Setting, logits_to: list[Tensor] | None
 ) -> Score:
+    if isinstance(batches, Evaluation):
+        return _score_text(model, fast, batches, precision, setting)
     world = setting.world
     full = full_share(batches, world.rank, world.size)
     sums = torch.zeros(3, dtype=torch.float64, device=setting.device)
@@ -84,6 +99,47 @@ def _score(
         sums += torch.stack((loss, ((logits.argmax(1) == labels) & known).sum(), known.sum())).double()
     loss, correct, count = world.sum(sums).tolist()
     return Score(correct / max(1, count), loss / max(1, count), round(count), precision)
+
+
+def _score_text(model: nn.Module, fast: Any, batches: Evaluation, precision: str, setting: Setting) -> Score:
+    """Predict every token but the first. A model with a memory reads on from batch to batch, with its rows."""
+    world, module = setting.world, NextToken(model)
+    shape = (full_share(batches, world.rank, world.size), batches.length)
+    sums = torch.zeros(2, dtype=torch.float64, device=setting.device)
+    memory: Any = None
+    start: Any = model.start_memory if has_memory(model) else None
+    with batches.lengths(model):
+        for number, (tokens, targets) in enumerate(batches.batches(0)):
+            setting.stop_if_asked()
+            if start and batches.restarts(0, number):
+                memory = start(len(tokens))
+            whole = tokens.shape == shape
+            # A memory that still grows has other shapes, too, which are not worth compiling.
+            run = fast if fast is not None and whole and not start else module
+            with autocast(precision, setting.device), nullcontext() if whole else without_kernel_search():
+                answer = run(tokens, targets, memory) if start else run(tokens, targets)
+            loss, memory = answer if start else (answer, None)
+            sums[0] += loss.double() * targets.numel()
+            sums[1] += targets.numel()
+    total, count = world.sum(sums).tolist()
+    loss = total / max(1, count)
+    return Score(None, loss, round(count), precision, text_score(loss, round(count), batches.scored))
+
+
+def text_score(loss: float, tokens: int, scored: Scored) -> TextScore:
+    """Return a loss per token in the units people compare: by tokens, by bytes and by words of the same text."""
+    total = loss * tokens
+    return TextScore(
+        perplexity=perplexity(loss),
+        tokens=tokens,
+        bits_per_byte=total / math.log(2) / scored.bytes if scored.bytes and math.isfinite(total) else None,
+        word_perplexity=perplexity(total / scored.words) if scored.words else None,
+    )
+
+
+def perplexity(loss: float) -> float:
+    """Return exp(loss), or a number beyond any real one where that is not finite: JSON has no infinity."""
+    return math.exp(loss) if loss < _LARGEST else math.exp(_LARGEST)
 
 
 # Batch-norm statistics
@@ -113,7 +169,7 @@ def recalibrate(model: nn.Module, batches: Batches, *, precision: str, setting: 
         if hasattr(module, "splits"):
             module.splits = 1
     try:
-        for images, _ in batches.batches(0):
+        for images, _ in batches.batches(full_size_epoch(batches)):
             setting.stop_if_asked()
             with autocast(precision, setting.device):
                 model(images)

@@ -20,6 +20,7 @@ from acdc.train.distributed import World
 from acdc.train.stopping import Stopped, StopRequest
 
 _WORTH_COMPILING = 20_000  # steps; compiling takes about a minute
+_MOST_SIZES = 6  # of images that may be compiled for: torch gives up at the eighth graph, and evaluation needs one too
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,11 @@ class Execution:
     why: tuple[str, ...]
 
 
-def choose(train: Training, device: torch.device, *, steps: int, world: int) -> Execution:
-    """Choose what the recipe leaves to "auto"; raise an ArgumentError if what it asks for is impossible here."""
+def choose(train: Training, device: torch.device, *, steps: int, world: int, sizes: int = 1) -> Execution:
+    """Choose what the recipe leaves to "auto"; raise an ArgumentError if what it asks for is impossible here.
+
+    Training images come in so many `sizes` one after another. A step is captured, and compiled, anew for each.
+    """
     cuda, toolchain = device.type == "cuda", _toolchain(device)
     no_graphs = (
         "they need a GPU" if not cuda
@@ -48,16 +52,25 @@ def choose(train: Training, device: torch.device, *, steps: int, world: int) -> 
         raise ArgumentError(
             "train.compile", received="on", allowed=f"impossible here: {toolchain}", instead='write "auto" or "off"'
         )
+    if train.compile == "on" and sizes > _MOST_SIZES:
+        raise ArgumentError(
+            "train.compile",
+            received="on",
+            allowed=f"training images grow through {sizes} sizes, and at most {_MOST_SIZES} are compiled for",
+            instead='write "off", or raise data.size_step',
+        )
     graphs = train.cuda_graphs != "off" and no_graphs is None
     why = [f"CUDA graphs: {_why(train.cuda_graphs, graphs, no_graphs or 'a whole step is launched at once')}"]
     if train.compile == "auto":
+        minutes = "a minute of compiling" if sizes == 1 else f"compiling for {sizes} sizes of images"
+        worth = steps >= sizes * _WORTH_COMPILING and sizes <= _MOST_SIZES
         reason = toolchain or (
             "it pays off only on a GPU" if not cuda
             else "several processes" if world > 1
-            else f"{steps:,} steps" if steps >= _WORTH_COMPILING
-            else f"{steps:,} steps are too few to repay a minute of compiling"
+            else f"{steps:,} steps" if worth
+            else f"{steps:,} steps are too few to repay {minutes}"
         )  # fmt: skip
-        compiled = not toolchain and cuda and world == 1 and steps >= _WORTH_COMPILING
+        compiled = not toolchain and cuda and world == 1 and worth
     else:
         compiled, reason = train.compile == "on", ""
     why.append(f"torch.compile: {_why(train.compile, compiled, reason)}")
@@ -118,7 +131,8 @@ class Progress:
     epoch: int
     share: float
     loss: float
-    images_per_second: float
+    per_second: float  # images or tokens
+    unit: str = "images"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +143,16 @@ class Loaders:
     test: Batches
     validation: Batches | None = None
     memorization: Memorization | None = None  # of training images with random labels
+    test_beginning: Batches | None = None  # what is evaluated after each epoch, if not all
+    validation_beginning: Batches | None = None
+
+    @property
+    def epoch_test(self) -> Batches:
+        return self.test_beginning or self.test
+
+    @property
+    def epoch_validation(self) -> Batches | None:
+        return self.validation_beginning or self.validation
 
 
 @dataclass(kw_only=True)

@@ -7,6 +7,7 @@ finetune   the dense twin, fine-tuned over the epochs of the final compressed ph
 
 import contextlib
 import datetime
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -18,24 +19,27 @@ import torch
 
 from acdc import methods
 from acdc.core.result import DENSE, SPARSE, Result, StateDict, finetune_dense, to_cpu, writer_for
+from acdc.data.data_facts import ImageFacts
 from acdc.data.random_labels import save_indices
-from acdc.flops.uses import forward_uses
-from acdc.io import write_files, write_json, write_safetensors
+from acdc.io import write_files, write_json
 from acdc.measure.dynamics import count_model
+from acdc.measure.predict import size_shares
+from acdc.recipes.fit import count_uses
 from acdc.recipes.schema import Recipe
 from acdc.runs import predictions
 from acdc.runs.checkpoint import Checkpoint, MismatchError
 from acdc.runs.folder import BASELINE, FINETUNED, RunFolder
 from acdc.runs.json_files import require
-from acdc.runs.records import BestEpoch, EpochRow, ModelResult, RunConfig, RunResult
+from acdc.runs.records import BestEpoch, EpochRow, LanguageResult, ModelResult, RunConfig, RunResult, as_json
+from acdc.sparsity import packed
 from acdc.train import hardware
 from acdc.train.console import Console
 from acdc.train.distributed import skipped_images
-from acdc.train.evaluate import evaluate, recalibrate
+from acdc.train.evaluate import Score, evaluate, recalibrate
 from acdc.train.execution import Setting
 from acdc.train.loading import LoadedData
 from acdc.train.prepare import STAGE_TITLES, PreparedRun
-from acdc.train.stage import Stage
+from acdc.train.stage import Stage, count_parameters
 from acdc.typed_data import decode
 
 _FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 8 MB each
@@ -58,7 +62,8 @@ def run(
         seconds=time.perf_counter() - start + before,
         unreadable_test_images=unreadable(outcomes, data.loaders.test.samples),
     )
-    on_rank_zero(lambda: write_json(RunFolder(out).result, asdict(result)))
+    table = {**asdict(result), "models": list(map(as_json, outcomes))}
+    on_rank_zero(lambda: write_json(RunFolder(out).result, table))
     return outcomes
 
 
@@ -80,16 +85,20 @@ def _stages(
     recipe, data = prepared.recipe, prepared.data
     on_rank_zero, result = setting.world.on_rank_zero, None
     uses: dict[str, float] = {}
+    sizes, shares = data.loaders.train.sizes, dict[int, float]()
+    parameters: list[int] = []  # of the stage before
     for index, (name, planned) in enumerate(prepared.plan.items()):
         if resume and index < resume.state["stage"]:
             continue
         method = prepared.method if name not in STAGE_TITLES else None
         torch.manual_seed(recipe.run.seeds[0] + setting.world.rank * 7919)  # dropout differs between ranks
-        model = data.new_model(recipe).to(setting.device)
-        uses = uses or forward_uses(model, data.example(setting.device))
+        model = data.new_model(recipe, setting.world.size).to(setting.device)
+        uses = uses or count_uses(model, data.facts)
+        if sizes and not shares and isinstance(data.facts, ImageFacts):
+            shares = size_shares(model, uses, sizes, data.facts.shape)
         if recipe.train.channels_last:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        stage = Stage(index, name, model, data.loaders, recipe, setting, uses=uses, method=method)
+        stage = Stage(index, name, model, data.loaders, recipe, setting, uses=uses, size_shares=shares, method=method)
         stage.extra = partial(_of_the_run, stage, outcomes, began)
         if resume and index == resume.state["stage"]:
             _resume(stage, resume)
@@ -97,10 +106,11 @@ def _stages(
             assert result is not None, "the method's stage has just ended, or a checkpoint of this one was loaded"
             finetune_dense(result, model, stage.optimizer)
             stage.epoch = planned.first  # the final phase's epochs and rates, wherever the best twin comes from
+            stage.parameters = parameters[: planned.first]
             stage.save()
         for row in stage.run():
             on_rank_zero(partial(_tell, row, stage, setting, out, console))
-        result = _finish(stage)
+        result, parameters = _finish(stage), stage.parameters
         kept: dict[str, predictions.Made] = {}
         for title, file, weights in _recalibrated(_models(stage, result), stage, data, setting):
             masks = result.masks if result and file == SPARSE else {}
@@ -112,7 +122,7 @@ def _stages(
         if kept:
             on_rank_zero(partial(predictions.add, out, kept))
         if result:
-            on_rank_zero(partial(write_safetensors, {RunFolder(out).masks: result.masks}))
+            on_rank_zero(partial(packed.save, result.masks, RunFolder(out).masks))
 
 
 def _resume(stage: Stage, resume: Checkpoint) -> None:
@@ -135,7 +145,7 @@ def _of_the_run(stage: Stage, outcomes: list[ModelResult], began: float) -> dict
     """Return what a checkpoint stores besides its stage."""
     return {
         "recipe": stage.recipe.to_dict(),
-        "outcomes": [asdict(outcome) for outcome in outcomes],
+        "outcomes": list(map(as_json, outcomes)),
         "seconds": time.perf_counter() - began,
         "world": stage.setting.world.size,
     }
@@ -200,7 +210,8 @@ def _measured(
     """Measure the weights as saved, in a new plain model; also return its logits, if they are few."""
     model = data.new_model(stage.recipe).to(setting.device)
     model.load_state_dict(weights)
-    few = setting.world.size == 1 and data.loaders.test.samples * data.classes <= _FEW
+    classes = data.facts.classes if isinstance(data.facts, ImageFacts) else None
+    few = classes is not None and setting.world.size == 1 and data.loaders.test.samples * classes <= _FEW
     logits: list[torch.Tensor] | None = [] if few else None
     score = evaluate(model, data.loaders.test, stage.recipe, setting, logits)
     counts = count_model(model, uses, embeddings=stage.recipe.prunes_embeddings)
@@ -217,11 +228,34 @@ def _measured(
         flops=counts.flops,
         dense_flops=counts.dense_flops,
         flops_ratio=counts.flops / counts.dense_flops,
-        test_images=score.samples,
+        test_images=score.samples if score.text is None else None,
         mask_sparsity=sum(int((~mask).sum()) for mask in masks.values()) / counts.size if masks else None,
         best=BestEpoch(**best) if best else None,
+        language=_language(model, score, file, stage, data, setting),
     )
     return outcome, torch.cat(logits).cpu() if logits else None
+
+
+def _language(
+    model: torch.nn.Module, score: Score, file: str, stage: Stage, data: LoadedData, setting: Setting
+) -> LanguageResult | None:
+    """Return what only language models have, with their score on the whole validation part."""
+    if score.text is None:
+        return None
+    assert data.loaders.validation is not None, "a text always has a validation part"
+    validation = evaluate(model, data.loaders.validation, stage.recipe, setting)
+    assert validation.text is not None, "as for the test part"
+    epochs = stage.parameters
+    if file == DENSE:  # the twin is a copy made before the end
+        epochs = epochs[: stage.twin_epochs]
+    return LanguageResult(
+        test=score.text,
+        validation=validation.text,
+        validation_loss=validation.loss,
+        parameters=count_parameters(model),
+        all_parameters=sum(param.numel() for param in model.parameters()),
+        average_parameters=statistics.fmean(epochs) if epochs else None,
+    )
 
 
 def _biases(model: torch.nn.Module) -> int:
@@ -235,6 +269,8 @@ def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Checkpoin
     recipe, data, method = prepared.recipe, prepared.data, prepared.method
     if data.images and data.images.corrupted:
         save_indices(data.images, RunFolder(out).labels)
+    if data.text:
+        data.text.vocabulary.save(RunFolder(out).vocabulary)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     where = hardware.describe(setting.device)
     if resume:

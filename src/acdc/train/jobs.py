@@ -17,6 +17,7 @@ from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
 from acdc.runs.folder import RunFolder
 from acdc.runs.json_files import read_object, require
+from acdc.runs.quality import quality_of
 from acdc.runs.records import RunResult
 from acdc.train import stopping
 from acdc.train.hardware import cores
@@ -210,11 +211,11 @@ def _train_in_turn(jobs: dict[int, Job], recipe: Recipe, options: "RunOptions", 
 
 def _summarise(out: Path, seeds: tuple[int, ...]) -> None:
     results = [require(RunResult, RunFolder(out).seed(seed).result) for seed in seeds]
-    models = []
-    print(f"\nTest accuracy, mean ± standard deviation over seeds {', '.join(map(str, seeds))}")
+    models, quality = [], quality_of(results[0].models[0])
+    print(f"\n{quality.name.capitalize()}, mean ± standard deviation over seeds {', '.join(map(str, seeds))}")
     for same in zip(*(result.models for result in results), strict=True):
-        values = [row.test_accuracy for row in same]
+        values = [quality.of(row) for row in same]
         mean, std = statistics.fmean(values), statistics.stdev(values)
-        models.append({"model": same[0].model, "test_accuracy": mean, "std": std, "values": values})
-        print(f"  {same[0].model:<24} {100 * mean:.2f} ± {100 * std:.2f} %")
+        models.append({"model": same[0].model, quality.key: mean, "std": std, "values": values})
+        print(f"  {same[0].model:<24} {quality.scaled(mean):.2f} ± {quality.scaled(std):.2f}{quality.symbol}")
     write_json(RunFolder(out).result, {"seeds": list(seeds), "models": models})

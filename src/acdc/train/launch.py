@@ -7,6 +7,7 @@ from acdc.core.method import Method
 from acdc.core.result import DENSE
 from acdc.data.images import BadImagesError, WorkerError
 from acdc.errors import UsageError
+from acdc.formatting import si
 from acdc.io import IntegrityError
 from acdc.methods._learned import Learned
 from acdc.recipes.paper import beside, row_for
@@ -14,6 +15,7 @@ from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, folder
 from acdc.runs.checkpoint import Checkpoint, CheckpointError, FormatError, MismatchError, NoCheckpointError
 from acdc.runs.folder import RunFolder
+from acdc.runs.quality import ACCURACY, PERPLEXITY, quality_of
 from acdc.runs.records import ModelResult
 from acdc.sparsity.layers import Layers
 from acdc.train import experiment, sinks, stopping
@@ -122,17 +124,23 @@ def describe_sparsity(method: Method) -> str:
 # The end of a run
 
 
-def show_results(console: Console, recipe: Recipe, outcomes: list[ModelResult], test_images: int, out: Path) -> None:
-    header = ["model", "test accuracy", "sparsity", "inference FLOPs", "of dense"]
+def show_results(console: Console, recipe: Recipe, outcomes: list[ModelResult], test: int, out: Path) -> None:
+    """Show the final table: `test` images or tokens were there to be scored."""
+    quality = quality_of(outcomes[0])
+    header = ["model", quality.name, "sparsity", "inference FLOPs", "of dense"]
     rows = [
-        [o.model, f"{o.test_accuracy:.2%}", f"{o.sparsity:.2%}", _flops(o.flops), f"{o.flops_ratio:.2f}x"]
+        [o.model, quality.text(quality.of(o)), f"{o.sparsity:.2%}", _flops(o.flops), f"{o.flops_ratio:.2f}x"]
         for o in outcomes
     ]
+    if quality is PERPLEXITY:
+        header += ["bits/byte", "perplexity per word", "validation", "parameters", "average in training"]
+        rows = [[*row, *_language_cells(o)] for row, o in zip(rows, outcomes, strict=True)]
     if any(paper := [beside(recipe, outcome.file) for outcome in outcomes]):
         header.append("paper")
         rows = [[*row, value or "–"] for row, value in zip(rows, paper, strict=True)]
-    images = describe_images(test_images, experiment.unreadable(outcomes, test_images))
-    console.table(f"Test accuracy on {images}; FLOPs in theory, per image", header, rows)
+    unit = "image" if quality is ACCURACY else "token"
+    judged = describe_images(test, experiment.unreadable(outcomes, test), f"{unit}s")
+    console.table(f"{quality.name.capitalize()} on {judged}; FLOPs in theory, per {unit}", header, rows)
     if any(paper) and (row := row_for(recipe)) and row.note:
         console.say(f"paper: {row.note}")
     for outcome in outcomes:
@@ -154,10 +162,10 @@ def show_results(console: Console, recipe: Recipe, outcomes: list[ModelResult], 
                 f"{outcome.model}: from epoch {best.epoch + 1}, the best of the dense phases, chosen on the "
                 f"{best.chosen_on} set"
             )
-        elif best.accuracy > outcome.test_accuracy and best.chosen_on == "test":
+        elif best.chosen_on == "test" and quality.is_better(quality.best(best), quality.of(outcome)):
             console.say(
-                f"{outcome.model}: best epoch {best.epoch + 1} with {best.accuracy:.2%}, chosen on the test set, "
-                "as the paper does"
+                f"{outcome.model}: best epoch {best.epoch + 1} with {quality.text(quality.best(best))}, chosen on the "
+                "test set, as the paper does"
             )
     console.say(f"\nmodels, metrics and settings are in {out}")
 
@@ -167,6 +175,19 @@ def describe_images(images: int, unreadable: int, noun: str = "images") -> str:
     if not unreadable:
         return f"{images:,} {noun}"
     return f"{images - unreadable:,} of {images:,} {noun} ({unreadable:,} cannot be read)"
+
+
+def _language_cells(outcome: ModelResult) -> list[str]:
+    """Return the cells that only language models have."""
+    own = outcome.language
+    assert own is not None, "records.py accepts no record without the measure of its task"
+    return [
+        "–" if own.test.bits_per_byte is None else f"{own.test.bits_per_byte:.4f}",
+        "–" if own.test.word_perplexity is None else PERPLEXITY.text(own.test.word_perplexity),
+        PERPLEXITY.text(own.validation.perplexity),
+        si(own.parameters),
+        "–" if own.average_parameters is None else si(own.average_parameters),
+    ]
 
 
 def _flops(flops: int) -> str:

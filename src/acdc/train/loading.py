@@ -11,45 +11,37 @@ import torch
 from torch import nn
 
 from acdc import data, models
+from acdc.data.data_facts import Facts, ImageFacts, TextFacts
 from acdc.data.images import Batches, ImageData, Images, InMemory, hold_out
 from acdc.data.random_labels import corrupt
+from acdc.data.text import LENGTH, TextData, load_text
+from acdc.data.vocabulary import BPE_SIZE
 from acdc.errors import ArgumentError, UsageError
 from acdc.measure.memorization import Memorization
 from acdc.recipes.schema import Recipe
 from acdc.train import hardware
 from acdc.train.distributed import World
 from acdc.train.execution import Loaders
+from acdc.train.text_loaders import text_facts, token_loaders
 
 _EVALUATION_BATCH = 1000  # images of 32 x 32; fewer if they are larger
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataFacts:
-    """Numbers that describe a data set: how many images, of what shape, in how many classes."""
-
-    train: int
-    test: int
-    shape: tuple[int, int, int]
-    classes: int
-    validation: int = 0
-    missing: str | None = None  # why these describe the data set as published, and not as it is here
-
-    def __str__(self) -> str:
-        validation = f", {self.validation:,} validation" if self.validation else ""
-        images = f"{self.train:,} training{validation} and {self.test:,} test images"
-        return f"{images} of {' x '.join(map(str, self.shape))}, {self.classes:,} classes"
-
-    def steps(self, batch_size: int) -> int:
-        """Return the number of steps in an epoch."""
-        return -(-self.train // batch_size)
-
-
 _PUBLISHED = {
-    "digits": DataFacts(train=1397, test=400, shape=(1, 8, 8), classes=10),
-    "cifar10": DataFacts(train=50_000, test=10_000, shape=(3, 32, 32), classes=10),
-    "cifar100": DataFacts(train=50_000, test=10_000, shape=(3, 32, 32), classes=100),
-    "imagenet": DataFacts(train=1_281_167, test=50_000, shape=(3, 224, 224), classes=1000),
+    "digits": ImageFacts(train=1397, test=400, shape=(1, 8, 8), classes=10),
+    "cifar10": ImageFacts(train=50_000, test=10_000, shape=(3, 32, 32), classes=10),
+    "cifar100": ImageFacts(train=50_000, test=10_000, shape=(3, 32, 32), classes=100),
+    "imagenet": ImageFacts(train=1_281_167, test=50_000, shape=(3, 224, 224), classes=1000),
 }
+
+
+# The published counts of WikiText's words, with an end of each line; Merity et al. 2016.
+_PUBLISHED_TEXT = {
+    "wikitext2": {"train": 2_088_628, "validation": 217_646, "test": 245_569, "vocabulary": 33_278},
+    "wikitext103": {"train": 103_227_021, "validation": 217_646, "test": 245_569, "vocabulary": 267_735},
+}
+_UNKNOWN_TEXT = {"train": 10_000_000, "validation": 500_000, "test": 500_000}  # tokens, to plan with
+_UNKNOWN_VOCABULARY = {"words": 50_000, "characters": 256, "bpe": BPE_SIZE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,37 +50,24 @@ class LoadedData:
 
     loaders: Loaders
     name: str  # of the data
-    classes: int
-    shape: tuple[int, int, int]
+    facts: Facts
     notes: tuple[str, ...]
     images: ImageData | None = None  # if all of it is in memory
     files: str | None = None  # a checksum of all file names, if images are read from folders
+    text: TextData | None = None
 
-    @property
-    def facts(self) -> DataFacts:
-        loaders = self.loaders
-        return DataFacts(
-            train=loaders.train.samples,
-            test=loaders.test.samples,
-            shape=self.shape,
-            classes=self.classes,
-            validation=loaders.validation.samples if loaders.validation else 0,
-        )
-
-    def example(self, device: torch.device) -> torch.Tensor:
-        """Return a batch of one black image."""
-        return torch.zeros(1, *self.shape, device=device)
-
-    def new_model(self, recipe: Recipe) -> nn.Module:
+    def new_model(self, recipe: Recipe, processes: int = 1) -> nn.Module:
         """Build the recipe's model. Its initial weights depend only on the seed, so all calls return the same."""
-        return build_model(recipe, self.facts)
+        return build_model(recipe, self.facts, processes)
 
     def identity(self) -> dict[str, Any]:
         """Return what distinguishes this data from other data, on which the run is not resumed."""
-        loaders = self.loaders
-        counts: dict[str, Any] = {"train": loaders.train.samples, "test": loaders.test.samples}
-        if loaders.validation:
-            counts["validation"] = loaders.validation.samples
+        facts = self.facts
+        counts: dict[str, Any] = {"train": facts.train, "test": facts.test}
+        if facts.validation:
+            counts["validation"] = facts.validation
+        if self.text:
+            counts |= {"text": self.text.packed.info.source, "vocabulary": self.text.vocabulary.digest}
         return counts | ({"files": self.files} if self.files else {})
 
     def close(self) -> None:
@@ -97,23 +76,35 @@ class LoadedData:
             getattr(batches, "close", lambda: None)()
 
 
-def build_model(recipe: Recipe, facts: DataFacts) -> nn.Module:
-    """Build the recipe's model for such data, with the initial weights of the recipe's first seed."""
+def build_model(recipe: Recipe, facts: Facts, processes: int = 1) -> nn.Module:
+    """Build the recipe's model for such data, with the initial weights of the recipe's first seed.
+
+    `processes` is how many train it together; batch norms of an evaluation do not depend on it.
+    """
     return models.build(
         recipe.model.name,
-        classes=facts.classes,
-        in_channels=facts.shape[0],
+        **facts.model_arguments(),
         seed=recipe.run.seeds[0],
+        bn_splits=recipe.norm_splits(processes),
         **recipe.model.options,
     )
 
 
 def load_data(
-    recipe: Recipe, device: torch.device, *, root: str | None, workers: int | None = None, world: World | None = None
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    root: str | None,
+    workers: int | None = None,
+    world: World | None = None,
+    vocabulary: Path | None = None,
 ) -> LoadedData:
-    """Load a recipe's data, or raise a UsageError: its location and integrity are up to the user."""
+    """Load a recipe's data, or raise a UsageError: its location and integrity are up to the user.
+
+    `vocabulary` is that of a run whose models are to be evaluated, on this text or another.
+    """
     try:
-        return load(recipe, device, root=root, workers=workers, world=world or World())
+        return load(recipe, device, root=root, workers=workers, world=world or World(), vocabulary=vocabulary)
     except BrokenPipeError:  # the reader of our output is gone
         raise
     except (ModuleNotFoundError, ValueError, OSError) as error:
@@ -121,10 +112,19 @@ def load_data(
 
 
 def load(
-    recipe: Recipe, device: torch.device, *, root: str | Path | None = None, workers: int | None = None, world: World
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    root: str | Path | None = None,
+    workers: int | None = None,
+    world: World,
+    vocabulary: Path | None = None,
 ) -> LoadedData:
     """Load a recipe's data. A ValueError or OSError says what is missing, altered or does not fit the recipe."""
-    if data.describe(recipe.data.name).kind == "folder":
+    kind = data.describe(recipe.data.name).kind
+    if kind == "text":
+        return _load_text(recipe, device, root, world, vocabulary)
+    if kind == "folder":
         return _load_folder(recipe, device, root, workers, world)
     settings, seed = recipe.data, recipe.run.seeds[0]
     try:
@@ -151,14 +151,48 @@ def load(
     return LoadedData(
         loaders=loaders,
         name=images.name,
-        classes=images.classes,
-        shape=images.shape,
+        facts=_image_facts(loaders, images.shape, images.classes),
         notes=images.notes,
         images=images,
     )
 
 
-def read_facts(recipe: Recipe, root: str | None) -> DataFacts:
+def _image_facts(loaders: Loaders, shape: tuple[int, int, int], classes: int) -> ImageFacts:
+    validation = loaders.validation.samples if loaders.validation else 0
+    return ImageFacts(
+        train=loaders.train.samples, test=loaders.test.samples, shape=shape, classes=classes, validation=validation
+    )
+
+
+def _load_text(
+    recipe: Recipe, device: torch.device, root: str | Path | None, world: World, vocabulary: Path | None
+) -> LoadedData:
+    options: dict[str, Any] = dict(recipe.data.options) | ({"vocabulary": str(vocabulary)} if vocabulary else {})
+    say = print if world.first else lambda text: None
+
+    def read() -> TextData:
+        return load_text(data.find_text_root(recipe.data.name, root), say=say, **options)
+
+    try:
+        world.on_rank_zero(lambda: read() and None)  # packs the text; the others then find it packed
+        text = read()
+    except ArgumentError as error:
+        raise (error if error.argument.startswith(("data", "train.")) else error.under("data")) from None
+    facts = text_facts(text)
+    batch = recipe.train.batch_size
+    if batch < world.size:
+        allowed = f"fewer rows than the {world.size} processes"
+        raise ArgumentError("train.batch_size", received=batch, allowed=allowed, instead=f"set it to {world.size}")
+    loaders = token_loaders(text, facts, batch, device, seed=recipe.run.seeds[0], rank=world.rank, world=world.size)
+    limit = text.settings.epoch_evaluation
+    short = [part for part in ("valid", "test") if limit and limit < text.counts(part).tokens - 1]
+    partly = f"after each epoch only the first {limit:,} tokens of a part are evaluated; the final models on all"
+    return LoadedData(
+        loaders=loaders, name=text.name, facts=facts, notes=(*text.notes, *([partly] if short else ())), text=text
+    )
+
+
+def read_facts(recipe: Recipe, root: str | None) -> Facts:
     """Return the facts of the local data, or of the published data set if there is none and `root` is None.
 
     A `root` from the user promises that the data is there: otherwise an error says what is missing.
@@ -166,6 +200,8 @@ def read_facts(recipe: Recipe, root: str | None) -> DataFacts:
     try:
         loaded = load(recipe, torch.device("cpu"), root=root, workers=0, world=World())
     except (FileNotFoundError, NotADirectoryError, ModuleNotFoundError) as error:
+        if root is None and data.describe(recipe.data.name).kind == "text":
+            return _published_text(recipe, str(error))
         if root is not None or recipe.data.name not in _PUBLISHED:
             raise
         return _published(recipe, str(error))
@@ -173,7 +209,7 @@ def read_facts(recipe: Recipe, root: str | None) -> DataFacts:
     return loaded.facts
 
 
-def _published(recipe: Recipe, missing: str) -> DataFacts:
+def _published(recipe: Recipe, missing: str) -> ImageFacts:
     settings, known = recipe.data, _PUBLISHED[recipe.data.name]
     train = known.train - settings.validation
     for setting, value, most in (
@@ -186,12 +222,34 @@ def _published(recipe: Recipe, missing: str) -> DataFacts:
     size = settings.options.get("size", known.shape[1])
     if settings.crop > size:
         raise _too_large_a_crop(recipe, (size, size), size)
-    return DataFacts(
+    return ImageFacts(
         train=train,
         test=known.test,
         shape=(known.shape[0], size, size),
         classes=settings.options.get("classes", known.classes),
         validation=settings.validation,
+        missing=missing,
+    )
+
+
+def _published_text(recipe: Recipe, missing: str) -> TextFacts:
+    """Return the published facts of a text, or those of an imaginary one to plan with."""
+    options = recipe.data.options
+    known = _PUBLISHED_TEXT.get(recipe.data.name)
+    counts = known or _UNKNOWN_TEXT
+    vocabulary = options.get("size") or (known or {}).get("vocabulary") or _UNKNOWN_VOCABULARY[options["tokens"]]
+    if known is None:
+        missing = f"{missing}. The plan is for an imaginary text of {counts['train']:,} tokens"
+    length = options.get("length", LENGTH)
+    return TextFacts(
+        train=counts["train"],
+        validation=counts["validation"],
+        test=counts["test"],
+        vocabulary=vocabulary,
+        length=length,
+        evaluation_length=options.get("evaluation_length", length),
+        order=options.get("order", "windows"),
+        epoch_steps=options.get("steps", 0),
         missing=missing,
     )
 
@@ -216,6 +274,7 @@ def _in_memory(part: Images, *, images: ImageData, recipe: Recipe, world: World,
         seed=seed,
         crop=settings.crop,
         flip=settings.flip,
+        sizes=recipe.image_sizes(images.shape) if train else None,
         channels_last=recipe.train.channels_last,
         rank=world.rank,
         world=world.size,
@@ -256,14 +315,15 @@ def _load_folder(
     folder, size = data.find_root(root), settings.options.get("size", data.IMAGE_SIZE)
     if settings.name == "folder":  # images of any size are tested like ImageNet's
         shared = {"resize": round(size * 256 / 224), **shared}
-    train = ImageFolder(folder, "train", train=True, batch_size=recipe.train.batch_size, **shared)
+    sizes = recipe.image_sizes((3, size, size))
+    train = ImageFolder(folder, "train", train=True, batch_size=recipe.train.batch_size, sizes=sizes, **shared)
     test = ImageFolder(folder, "val", train=False, batch_size=256 * world.size, **shared)
     _check_batch(recipe, train.samples, world)
+    loaders = Loaders(train=train, test=test)
     return LoadedData(
-        loaders=Loaders(train=train, test=test),
-        classes=len(train.class_names),
+        loaders=loaders,
+        facts=_image_facts(loaders, (3, size, size), len(train.class_names)),
         name=data.own_name(settings.name, root, classes=len(train.class_names)),
-        shape=(3, size, size),
         notes=(),
         files=f"{train.names_checksum()} {test.names_checksum()}",
     )
@@ -273,6 +333,7 @@ def _check_batch(recipe: Recipe, samples: int, world: World) -> None:
     batch = recipe.train.batch_size
     if batch > samples:
         raise _too_many_images("train.batch_size", batch, recipe, samples, samples)
+    recipe.norm_splits(world.size)  # raises if batch norms cannot see so many images
     last = samples % batch or batch
     if last < world.size:
         raise ArgumentError(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from acdc.data.data_facts import ImageFacts
 from acdc.errors import UsageError
 from acdc.measure.agreement import Agreement, AgreementCounter
 from acdc.recipes.schema import Recipe
@@ -87,6 +88,7 @@ def _model(text: str) -> SavedModel:
     if not RunFolder(where).begun:
         raise UsageError([f"{text}: {saved_models.why_no_run(path, where)}"])
     recipe = saved_models.trained_recipe(where)
+    saved_models.refuse_text(where, recipe, "the agreement of models")
     test = saved_models.read_config(where).data.test
     if test is None:
         raise UsageError([f"{text}: config.json does not say how many test images there were (data.test)"])
@@ -130,6 +132,11 @@ def _kept(where: Path) -> dict[str, Kept]:
         return predictions.kept(where)
     except ValueError as error:
         raise UsageError([f"{error}; remove it to run the models"]) from None
+
+
+def _classes(loaded: LoadedData) -> int:
+    assert isinstance(loaded.facts, ImageFacts), "language models were refused"
+    return loaded.facts.classes
 
 
 # Models that cannot be compared
@@ -184,9 +191,9 @@ def refuse_changed_data(compared: Sequence[tuple[SavedModel, SavedModel]], data:
                 f"{model.where} was tested on {model.test:,} images, but {model.recipe.data.name} has "
                 f"{data.loaders.test.samples:,} here; use --data to say where the run's data is"
             )
-        if model.kept and model.kept.classes != data.classes:
+        if model.kept and model.kept.classes != (classes_here := _classes(data)):
             name, classes = model.recipe.data.name, model.kept.classes
-            raise ValueError(f"{model} distinguishes {classes:,} classes, but {name} has {data.classes:,}")
+            raise ValueError(f"{model} distinguishes {classes:,} classes, but {name} has {classes_here:,}")
 
 
 def refuse_other_images(models: Iterable[SavedModel], data: LoadedData, seen: int) -> None:

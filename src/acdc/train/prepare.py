@@ -12,7 +12,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from acdc import data
 from acdc.core.method import Method
+from acdc.data.data_facts import Facts, ImageFacts, TextFacts
+from acdc.data.image_sizes import ImageSizes
 from acdc.errors import ArgumentError, UsageError
 from acdc.recipes import load as recipes
 from acdc.recipes.findings import Finding, RecipeError, SettingError
@@ -23,10 +26,13 @@ from acdc.sparsity.layers import Layers
 from acdc.train import execution, hardware, loading, precision
 from acdc.train.console import Plan, Planned
 from acdc.train.distributed import World
-from acdc.train.loading import DataFacts, LoadedData
+from acdc.train.loading import LoadedData
 
 STAGE_TITLES = {"dense": "dense baseline", "finetune": "twin, fine-tuned"}  # stages without a method
-_STAND_IN = DataFacts(train=1, test=1, shape=(3, 32, 32), classes=10)  # to check the rest if the data is wrong
+_STAND_IN = ImageFacts(train=1, test=1, shape=(3, 32, 32), classes=10)  # to check the rest if the data is wrong
+_TEXT_STAND_IN = TextFacts(
+    train=1000, test=10, validation=10, vocabulary=1000, length=1, evaluation_length=1, order="streams"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +60,7 @@ class PreparedRun:
 
     recipe: Recipe
     options: RunOptions
-    facts: DataFacts
+    facts: Facts
     loaded: LoadedData | None = None  # None if only the facts are needed, as in acdc check
     warnings: tuple[str, ...] = ()
 
@@ -88,7 +94,13 @@ class PreparedRun:
     def execution(self) -> execution.Execution:
         """Choose how the steps run: compiled, replayed from CUDA graphs, or neither."""
         steps = sum(len(stage.kinds) for stage in self.plan.values()) * self.steps_per_epoch
-        return execution.choose(self.recipe.train, self.device, steps=steps, world=self.world.size)
+        sizes = len(self.image_sizes.changes()) if self.image_sizes else 1
+        return execution.choose(self.recipe.train, self.device, steps=steps, world=self.world.size, sizes=sizes)
+
+    @cached_property
+    def image_sizes(self) -> ImageSizes | None:
+        """Return the sizes that training images grow through; None if they never change."""
+        return self.recipe.image_sizes(self.facts.shape) if isinstance(self.facts, ImageFacts) else None
 
     @cached_property
     def skeleton(self) -> nn.Module:
@@ -105,7 +117,7 @@ class PreparedRun:
         return loading.build_model(self.recipe, self.facts)
 
 
-def fitted_method(recipe: Recipe, facts: DataFacts) -> Method | None:
+def fitted_method(recipe: Recipe, facts: Facts) -> Method | None:
     """Build the recipe's method, with what it chooses for as many steps as these data make; None for dense training."""
     method = recipe.build_method()
     return method.for_steps(facts.steps(recipe.train.batch_size)) if method else None
@@ -144,9 +156,10 @@ def read_recipe(name: str, settings: Iterable[str], problems: list[str]) -> tupl
 Loading = Callable[[Recipe, RunOptions], LoadedData]
 
 
-def load_data(recipe: Recipe, options: RunOptions) -> LoadedData:
-    """Load a recipe's data, or raise a UsageError."""
-    return loading.load_data(recipe, options.device, root=options.root, workers=options.workers, world=options.world)
+def load_data(recipe: Recipe, options: RunOptions, vocabulary: Path | None = None) -> LoadedData:
+    """Load a recipe's data, or raise a UsageError. A text is read with the vocabulary of a run, if that is given."""
+    place = {"root": options.root, "workers": options.workers, "world": options.world, "vocabulary": vocabulary}
+    return loading.load_data(recipe, options.device, **place)
 
 
 def prepare(
@@ -173,7 +186,9 @@ def prepare(
             loaded = load(recipe, options)
         except UsageError as error:
             wrong += error.problems
-    draft = PreparedRun(recipe=recipe, options=options, facts=loaded.facts if loaded else _STAND_IN, loaded=loaded)
+    draft = PreparedRun(
+        recipe=recipe, options=options, facts=loaded.facts if loaded else _stand_in(recipe), loaded=loaded
+    )
     try:
         return _check(draft, mistakes, wrong, resuming=resuming, method_table=method_table)
     except UsageError:
@@ -194,7 +209,7 @@ def inspect(
 
     What the device cannot do is an error if this is the device to train on (`device_is_final`), else a warning.
     """
-    wrong, facts = [*problems], _STAND_IN
+    wrong, facts = [*problems], _stand_in(recipe)
     if not concern_data(mistakes):
         try:
             facts = loading.read_facts(recipe, options.root)
@@ -207,6 +222,14 @@ def inspect(
         warnings.append(f"data not found: {facts.missing}")
     draft = PreparedRun(recipe=recipe, options=options, facts=facts, warnings=tuple(warnings))
     return _check(draft, mistakes, wrong)
+
+
+def _stand_in(recipe: Recipe) -> Facts:
+    try:
+        text = data.describe(recipe.data.name).kind == "text"
+    except ArgumentError:  # reported already
+        text = False
+    return _TEXT_STAND_IN if text else _STAND_IN
 
 
 def concern_data(mistakes: Iterable[Finding]) -> bool:
@@ -229,7 +252,7 @@ def _check(
     method_table: str = "method",
 ) -> PreparedRun:
     """Return the run with all its warnings if nothing is wrong. What depends on unknown data is not checked."""
-    recipe, facts, known = draft.recipe, draft.facts, draft.facts is not _STAND_IN
+    recipe, facts, known = draft.recipe, draft.facts, draft.facts not in (_STAND_IN, _TEXT_STAND_IN)
     findings = validate(
         recipe,
         facts,

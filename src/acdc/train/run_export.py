@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from acdc.data.data_facts import Facts, ImageFacts
 from acdc.errors import UsageError
 from acdc.export.onnx import OnnxFile, to_onnx
 from acdc.export.shrinking import shrink
@@ -18,7 +19,7 @@ from acdc.recipes.schema import Recipe
 from acdc.runs.folder import RunFolder
 from acdc.sparsity import packed
 from acdc.train import saved_models
-from acdc.train.loading import DataFacts, build_model, read_facts
+from acdc.train.loading import build_model, read_facts
 from acdc.train.prepare import RunOptions
 
 Format = Literal["onnx", "safetensors", "torch"]
@@ -53,7 +54,7 @@ def export_model(
     """Write a model of a run in another format; `smaller` removes its dead channels. No file is overwritten."""
     source = run / file
     weights = _read(source)
-    path = out or run / "exports" / f"{source.stem}{'-shrunk' if smaller else ''}{_SUFFIXES[to]}"
+    path = out or RunFolder(run).exports / f"{source.stem}{'-shrunk' if smaller else ''}{_SUFFIXES[to]}"
     if path.exists():
         raise UsageError([f"--out {path}: it already exists; delete it, or type another file"])
     dense_bytes = sum(value.numel() * value.element_size() for value in weights.values())
@@ -63,6 +64,7 @@ def export_model(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if smaller or to == "onnx":
+            saved_models.refuse_text(run, saved_models.trained_recipe(run), "onnx" if to == "onnx" else "shrinking")
             model, images, note = _model_and_images(run, source, weights, options)
             if smaller:
                 before, model = model, shrink(model, images[:1])
@@ -101,7 +103,8 @@ def _model_and_images(
     try:
         loaded = saved_models.load_run_data(run, recipe, options)
         try:
-            facts, images = loaded.facts, next(images for images, _ in loaded.loaders.test.batches(0))[:_IMAGES]
+            facts: Facts = loaded.facts
+            images = next(images for images, _ in loaded.loaders.test.batches(0))[:_IMAGES]
         finally:
             loaded.close()
     except UsageError as error:
@@ -117,9 +120,11 @@ def _model_and_images(
     return model.eval(), images.to("cpu", torch.float32), note
 
 
-def _published_facts(recipe: Recipe, options: RunOptions, missing: UsageError) -> DataFacts:
+def _published_facts(recipe: Recipe, options: RunOptions, missing: UsageError) -> ImageFacts:
     try:
-        return read_facts(recipe, options.root)
+        facts = read_facts(recipe, options.root)
+        assert isinstance(facts, ImageFacts), "language models were refused"
+        return facts
     except (ValueError, OSError, ModuleNotFoundError):
         raise missing from None
 
@@ -128,6 +133,22 @@ def _write_torch(path: Path, weights: dict[str, Tensor]) -> None:
     torch.save(weights, path)
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def find_onnx(typed: str, options: RunOptions) -> tuple[Path, Path | None]:
+    """Return the ONNX file to measure, and the run it belongs to, if any: a file, or a run's folder.
+
+    Of a run's folder it is exports/sparse.onnx, which is exported now if it is not there yet.
+    """
+    path = Path(typed)
+    if path.is_file() and path.suffix != ".safetensors":
+        run = next((parent for parent in path.resolve().parents[:2] if RunFolder(parent).begun), None)
+        return path, run
+    if not path.exists():
+        raise UsageError([f"{path}: there is no such file or folder; acdc export RUN --to onnx writes one"])
+    run, file = find_model(typed, None)
+    exported = RunFolder(run).exports / f"{Path(file).stem}.onnx"
+    return exported if exported.is_file() else export_model(run, file, "onnx", options).path, run
 
 
 def find_model(typed: str, name: str | None) -> tuple[Path, str]:

@@ -7,17 +7,18 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from acdc import io
+from acdc import data, io
 from acdc.errors import UsageError
-from acdc.flops.uses import forward_uses
 from acdc.measure.dynamics import ModelCounts, count_model
 from acdc.recipes import load as recipes
 from acdc.recipes.findings import RecipeError
+from acdc.recipes.fit import count_uses
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences
 from acdc.runs.checkpoint import CheckpointError, check_contents
 from acdc.runs.folder import RunFolder
 from acdc.runs.json_files import RecordError, read
+from acdc.runs.quality import quality_of
 from acdc.runs.records import RunConfig, RunResult
 from acdc.sparsity import packed
 from acdc.train.evaluate import Score, evaluate
@@ -92,6 +93,14 @@ def missing_checkpoint(path: Path) -> str:
     return f"{path}: there is no such checkpoint; {checkpoint_hint(run_folder(path)) or 'the run has none'}"
 
 
+def refuse_text(run: Path, recipe: Recipe, what: str) -> None:
+    """Raise if a run's models are language models, for which something is not available."""
+    if data.describe(recipe.data.name).kind == "text":
+        raise UsageError(
+            [f"RUN {run}: {what} is for image classification, but it holds language models; acdc eval measures them"]
+        )
+
+
 # Preparing a run for evaluation
 
 
@@ -99,7 +108,8 @@ def load_run_data(run: Path, recipe: Recipe, options: RunOptions) -> LoadedData:
     """Load a run's data: from the folder given, or from where it was in training, if anything is there now."""
     trained_on = read_config(run).root
     root = options.root or (trained_on if trained_on and Path(trained_on).exists() else None)
-    return load_data(recipe, replace(options, root=root))
+    vocabulary = RunFolder(run).vocabulary  # other text is read in the tokens that the models know
+    return load_data(recipe, replace(options, root=root), vocabulary if vocabulary.is_file() else None)
 
 
 def reopen_run(run: Path, trained: Recipe, options: RunOptions) -> PreparedRun:
@@ -109,9 +119,9 @@ def reopen_run(run: Path, trained: Recipe, options: RunOptions) -> PreparedRun:
     return PreparedRun(recipe=recipe, options=options, facts=loaded.facts, loaded=loaded)
 
 
-def data_difference(run: Path, data: LoadedData) -> str | None:
+def data_difference(run: Path, loaded: LoadedData) -> str | None:
     """Describe how this differs from the run's data, or return None if it does not."""
-    return differences.data(read_config(run).data, data.identity())
+    return differences.data(read_config(run).data, loaded.identity())
 
 
 @dataclass(frozen=True)
@@ -130,24 +140,24 @@ def measure_models(run: Path, files: Sequence[str], prepared: PreparedRun, probl
 
 
 def _measure(run: Path, files: Sequence[str], prepared: PreparedRun, problems: list[str]) -> Iterator[Measurement]:
-    device, data = prepared.device, prepared.data
+    device, loaded = prepared.device, prepared.data
     setting = Setting(device=device, execution=Execution(False, False, ()), checkpoints=RunFolder(run).checkpoints)
     uses: dict[str, float] = {}
     for name in files:
         model = prepared.new_model().to(device)
-        uses = uses or forward_uses(model, data.example(device))
+        uses = uses or count_uses(model, loaded.facts)
         try:
             load_weights(model, run / name)
         except SavedModelError as error:
             problems.append(str(error))
             continue
-        score = evaluate(model, data.loaders.test, prepared.recipe, setting)
+        score = evaluate(model, loaded.loaders.test, prepared.recipe, setting)
         counts = count_model(model, uses, embeddings=prepared.recipe.prunes_embeddings)
         yield Measurement(name, score, counts)
 
 
-def read_accuracies(run: Path) -> tuple[dict[str, float], str]:
-    """Read the accuracies that a run wrote, by file, and why there are none, if so."""
+def read_scores(run: Path) -> tuple[dict[str, float], str]:
+    """Read the accuracies or perplexities that a run wrote, by file, and why there are none, if so."""
     path = RunFolder(run).result
     if not path.is_file():
         return {}, f"{path} does not exist: the run is not complete; resume it with: acdc train --resume {run}"
@@ -155,7 +165,7 @@ def read_accuracies(run: Path) -> tuple[dict[str, float], str]:
         result = read(RunResult, path)
     except RecordError as error:
         return {}, f"{path.name} cannot be read, so there is nothing to compare with ({error})"
-    return {row.file: row.test_accuracy for row in result.models} if result else {}, ""
+    return {row.file: quality_of(row).of(row) for row in result.models} if result else {}, ""
 
 
 # Loading weights

@@ -18,6 +18,8 @@ log = logging.getLogger("acdc")
 Sink = Callable[[EpochRow], None]
 _NUMBERS = ("loss", "train_accuracy", "test_accuracy", "test_loss", "validation_accuracy", "ema_accuracy", "sparsity",
             "flops", "lr", "seconds")  # fmt: skip
+_TEXT = ("perplexity", "bits_per_byte", "word_perplexity")
+_SPEED = ("tokens_per_second", "parameters", "average_parameters")
 
 
 def names() -> tuple[str, ...]:
@@ -57,6 +59,10 @@ def numbers(row: EpochRow) -> dict[str, float]:
     """Return the numbers to plot, by "stage/name"."""
     values = asdict(row)
     plain = {f"{row.run}/{name}": values[name] for name in _NUMBERS if values[name] is not None}
+    if row.language:
+        own, test = values["language"], values["language"]["test"]
+        picked = {**{key: test[key] for key in _TEXT if test[key] is not None}, **{key: own[key] for key in _SPEED}}
+        plain |= {f"{row.run}/{name}": value for name, value in picked.items()}
     return plain | {f"{row.run}/labels/{name}": share for name, share in (row.memorization or {}).items()}
 
 

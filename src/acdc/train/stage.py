@@ -14,6 +14,7 @@ for epoch                             order, crops and flips are a function of s
 
 import math
 import signal
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -33,18 +34,20 @@ from acdc.measure.dynamics import Dynamics, PhaseEnd, nonzeros, other_flops
 from acdc.recipes.fit import attach_quietly
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
-from acdc.runs.records import EpochRow
+from acdc.runs.records import EpochRow, LanguageEpoch
 from acdc.schedule import Duration
 from acdc.sparsity.prunable import find_prunable
 from acdc.train import divergence, optim
 from acdc.train.distributed import restore_skipped, skipped_images
 from acdc.train.divergence import DivergedError
-from acdc.train.evaluate import Score, evaluate
+from acdc.train.evaluate import Score, evaluate, perplexity
 from acdc.train.execution import Loaders, Progress, Setting
 from acdc.train.optim import Rates
 from acdc.train.precision import Scaler
 from acdc.train.step import Step, Totals, TotalsReader, autocast, compiled
 from acdc.train.stopping import Stopped
+from acdc.train.tasks import find_task, is_text
+from acdc.typed_data import DataError
 
 _LONG_STARTUP = 5.0  # seconds for the first step from which they are reported
 _ASK_OTHERS = 20  # steps between two exchanges of news between ranks
@@ -63,6 +66,7 @@ class Stage:
         setting: Setting,
         *,
         uses: Mapping[str, float],
+        size_shares: Mapping[int, float] | None = None,
         method: Method | None = None,
     ) -> None:
         self.index, self.name, self.recipe, self.loaders, self.setting = index, name, recipe, loaders, setting
@@ -72,11 +76,11 @@ class Stage:
         self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
         method = self.sparsifier.method if self.sparsifier else None  # with what it chose for so many steps
         starts = tuple(start for start, _ in method.schedule.starts(each)) if method else ()
-        self.rates = Rates(recipe.rate, recipe.optimizer.lr, self.epochs, each, starts)
+        self.rates = Rates(recipe.stretched_rate(), recipe.optimizer.lr, self.epochs, each, starts)
         self.scaler = Scaler(model, setting.device) if recipe.train.precision == "fp16" else None
         self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
         self.totals = Totals(setting.device)
-        self.best: dict[str, Any] | None = None  # of the final phase
+        self.best: dict[str, Any] | None = None  # of the final phase, or of all compressed ones
         self.best_weights: StateDict | None = None
         self.seconds = 0.0  # of the current epoch, before the checkpoint it was resumed from
         self.extra: Callable[[], dict[str, Any]] = dict  # stored with every checkpoint; set by whoever runs the stages
@@ -84,10 +88,14 @@ class Stage:
         self._warm = False  # whether a step has run
         self._layers, self._uses = find_prunable(model, embeddings=recipe.prunes_embeddings), uses
         self._other_flops = other_flops(model, self._layers, uses)
+        self._size_shares = size_shares or {}
         pruned = self.sparsifier.layers if self.sparsifier else self._layers
         self.dynamics = Dynamics(self._layers, pruned, uses, self._other_flops)
         self.phase_end: PhaseEnd | None = None  # set if the last row ended a phase
-        self._wrapped = setting.world.wrap(model, setting.device)
+        self.task = find_task(loaders.train, recipe.train)
+        self.parameters: list[int] = []  # non-zero ones after each epoch of a language model
+        module = self.task.module(model)
+        self._wrapped = setting.world.wrap(module, setting.device)
         self._step = Step(
             self._wrapped,
             recipe.train,
@@ -95,13 +103,16 @@ class Stage:
             self.totals,
             device=setting.device,
             full=full_share(loaders.train, setting.world.rank, setting.world.size),
+            task=self.task,
             scale=self.scaler.scale if self.scaler else None,
             no_sync=getattr(self._wrapped, "no_sync", nullcontext),
             share=self._share,
         )
         # Not DDP's forward: it exchanges buffers, and ranks with different numbers of batches would not meet there.
-        self._fast = self._step.fast if self._wrapped is model else compiled(model, setting.execution)
-        self._fast_average = compiled(self.ema.module, setting.execution) if self.ema is not None else None
+        self._fast = self._step.fast if self._wrapped is module else compiled(module, setting.execution)
+        self._fast_average = None
+        if self.ema is not None:
+            self._fast_average = compiled(self.task.module(self.ema.module), setting.execution)
         self._boundaries = frozenset(method.schedule.boundaries(each)) if method else frozenset()
         every = Duration.parse(recipe.run.checkpoint_every)
         self._every = max(1, int(every.value * (each if every.unit == "ep" else 1)))
@@ -140,6 +151,7 @@ class Stage:
                     self._step.find_teacher(self.model, self.sparsifier)
             if self.scaler:
                 self.scaler.begin()
+            self.task.begin(self.model, self.epoch, self.batch, self._parts(len(labels)))
             # A CUDA graph masks gradients as captured: a step that must see them unmasked runs eagerly.
             observing = self.sparsifier is not None and self.sparsifier.context.observing
             self._step(images, labels, self.sparsifier.phase.index if self.sparsifier else None, eagerly=observing)
@@ -189,13 +201,13 @@ class Stage:
         self.setting.world.share_buffers(self.model)
         if self.ema is not None:
             self.setting.world.share_buffers(self.ema)
-        test, validation_images = self._judge(self.model, self.loaders.test, self._fast), self.loaders.validation
-        validation = self._judge(self.model, validation_images, self._fast) if validation_images else None
+        test, held_out = self._judge(self.model, self.loaders.epoch_test, self._fast), self.loaders.epoch_validation
+        validation = self._judge(self.model, held_out, self._fast) if held_out else None
         average = None
         if self.ema is not None:
             if self.sparsifier:
                 self.sparsifier.apply_masks(self.ema.module)
-            average = self._judge(self.ema.module, self.loaders.test, self._fast_average)
+            average = self._judge(self.ema.module, self.loaders.epoch_test, self._fast_average)
         phase = self.sparsifier.phase if self.sparsifier else None
         counts = nonzeros(self._layers)
         end = (self.epoch + 1) * self.loaders.train.steps
@@ -212,9 +224,11 @@ class Stage:
             )
         self._note_best(validation or test, self._counts(counts))
         if self.sparsifier and self.sparsifier.method.keeps_best_twin():
-            self.sparsifier.report_metric((validation or test).accuracy)
+            self.sparsifier.report_metric((validation or test).goodness)
         if not math.isfinite(test.loss):
             raise DivergedError(f"{self.name}: the test loss of epoch {self.epoch + 1} is not finite; {self._last()}")
+        sizes = self.loaders.train.sizes
+        side = sizes.at(self.epoch) if sizes else None
         now = time.perf_counter()
         return EpochRow(
             run=self.name,
@@ -223,7 +237,7 @@ class Stage:
             phase=phase.name if phase else "dense",
             kind=phase.kind if phase else "dense",
             loss=sums[0] / sums[2],
-            train_accuracy=sums[1] / sums[2],
+            train_accuracy=sums[1] / sums[2] if test.text is None else None,
             test_accuracy=test.accuracy,
             test_loss=test.loss,
             sparsity=1 - sum(counts.values()) / self._layers.size,
@@ -235,7 +249,33 @@ class Stage:
             ema_accuracy=average.accuracy if average else None,
             memorization=self._memorization(test.precision),
             skipped_images=len(skipped_images(self.loaders.train, self.setting.world)),
+            image_size=side,
+            size_share=1.0 if side is None else self._size_shares[side],
+            language=self._language(test, validation, average, trained - start),
         )
+
+    def _language(
+        self, test: Score, validation: Score | None, average: Score | None, seconds: float
+    ) -> LanguageEpoch | None:
+        """Return the numbers that only language models have; None for other tasks."""
+        if test.text is None:
+            return None
+        self.parameters.append(count_parameters(self.model))
+        tokens = self.loaders.train.samples * self.task.units
+        return LanguageEpoch(
+            test=test.text,
+            validation=validation.text if validation else None,
+            validation_loss=validation.loss if validation else None,
+            ema_perplexity=average.text.perplexity if average and average.text else None,
+            tokens_per_second=tokens / max(seconds, 1e-9),
+            parameters=self.parameters[-1],
+            average_parameters=statistics.fmean(self.parameters),
+        )
+
+    def _parts(self, rows: int) -> list[int]:
+        """Return the number of rows of each part that a batch is trained in."""
+        parts = min(self.recipe.train.accumulate, rows)
+        return [rows // parts + (index < rows % parts) for index in range(parts)]
 
     def _judge(self, model: nn.Module, images: Batches, fast: Any) -> Score:
         """Evaluate, or stop if asked to: until an epoch's row is complete, a checkpoint holds nothing of it."""
@@ -259,15 +299,15 @@ class Stage:
             self._check_finite()
         train = self.loaders.train
         mean = loss / samples if samples else math.nan
-        share, speed = self.batch / train.steps, steps_per_second * train.batch_size
-        self.setting.watch(Progress(self.name, self.epoch, share, mean, speed))
+        share, speed = self.batch / train.steps, steps_per_second * train.batch_size * self.task.units
+        self.setting.watch(Progress(self.name, self.epoch, share, mean, speed, self.task.unit))
 
     def _counts(self, nonzero: Mapping[str, int]) -> bool:
-        """Return True if the run could end with this epoch's model: in the final phase, at its full sparsity."""
+        """Return True if this epoch's model may be the best: in the phases that run.best names, at full sparsity."""
         if self.sparsifier is None:
             return True
         phase, method = self.sparsifier.phase, self.sparsifier.method
-        if not phase.final or phase.kind != "sparse":
+        if phase.kind != "sparse" or not (phase.final or self.recipe.run.best == "compressed"):
             return False
         layers = self.sparsifier.layers
         kept = sum(nonzero[weight.name] for weight in layers.weights)
@@ -275,8 +315,12 @@ class Stage:
         return not getattr(method, "needs_sparsity", True) or kept <= budget_total
 
     def _note_best(self, score: Score, counts: bool) -> None:
-        if counts and (self.best is None or score.accuracy > self.best["accuracy"]):
-            self.best = {"epoch": self.epoch, "accuracy": score.accuracy, "chosen_on": self._chosen_on}
+        if not counts:
+            return
+        own = {"accuracy": score.accuracy} if score.text is None else {"perplexity": score.text.perplexity}
+        ((key, value),) = own.items()
+        if self.best is None or (value > self.best[key] if key == "accuracy" else value < self.best[key]):
+            self.best = {"epoch": self.epoch, **own, "chosen_on": self._chosen_on}
             if self.loaders.validation:
                 self.best_weights = to_cpu(self.model.state_dict())
 
@@ -286,12 +330,19 @@ class Stage:
         sparsifier = self.sparsifier
         if sparsifier is None or (twin := sparsifier.context.twin) is None or sparsifier.context.best_metric is None:
             return None
-        epoch = twin.step // self.loaders.train.steps - 1
-        return {"epoch": epoch, "accuracy": sparsifier.context.best_metric, "chosen_on": self._chosen_on}
+        epoch, metric = twin.step // self.loaders.train.steps - 1, sparsifier.context.best_metric
+        own = {"accuracy": metric} if self.task.unit == "images" else {"perplexity": perplexity(-metric)}
+        return {"epoch": epoch, **own, "chosen_on": self._chosen_on}
+
+    @property
+    def twin_epochs(self) -> int:
+        """Return the number of epochs that trained the dense twin; all of them if there is none."""
+        twin = self.sparsifier.context.twin if self.sparsifier else None
+        return twin.step // self.loaders.train.steps if twin else self.epochs
 
     @property
     def _chosen_on(self) -> str:
-        """Return the name of the images that the best epoch is chosen on."""
+        """Return the name of the images or tokens that the best epoch is chosen on."""
         return "validation" if self.loaders.validation else "test"
 
     def _rate_step(self) -> int:
@@ -364,9 +415,14 @@ class Stage:
         unreadable = skipped_images(self.loaders.train, self.setting.world)
         rng = self.setting.world.gather(checkpoint.rng_state())
         totals = self.setting.world.gather(self.totals.values.tolist())
+        each: dict[str, Any] = {"rng": rng, "totals": totals}  # by rank
+        if is_text(self.loaders.train):
+            each["language"] = {
+                "memory": self.setting.world.gather(self.task.state_dict()),
+                "parameters": list(self.parameters),
+            }
 
         def write() -> Path:
-            each = {"rng": rng, "totals": totals}  # by rank
             state = {**self.state_dict(), **each, "skipped_images": unreadable, "extra": self.extra()}
             folder, keep = self.setting.checkpoints, self.recipe.run.keep
             return checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
@@ -407,6 +463,9 @@ class Stage:
             ema=self.ema,
             dynamics=self.dynamics,
         )
+        text = is_text(self.loaders.train)
+        if ("language" in state) != text:
+            raise DataError("language", f"{'one' if text else 'none'} in this stage")
         self.epoch, self.batch = state["epoch"], state["batch"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -423,6 +482,14 @@ class Stage:
         rank = min(self.setting.world.rank, len(state["rng"]) - 1)
         checkpoint.set_rng_state(state["rng"][rank])
         self.totals.load(state["totals"][rank])
+        if "language" in state:
+            self.task.load_state_dict(state["language"]["memory"][rank], self.setting.device)
+            self.parameters = list(state["language"]["parameters"])
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Count the non-zero parameters of a model, tied ones once."""
+    return int(torch.stack([param.detach().count_nonzero() for param in model.parameters()]).sum())
 
 
 def _average(model: nn.Module, decay: float) -> AveragedModel:

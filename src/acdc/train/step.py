@@ -17,6 +17,7 @@ from acdc.core.sparsifier import Sparsifier
 from acdc.recipes.schema import Training
 from acdc.train.execution import Execution, compiled, without_kernel_search
 from acdc.train.precision import autocast
+from acdc.train.tasks import ImageClassification, Task
 
 _WARM = 3  # eager steps before the first capture: cuDNN chooses its kernels, the allocator and the optimizer settle
 _EVERY = 0.5  # seconds between two readings of the running loss
@@ -87,17 +88,19 @@ class Step:
         *,
         device: torch.device,
         full: int,
+        task: Task | None = None,
         scale: Callable[[Tensor], Tensor] | None = None,
         no_sync: Callable[[], AbstractContextManager[Any]] = nullcontext,
         share: Callable[[int], float] = lambda samples: 1.0,
     ) -> None:
         self._model, self._train, self._totals, self._device = model, train, totals, device
+        self._task = task or ImageClassification(train)
         self.fast = compiled(model, execution)
         self._graphs = execution.graphs
         self._full, self._scale, self._no_sync, self._share = full, scale, no_sync, share
         self._parameters = [param for param in model.parameters() if param.requires_grad]
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._phase: object = None
+        self._captured: object = None
         self._warm = _WARM
         self._grads: list[Tensor | None] = []
         self._inputs: tuple[Tensor, Tensor] | None = None
@@ -107,7 +110,7 @@ class Step:
         if len(labels) != self._full:  # the last batch of an epoch; its shape is not worth compiling
             with without_kernel_search():
                 self._eager(self._model, images, labels)
-        elif eagerly or not self._graphs:
+        elif eagerly or not self._graphs or not self._task.steady:
             self._eager(self.fast, images, labels)
         else:
             self._replay(images, labels, phase)
@@ -124,15 +127,15 @@ class Step:
         for index, (x, y) in enumerate(zip(images.tensor_split(parts), labels.tensor_split(parts), strict=True)):
             with nullcontext() if index == parts - 1 else self._no_sync():
                 with autocast(self._train.precision, self._device):
-                    logits = model(x)
-                    loss = F.cross_entropy(logits, y, label_smoothing=self._train.label_smoothing)
-                    if self.teacher is not None:
+                    loss, logits = self._task.loss(model, x, y, index)
+                    if self.teacher is not None and logits is not None:
                         loss = torch.lerp(loss.float(), self._distance(logits, x), self._train.distill)
                 loss = loss.float() * (len(y) / total)
                 weighted = loss * share if share != 1.0 else loss
                 (self._scale(weighted) if self._scale else weighted).backward()
+            self._task.end(index)
             losses.append(loss.detach())
-            correct.append((logits.detach().argmax(1) == y).sum())
+            correct.append((logits.detach().argmax(1) == y).sum() if logits is not None else y.new_zeros(()))
         self._totals.add(sum(losses[1:], losses[0]), sum(correct[1:], correct[0]), total)
 
     def find_teacher(self, model: nn.Module, sparsifier: Sparsifier) -> None:
@@ -152,13 +155,14 @@ class Step:
         return F.kl_div(learned, taught, log_target=True, reduction="batchmean") * temperature**2
 
     def _replay(self, images: Tensor, labels: Tensor, phase: object) -> None:
-        if phase != self._phase:
-            self._phase, self._graph, self._warm = phase, None, max(self._warm, 1)
+        captured = (phase, images.shape)  # progressive resizing changes the shape from epoch to epoch
+        if captured != self._captured:
+            self._captured, self._graph, self._warm = captured, None, max(self._warm, 1)
         if self._graph is None and self._warm:
             self._warm -= 1
             self._eager(self.fast, images, labels)
             return
-        if self._inputs is None:
+        if self._inputs is None or self._inputs[0].shape != images.shape:
             self._inputs = images.clone(), labels.clone()
         self._inputs[0].copy_(images)
         self._inputs[1].copy_(labels)

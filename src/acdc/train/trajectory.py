@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from acdc.core.method import Method
+from acdc.data.images import full_size_epoch
 from acdc.measure.concentration import Concentration, measure_concentration, secant_smoothness
 from acdc.runs import checkpoint
 from acdc.runs.folder import RunFolder
@@ -65,7 +66,7 @@ def follow(
     saved = [(path, stage, step) for path, stage, step in checkpoint.listed(RunFolder(run).checkpoints)]
     files = [*saved, *((run / name, "", None) for name in model_files(run))]
     recipe, points, before = prepared.recipe, [], None
-    model = prepared.new_model().to(prepared.device)
+    model, train = prepared.new_model().to(prepared.device), prepared.data.loaders.train
     with reproducible(recipe, prepared.device):
         for path, stage, step in files:
             on_begin(path.name)
@@ -76,7 +77,7 @@ def follow(
                 continue
             found, slopes = measure_concentration(
                 model,
-                prepared.data.loaders.train.batches(0),
+                train.batches(full_size_epoch(train)),
                 counts,
                 most=batches,
                 weight_decay=recipe.optimizer.weight_decay,

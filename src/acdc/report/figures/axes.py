@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from acdc.report.facts import Phase
 from acdc.report.figures.theme import KINDS, LIGHT, SMALL
 from acdc.report.groups import Level
+from acdc.runs.quality import ACCURACY, Quality
 from acdc.runs.records import EpochRow
 
 HALF, WIDE, NARROW = 440, 1040, 420  # pixels: half the page, all of it, a phone
@@ -139,8 +140,32 @@ def plot_by_kind(
         axes.plot(epoch_ends(part), [value(row) for row in part], color=KINDS[phase.kind], zorder=3)
 
 
-def set_accuracy_scale(axes: Axes, accuracies: Iterable[float], images: int | None) -> Callable[[float], float]:
-    """Scale y for accuracies, and return the function from an accuracy to its height.
+def set_score_scale(
+    axes: Axes, scores: Iterable[float], images: int | None, quality: Quality
+) -> Callable[[float], float]:
+    """Scale y for accuracies or perplexities, and return the function from one to its height."""
+    return _set_accuracy_scale(axes, scores, images) if quality is ACCURACY else _set_perplexity_scale(axes, scores)
+
+
+def _set_perplexity_scale(axes: Axes, perplexities: Iterable[float]) -> Callable[[float], float]:
+    """Scale y logarithmically, as losses are compared. The first epochs may lie above the axes."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    ordered = sorted(perplexities)
+    low, high = ordered[0], ordered[-1 - len(ordered) // 6]
+    pad = max(1.02, (high / low) ** 0.06)
+    axes.set_yscale("log")
+    axes.set_ylim(low / pad, high * pad)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 7.0), numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    cut = ", some epochs cut off" if ordered[-1] > high * pad else ""
+    set_label(axes, f"{axes.get_title('left')}, log scale{cut}")
+    return float
+
+
+def _set_accuracy_scale(axes: Axes, accuracies: Iterable[float], images: int | None) -> Callable[[float], float]:
+    """Scale y for accuracies.
 
     The scale is in %, or, if most accuracies are above 90 %, the logarithm of the error if that has two ticks. The
     first epochs may lie below the axes: they would compress the last ones.

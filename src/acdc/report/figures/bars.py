@@ -12,6 +12,7 @@ from acdc.report.figures.theme import LIGHT, Style, method_styles
 from acdc.report.groups import Level, levels_of
 from acdc.report.read import Run
 from acdc.report.standings import Standing
+from acdc.runs.quality import ACCURACY, Quality
 
 _SHORT = {"sparse": "sparse", "dense": "twin", "finetuned": "tuned twin", "baseline": "baseline"}  # by their files
 _LINE = 23  # pixels for each method
@@ -46,19 +47,19 @@ def agreement(run: Run) -> Chart | None:
     return Chart("agreement", title, f"{alt}.", draw)
 
 
-def accuracy_by_method(standings: Sequence[Standing]) -> Chart | None:
-    """Draw accuracy by method at each sparsity: a dot for every seed, a bar for the mean."""
+def score_by_method(standings: Sequence[Standing]) -> Chart | None:
+    """Draw accuracy or perplexity by method at each sparsity: a dot for every seed, a bar for the mean."""
     groups = [row.group for row in standings]
     if len(groups) < 2:
         return None
     by_number = {row.group.number: row for row in standings}
     levels, styles = levels_of(groups), method_styles(groups)
     at_each = [
-        sorted((by_number[group.number] for group in level.groups), key=lambda row: -row.accuracy.mean)
-        for level in levels
+        sorted((by_number[group.number] for group in level.groups), key=lambda row: row.rank) for level in levels
     ]
     names = max(len(level.name(row.group)) for level, rows in zip(levels, at_each, strict=True) for row in rows)
-    low, high = _range([value for row in standings for value in row.accuracy.values])
+    quality = groups[0].quality
+    low, high = _range([value for row in standings for value in row.score.values], quality)
 
     def draw(width: int) -> Figure:
         left = min(14 + _LETTER * names, 150)
@@ -70,14 +71,19 @@ def accuracy_by_method(standings: Sequence[Standing]) -> Chart | None:
         return figure
 
     drawn = lambda narrow: draw(NARROW if narrow else WIDE)  # noqa: E731
-    listed = "; ".join(f"{row.group.label}: {fmt.mean_std(row.accuracy.values)}" for row in standings)
-    alt = f"Test accuracy in % by method, mean ± standard deviation over seeds. {listed}."
+    listed = "; ".join(f"{row.group.label}: {quality.mean_std(row.score.values)}" for row in standings)
+    alt = f"{quality.title}{' in %' * bool(quality.symbol)} by method, mean ± standard deviation over seeds. {listed}."
     return Chart("by-method", _title(levels, at_each), alt, drawn, wide=True, draw_alone=lambda: draw(ALONE))
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
+def _range(values: Sequence[float], quality: Quality) -> tuple[float, float]:
     """Return the range of most values: a method that failed is shown at the edge, and compresses nothing."""
     ordered = sorted(values)
+    if quality is not ACCURACY:
+        middle, bottom = ordered[len(ordered) // 2], ordered[0]
+        high = min(ordered[-1], bottom + 4 * max(middle - bottom, 0.01 * bottom))
+        pad = 0.06 * (high - bottom) + 5e-3
+        return bottom - pad, high + pad
     middle, top = ordered[len(ordered) // 2], ordered[-1]
     low = max(ordered[0], top - 4 * max(top - middle, 0.01))
     pad = 0.06 * (top - low) + 5e-4
@@ -88,36 +94,40 @@ def _draw_dots(
     axes: Axes, level: Level, rows: Sequence[Standing], styles: Mapping[str, Style], low: float, high: float
 ) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(100 * low, 100 * high)
+    quality = rows[0].group.quality
+    axes.set_xlim(quality.scaled(low), quality.scaled(high))
     axes.grid(visible=False, axis="y")
     axes.grid(axis="x")
     axes.set_yticks(range(len(rows)), [level.name(row.group) for row in rows])
     axes.tick_params(axis="y", labelsize=10, labelcolor=LIGHT["ink"], pad=7)
     for place, row in enumerate(rows):
-        colour, mean, std = styles[row.group.name].colour, row.accuracy.mean, row.accuracy.std
+        colour, mean, std = styles[row.group.name].colour, row.score.mean, row.score.std
         fill = LIGHT["page"] if row.group.is_dense else colour
-        inside = [100 * value for value in row.accuracy.values if value >= low]
-        cut = [100 * (low + 0.02 * (high - low))] if len(inside) < len(row.accuracy.values) else []
-        ends = [100 * max(low, mean - std), 100 * max(low, min(1.0, mean + std))]
+        inside = [quality.scaled(value) for value in row.score.values if low <= value <= high]
+        below, most = quality.higher_is_better, 1.0 if quality is ACCURACY else high
+        edge = low + 0.02 * (high - low) if below else high - 0.02 * (high - low)
+        cut = [quality.scaled(edge)] if len(inside) < len(row.score.values) else []
+        ends = [quality.scaled(min(high, max(low, value))) for value in (mean - std, min(most, mean + std))]
         axes.plot(ends, [place] * 2, color=colour, linewidth=5, alpha=0.25, solid_capstyle="butt")
-        if mean >= low:
-            axes.plot([100 * mean] * 2, [place - 0.3, place + 0.3], color=colour, linewidth=2)
+        if low <= mean <= high:
+            axes.plot([quality.scaled(mean)] * 2, [place - 0.3, place + 0.3], color=colour, linewidth=2)
         axes.plot(inside, [place] * len(inside), "o", color=colour, markersize=5, markerfacecolor=fill)
-        axes.plot(cut, [place] * len(cut), "<", color=colour, markersize=7, clip_on=False)
-        text = fmt.mean_std(row.accuracy.values)
+        axes.plot(cut, [place] * len(cut), "<" if below else ">", color=colour, markersize=7, clip_on=False)
+        text = quality.mean_std(row.score.values)
         right = 1 + 8 / axes.bbox.width
         axes.text(right, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=10)
     axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel("test accuracy (%)")
+    axes.set_xlabel(quality.axis)
 
 
 def _title(levels: Sequence[Level], at_each: Sequence[Sequence[Standing]]) -> str:
     """State how far apart the sparse methods are at each sparsity."""
-    gaps = []
+    gaps, quality = [], at_each[0][0].group.quality
     for level, rows in zip(levels, at_each, strict=True):
         sparse = [row for row in rows if not row.group.is_dense]
         if len(sparse) > 1:
-            gap = 100 * (sparse[0].accuracy.mean - sparse[-1].accuracy.mean)
+            best, worst = sparse[0].score.mean, sparse[-1].score.mean
+            gap = f"{100 * (best - worst):.1f} points" if quality is ACCURACY else f"{worst / best:.2f}x"
             where = f" at {fmt.short_percent(level.sparsity)} zeros" if level.sparsity is not None else " as learned"
-            gaps.append(f"{gap:.1f} points{where} ({sparse[0].group.name} to {sparse[-1].group.name})")
-    return f"Test accuracy by method: from best to worst {', '.join(gaps)}" if gaps else "Test accuracy by method"
+            gaps.append(f"{gap}{where} ({sparse[0].group.name} to {sparse[-1].group.name})")
+    return f"{quality.title} by method: from best to worst {', '.join(gaps)}" if gaps else f"{quality.title} by method"

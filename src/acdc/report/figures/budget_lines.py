@@ -16,11 +16,12 @@ from matplotlib.ticker import NullLocator
 from acdc import formatting as fmt
 from acdc.report.budgets import Budget, Line, Panel, Point, join_all, panels_of, requested_panels
 from acdc.report.figures.annotate import label_ends
-from acdc.report.figures.axes import ALONE, NARROW, WIDE, add_panels, set_accuracy_scale, set_label
+from acdc.report.figures.axes import ALONE, NARROW, WIDE, add_panels, set_label, set_score_scale
 from acdc.report.figures.chart import Chart
 from acdc.report.figures.frontier import best
 from acdc.report.figures.theme import LIGHT, SMALL, Style, method_styles
 from acdc.report.standings import leaders
+from acdc.runs.quality import ACCURACY
 
 _LETTER = 6.0  # pixels, on average
 _APART = 3.0  # pixels between the marks of methods at one budget, so that their error bars can be told apart
@@ -70,7 +71,7 @@ def _chart(name: str, title: str, against: str, panels: Sequence[Panel], axis: _
     points = [point for panel in panels for line in panel.lines for point in line.points]
     styles = method_styles([point.standing.group for point in points])
     longest = max(len(_short(line)) for panel in panels for line in panel.lines)
-    bars = any(len(point.standing.accuracy.values) > 1 for point in points)
+    bars = any(len(point.standing.score.values) > 1 for point in points)
     low, *_, high = sorted(axis.value(point) or 0.0 for point in points)
 
     def draw(width: int) -> Figure:
@@ -100,14 +101,14 @@ def _draw_panel(axes: Axes, panel: Panel, axis: _Axis, styles: Mapping[str, Styl
     scale, floor = _set_scale(axes, points)
     if not axis.spread:
         front = _frontier(panel)
-        place = [axis.value(point) or 0 for point in front], [scale(point.standing.accuracy.mean) for point in front]
+        place = [axis.value(point) or 0 for point in front], [scale(point.standing.score.mean) for point in front]
         axes.plot(*place, color=LIGHT["line"], linewidth=6, zorder=1)
     ends, drawn = [], sorted(panel.lines, key=lambda line: line.is_dense)
     for index, line in enumerate(drawn):
         aside = _APART * (index - (len(drawn) - 1) / 2) if axis.spread else 0.0
         for stretch in _stretches(line, panel):
             _draw_line(axes, stretch, axis, styles[line.name], scale, floor, aside)
-        ends.append((scale(line.points[-1].standing.accuracy.mean), _short(line), styles[line.name].colour))
+        ends.append((scale(line.points[-1].standing.score.mean), _short(line), styles[line.name].colour))
     places = label_ends(axes, ends, apart=14, dx=20)
     for line, y in zip(drawn, places, strict=True):
         style, x = styles[line.name], 1 + 12 / axes.bbox.width
@@ -134,12 +135,12 @@ def _draw_line(
     """Draw a line with error bars and marks, `aside` pixels from their x; a triangle is a mark below the axes."""
     to_x = lambda x: _moved(axes, x, aside)  # noqa: E731
     xs = [to_x(axis.value(point) or 1.0) for point in line.points]
-    means = [point.standing.accuracy.mean for point in line.points]
+    means = [point.standing.score.mean for point in line.points]
     look = {"color": style.colour, "zorder": 2.5 if line.is_dense else 3}
     dash = _DASHED if line.is_dense else style.dash
     axes.plot(xs, [scale(mean) for mean in means], linestyle=dash, linewidth=1.5, **look)
     for x, point in zip(xs, line.points, strict=True):
-        accuracy = point.standing.accuracy
+        accuracy = point.standing.score
         low, high = (scale(min(1.0, accuracy.mean + sign * accuracy.std)) for sign in (-1, 1))
         axes.plot([x, x], [low, high], linewidth=1.1, **look)
         if accuracy.mean < floor:
@@ -163,12 +164,12 @@ def _set_scale(axes: Axes, points: Sequence[Point]) -> tuple[Callable[[float], f
 
     On a scale in %, a method that collapsed is shown at the edge and compresses nothing; one of the error has room.
     """
-    means = sorted(point.standing.accuracy.mean for point in points)
+    means = sorted(point.standing.score.mean for point in points)
     middle = statistics.median(means)
     floor = _lowest_in_sight(means) if middle < 0.9 else means[0]
-    seen = [point.standing.accuracy.values for point in points if point.standing.accuracy.mean >= floor]
+    seen = [point.standing.score.values for point in points if point.standing.score.mean >= floor]
     low, high = min(map(min, seen)), max(map(max, seen))
-    scale = set_accuracy_scale(axes, (low, middle, high), points[0].standing.group.images)
+    scale = set_score_scale(axes, (low, middle, high), points[0].standing.group.images, ACCURACY)
     if means[0] < floor:
         set_label(axes, f"{axes.get_title('left')}, ▽: below")
     return scale, floor
@@ -211,7 +212,7 @@ def _range_title(panels: Sequence[Panel], budgets: Sequence[Budget]) -> str:
     parts = []
     for panel in requested_panels(panels):
         tops = [leaders(at)[0] for budget in (budgets[0], budgets[-1]) if (at := panel.at(budget))]
-        ends = [f"{fmt.percent(top.accuracy.mean)} ({top.group.name})" for top in tops]
+        ends = [f"{fmt.percent(top.score.mean)} ({top.group.name})" for top in tops]
         parts.append(f"{panel.where}{' to '.join(ends)}")
     return f"Highest accuracy over {budgets[0].epochs} to {budgets[-1].epochs} epochs: {'; '.join(parts)}"
 
@@ -220,7 +221,7 @@ def _frontier(panel: Panel) -> list[Point]:
     """Return the points of sparse methods that none cheaper equals; of all methods, if there are no others."""
     sparse = [line for line in panel.lines if not line.is_dense] or panel.lines
     points = [point for line in sparse for point in line.points]
-    return best(points, lambda point: point.dense_epochs or 0.0, lambda point: point.standing.accuracy.mean)
+    return best(points, lambda point: point.dense_epochs or 0.0, lambda point: point.standing.score.mean)
 
 
 def _frontier_title(panels: Sequence[Panel]) -> str:
@@ -238,6 +239,6 @@ def _frontier_title(panels: Sequence[Panel]) -> str:
 def _describe(panel: Panel, axis: _Axis) -> str:
     lines = []
     for line in panel.lines:
-        points = (f"{fmt.mean_std(p.standing.accuracy.values)} at {axis.value(p):.3g}" for p in line.points)
+        points = (f"{fmt.mean_std(p.standing.score.values)} at {axis.value(p):.3g}" for p in line.points)
         lines.append(f"{line.name} {', '.join(points)}")
     return f"{fmt.capitalize(panel.level.title)}: {'; '.join(lines)}."

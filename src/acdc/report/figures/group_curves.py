@@ -18,13 +18,14 @@ from acdc.report.figures.axes import (
     add_panels,
     count_epochs,
     new_figure,
-    set_accuracy_scale,
     set_log_if_wide,
+    set_score_scale,
     shade,
 )
 from acdc.report.figures.chart import Chart
 from acdc.report.figures.theme import LIGHT, group_style, method_styles
 from acdc.report.groups import Group, Level, levels_of
+from acdc.runs.quality import quality_of
 from acdc.runs.records import EpochRow
 
 LEGEND = 17  # pixels for each group
@@ -55,8 +56,8 @@ def curve_of(group: Group, value: Callable[[EpochRow], float]) -> Curve:
     return Curve(shared, [statistics.fmean(v) for v in values], [min(v) for v in values], [max(v) for v in values])
 
 
-def _accuracy(row: EpochRow) -> float:
-    return row.test_accuracy
+def _score(row: EpochRow) -> float:
+    return quality_of(row).of(row)
 
 
 def _loss(row: EpochRow) -> float:
@@ -66,17 +67,17 @@ def _loss(row: EpochRow) -> float:
 # Settings: all in one panel, with a legend
 
 
-def accuracy(groups: Sequence[Group]) -> Chart:
-    """Draw test accuracy: the mean over seeds, and the range from lowest to highest."""
-    curves = {group.number: curve_of(group, _accuracy) for group in groups}
+def score(groups: Sequence[Group]) -> Chart:
+    """Draw test accuracy, or perplexity: the mean over seeds, and the range from lowest to highest."""
+    curves = {group.number: curve_of(group, _score) for group in groups}
     rows = [row for group in groups for run in group.runs for row in run.stage(run.main)]
-    last, phases = _last_epoch(groups), _shared_phases(groups)
+    last, phases, quality = _last_epoch(groups), _shared_phases(groups), groups[0].quality
 
     def draw(narrow: bool) -> Figure:
         legend, height = LEGEND * len(groups) + 4, 232 if narrow else 332
         figure = new_figure(NARROW if narrow else WIDE, height + 68 + legend)
-        axes = add_panel(figure, "test accuracy (%)", left=34, right=52, top=24 + legend, height=height)
-        scale = set_accuracy_scale(axes, map(_accuracy, rows), groups[0].images)
+        axes = add_panel(figure, quality.axis, left=34, right=52, top=24 + legend, height=height)
+        scale = set_score_scale(axes, map(_score, rows), groups[0].images, quality)
         shade(axes, phases)
         ends = []
         for group in groups:
@@ -86,15 +87,15 @@ def accuracy(groups: Sequence[Group]) -> Chart:
             if len(group.runs) > 1:
                 edges = [scale(v) for v in curve.low], [scale(v) for v in curve.high]
                 axes.fill_between(curve.epochs, *edges, color=style.colour, alpha=0.18, linewidth=0)
-            ends.append((heights[-1], fmt.fixed(100 * curve.end), style.colour))
+            ends.append((heights[-1], quality.number(curve.end), style.colour))
         count_epochs(axes, last, label=_epochs_label(phases))
         label_ends(axes, ends)
         add_legend(figure, groups, narrow)
         return figure
 
-    ends = "; ".join(f"{group.label} ends at {fmt.percent(curves[group.number].end)}" for group in groups)
-    alt = f"Test accuracy over the epochs, mean over seeds with the range from lowest to highest. {ends}."
-    return Chart("curves", fmt.capitalize(_accuracy_title(groups)), alt, draw, wide=True)
+    ends = "; ".join(f"{group.label} ends at {quality.shown(curves[group.number].end)}" for group in groups)
+    alt = f"{quality.title} over the epochs, mean over seeds with the range from lowest to highest. {ends}."
+    return Chart("curves", fmt.capitalize(_score_title(groups)), alt, draw, wide=True)
 
 
 def add_legend(figure: Figure, groups: Sequence[Group], narrow: bool) -> None:
@@ -109,18 +110,21 @@ def add_legend(figure: Figure, groups: Sequence[Group], narrow: bool) -> None:
         figure.text(36 / width, y, text, va="center", fontsize=10, color=LIGHT["ink"], parse_math=False)
 
 
-def _accuracy_title(groups: Sequence[Group]) -> str:
-    final = [(statistics.fmean(group.accuracies()), group) for group in groups]
-    best, top = max(final, key=lambda pair: pair[0])
-    worst, bottom = min(final, key=lambda pair: pair[0])
-    values = top.accuracies()
+def _score_title(groups: Sequence[Group]) -> str:
+    quality = groups[0].quality
+    final = [(statistics.fmean(group.scores()), group) for group in groups]
+    best, top = min(final, key=lambda pair: quality.rank(pair[0]))
+    worst, bottom = max(final, key=lambda pair: quality.rank(pair[0]))
+    values = top.scores()
     if len(groups) == 1:
         if len(values) == 1:
-            return f"{top.label} ends at {fmt.percent(best)}"
-        return f"{len(values)} seeds end within {fmt.fixed(100 * (max(values) - min(values)))} points of each other"
-    if fmt.indistinguishable(values, bottom.accuracies(), top.images):
-        return f"{len(groups)} settings end too close to tell apart, at {fmt.percent(worst)} to {fmt.percent(best)}"
-    return f"{top.label} ends highest, at {fmt.percent(best)}, {fmt.gap(best, worst, bottom.label)}"
+            return f"{top.label} ends at {quality.shown(best)}"
+        points = " points" if quality.symbol else ""
+        return f"{len(values)} seeds end within {quality.number(max(values) - min(values))}{points} of each other"
+    if quality.indistinguishable(values, bottom.scores(), top.images):
+        return f"{len(groups)} settings end too close to tell apart, at {quality.shown(worst)} to {quality.shown(best)}"
+    gap = quality.gap(best, worst, bottom.label)
+    return f"{top.label} ends {quality.superlative}, at {quality.shown(best)}, {gap}"
 
 
 def _last_epoch(groups: Sequence[Group]) -> int:
@@ -216,38 +220,39 @@ def _regrown(group: Group) -> list[tuple[int, float]]:
 # Methods: a panel for each sparsity, with names at the ends of lines
 
 
-def method_accuracy(groups: Sequence[Group]) -> Chart:
-    """Draw test accuracy of each method, in a panel for each sparsity."""
-    levels = levels_of(groups)
+def method_score(groups: Sequence[Group]) -> Chart:
+    """Draw test accuracy, or perplexity, of each method, in a panel for each sparsity."""
+    levels, quality = levels_of(groups), groups[0].quality
     requested = [level for level in levels if level.sparsity is not None] or levels
     parts = [f"at {one.title} {_highest(one)}" if len(requested) > 1 else _highest(one) for one in requested]
-    dense = [_end(group, _accuracy) for group in groups if group.is_dense]
+    dense = [_end(group, _score) for group in groups if group.is_dense]
     if dense and not all(group.is_dense for group in groups):
-        parts.append(f"dense training ends at {fmt.percent(max(dense))}")
-    title = f"Test accuracy over the epochs: {'; '.join(parts)}"
-    return _method_chart("curves", title, groups, _accuracy, "test accuracy (%)")
+        parts.append(f"dense training ends at {quality.shown(min(dense, key=quality.rank))}")
+    title = f"{quality.title} over the epochs: {'; '.join(parts)}"
+    return _method_chart("curves", title, groups, _score, quality.axis)
 
 
 def method_loss(groups: Sequence[Group]) -> Chart:
     """Draw the training loss of each method, in a panel for each sparsity."""
     lowest = min(groups, key=lambda group: _end(group, _loss))
     title = f"Training loss over the epochs: lowest at the end for {lowest.label}, {_end(lowest, _loss):.2g}"
-    return _method_chart("losses", title, groups, _loss, "training loss (nats per image)")
+    return _method_chart("losses", title, groups, _loss, f"training loss (nats per {groups[0].quality.unit})")
 
 
 def _highest(level: Level) -> str:
-    """State which of a level's sparse methods end highest, or dense ones if there are no others."""
+    """State which of a level's sparse methods end best, or dense ones if there are no others."""
     groups = [group for group in level.groups if not group.is_dense] or level.groups
-    ranked = sorted(groups, key=lambda group: -_end(group, _accuracy))
-    ends = {group.number: [_accuracy(run.stage(run.main)[-1]) for run in group.runs] for group in ranked}
+    quality = groups[0].quality
+    ranked = sorted(groups, key=lambda group: quality.rank(_end(group, _score)))
+    ends = {group.number: [_score(run.stage(run.main)[-1]) for run in group.runs] for group in ranked}
     first = ends[ranked[0].number]
-    top = [level.name(g) for g in ranked if fmt.indistinguishable(ends[g.number], first, groups[0].images)]
-    best = fmt.percent(_end(ranked[0], _accuracy))
+    top = [level.name(g) for g in ranked if quality.indistinguishable(ends[g.number], first, groups[0].images)]
+    best = quality.shown(_end(ranked[0], _score))
     if len(groups) == 1:
         return f"{top[0]} ends at {best}"
     if len(top) == 1:
-        return f"{top[0]} ends highest, at {best}"
-    return f"{fmt.join_names(top)} end highest, too close to tell apart, at up to {best}"
+        return f"{top[0]} ends {quality.superlative}, at {best}"
+    return f"{fmt.join_names(top)} end {quality.superlative}, too close to tell apart, at {quality.bound} {best}"
 
 
 def _end(group: Group, value: Callable[[EpochRow], float]) -> float:
@@ -257,14 +262,14 @@ def _end(group: Group, value: Callable[[EpochRow], float]) -> float:
 def _method_chart(
     name: str, title: str, groups: Sequence[Group], value: Callable[[EpochRow], float], label: str
 ) -> Chart:
-    levels, styles = levels_of(groups), method_styles(groups)
+    levels, styles, quality = levels_of(groups), method_styles(groups), groups[0].quality
     curves = {group.number: curve_of(group, value) for group in groups}
     rows = [row for group in groups for run in group.runs for row in run.stage(run.main)]
     x_label = f"{_EPOCHS} (lines: mean over seeds)" if any(len(group.runs) > 1 for group in groups) else _EPOCHS
 
     def text(level: Level, group: Group) -> str:
         end = curves[group.number].end
-        return f"{fmt.fixed(100 * end) if value is _accuracy else f'{end:.2g}'} {level.name(group)}"
+        return f"{quality.number(end) if value is _score else f'{end:.2g}'} {level.name(group)}"
 
     longest = max(len(text(level, group)) for level in levels for group in level.groups)
 
@@ -275,15 +280,15 @@ def _method_chart(
         figure, panels = add_panels(width, levels, label, heights=[height] * len(levels), **sizes)
         for level, axes in zip(levels, panels, strict=True):
             scale: Callable[[float], float] = float
-            if value is _accuracy:
-                scale = set_accuracy_scale(axes, map(_accuracy, rows), groups[0].images)
+            if value is _score:
+                scale = set_score_scale(axes, map(_score, rows), groups[0].images, quality)
             ends = []
             for group in level.groups:
                 curve, style = curves[group.number], styles[group.name]
                 heights = [scale(v) for v in curve.mean]
                 axes.plot(curve.epochs, heights, color=style.colour, linestyle=style.dash, linewidth=1.4)
                 ends.append((heights[-1], text(level, group), style.colour))
-            if value is not _accuracy:
+            if value is not _score:
                 values = [v for curve in curves.values() for v in curve.mean]
                 set_log_if_wide(axes, values)
                 axes.set_ylim(0.85 * min(values) if axes.get_yscale() == "log" else 0, 1.15 * max(values))

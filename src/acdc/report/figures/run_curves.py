@@ -18,8 +18,8 @@ from acdc.report.figures.axes import (
     name_phases,
     new_figure,
     plot_by_kind,
-    set_accuracy_scale,
     set_log_if_wide,
+    set_score_scale,
     shade,
 )
 from acdc.report.figures.chart import Chart
@@ -36,55 +36,61 @@ def headline(run: Run) -> str:
     best = facts.main_model(run)
     so_far = "" if run.result is not None else f" so far (epoch {run.stage(run.main)[-1].epoch + 1})"
     if best.role != "sparse":
-        return f"Dense training {'ends' if not so_far else 'stands'} at {fmt.percent(best.accuracy)}{so_far}"
+        return f"Dense training {'ends' if not so_far else 'stands'} at {_shown(run, best)}{so_far}"
     other, sparsity = facts.dense_rival(run), fmt.short_percent(best.sparsity)
     if other is None:
-        return f"{sparsity} sparse reaches {fmt.percent(best.accuracy)}{so_far}"
-    limits = f"one seed and {run.images:,} images" if run.images else ""
-    uncertainty = fmt.uncertainty([best.accuracy], [other.accuracy], run.images)
+        return f"{sparsity} sparse reaches {_shown(run, best)}{so_far}"
+    quality = run.quality
+    limits = f"one seed and {run.images:,} {quality.unit}s" if run.images else ""
+    uncertainty = quality.uncertainty([best.score], [other.score], run.images)
     noun = facts.NOUNS[other.role]
-    gap = fmt.gap(best.accuracy, other.accuracy, noun, uncertainty=uncertainty, limited_by=limits)
+    gap = quality.gap(best.score, other.score, noun, uncertainty=uncertainty, limited_by=limits)
     return (
         f"{sparsity} sparse {'ends' if not so_far else 'stands'} {gap}{so_far}: "
-        f"{fmt.percent(best.accuracy)} against {fmt.percent(other.accuracy)}"
+        f"{quality.shown(best.score)} against {quality.shown(other.score)}"
     )
 
 
+def _shown(run: Run, model: facts.Model) -> str:
+    """Write a model's score, with the name of the measure if it needs one."""
+    return f"{'perplexity ' * (not run.quality.symbol)}{run.quality.shown(model.score)}"
+
+
 def signature(run: Run) -> Chart:
-    """Draw test accuracy and sparsity over the epochs, in the colours of the phases: AC/DC's signature."""
+    """Draw test accuracy, or perplexity, and sparsity over the epochs, in the phases' colours: AC/DC's signature."""
     rows, phases = run.stage(run.main), facts.phases(run)
     others = {"baseline": run.stage("dense") if run.main != "dense" else [], "finetuned": run.stage("finetune")}
     last = max(run.planned, rows[-1].epoch + 1)
-    images = run.images
+    images, quality = run.images, run.quality
     sparse = [phase for phase in phases if phase.kind == "sparse"]
 
     def draw(narrow: bool) -> Figure:
         width, right = (NARROW, 74) if narrow else (WIDE, 150)
         figure = new_figure(width, 380 if narrow else 440)
         height = 210 if narrow else 262
-        top = add_panel(figure, "test accuracy (%)", left=34, right=right, top=24, height=height)
-        accuracies = [row.test_accuracy for part in (rows, *others.values()) for row in part]
-        scale = set_accuracy_scale(top, accuracies, images)
+        top = add_panel(figure, quality.axis, left=34, right=right, top=24, height=height)
+        scores = [quality.of(row) for part in (rows, *others.values()) for row in part]
+        scale = set_score_scale(top, scores, images, quality)
         shade(top, phases)
-        plot_by_kind(top, rows, phases, lambda row: scale(row.test_accuracy))
+        plot_by_kind(top, rows, phases, lambda row: scale(quality.of(row)))
         for role, part in others.items():
             style = {"linewidth": 1.3, "linestyle": (0, (4, 2))} if role == "baseline" else {}
-            heights = [scale(row.test_accuracy) for row in part]
+            heights = [scale(quality.of(row)) for row in part]
             top.plot(epoch_ends(part), heights, color=LIGHT[role], zorder=2, **style)
         count_epochs(top, last)
         top.set_xlabel("")
         hide_x(top)
         ends = [
-            (scale(part[-1].test_accuracy), _end(role, part[-1].test_accuracy, narrow), LIGHT[role])
+            (scale(quality.of(part[-1])), _end(role, quality.number(quality.of(part[-1])), narrow), LIGHT[role])
             for role, part in others.items()
             if part
         ]
         for kind, word in (("sparse", "sparse"), ("dense", "dense twin")):
             part = [row for row in rows if row.kind == kind]
             if part:
-                point, height = part[-1], scale(part[-1].test_accuracy)
+                point, height = part[-1], scale(quality.of(part[-1]))
                 dense = run.main == "dense"
-                text = _end("dense" if dense else word, point.test_accuracy, narrow)
+                text = _end("dense" if dense else word, quality.number(quality.of(point)), narrow)
                 top.plot([point.epoch + 1], [height], "o", color=LIGHT[kind], markersize=5, clip_on=False, zorder=4)
                 ends.append((height, text, LIGHT[kind]))
         label_ends(top, ends)
@@ -101,9 +107,9 @@ def signature(run: Run) -> Chart:
         return figure
 
     alt = (
-        f"Test accuracy and sparsity over {last} epochs; compressed phases are shaded. "
+        f"{quality.title} and sparsity over {last} epochs; compressed phases are shaded. "
         + "; ".join(
-            f"{phase.name}, epochs {phase.first + 1} to {phase.last + 1}, ends at {fmt.percent(phase.accuracy)} "
+            f"{phase.name}, epochs {phase.first + 1} to {phase.last + 1}, ends at {quality.shown(phase.score)} "
             f"with {fmt.short_percent(phase.sparsity)} zeros"
             for phase in phases
         )
@@ -113,11 +119,11 @@ def signature(run: Run) -> Chart:
     return Chart("signature", title, alt, draw, wide=True)
 
 
-def _end(word: str, accuracy: float, narrow: bool) -> str:
+def _end(word: str, score: str, narrow: bool) -> str:
     word = _TITLES.get(word, word)
     if narrow:
         word = _NARROW_TITLES.get(word, word)
-    return f"{word} {fmt.fixed(100 * accuracy)}"
+    return f"{word} {score}"
 
 
 def loss(run: Run) -> Chart:
