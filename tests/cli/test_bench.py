@@ -38,7 +38,7 @@ def test_a_table_is_printed_and_kept(model: Path, tmp_path: Path, capsys, monkey
 
 
 def test_a_run_is_exported_measured_and_remembered(model: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    known = {n: engines.Engine(n, ("numpy",), "", lambda *_: lambda x: x) for n in ("onnxruntime", "acdc-runtime")}
+    known = {n: fake(n) for n in ("onnxruntime", "acdc-runtime")}
     monkeypatch.setattr(engines, "ENGINES", known)
     run = tmp_path / "run"
     sets = ["--set", "run.baseline=false", "--set", "run.finetune=false"]

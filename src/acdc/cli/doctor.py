@@ -28,6 +28,12 @@ OPTIONAL = (
     ("plot", "figures", {"matplotlib": "matplotlib"}),
     ("report", "acdc report", {"jinja2": "Jinja2", "matplotlib": "matplotlib"}),
     ("onnx", "acdc export --to onnx", {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}),
+    ("bench", "acdc bench, of one engine more", {"onnxruntime": "onnxruntime", "openvino": "openvino"}),
+    (
+        "integrations",
+        "other trainers",
+        {"transformers": "transformers", "lightning": "lightning", "accelerate": "accelerate", "peft": "peft"},
+    ),
     ("text", 'text with tokens = "bpe"', {"tokenizers": "tokenizers"}),
     ("theory", "acdc.theory and acdc analyze", {"sklearn": "scikit-learn", "scipy": "scipy"}),
     ("tensorboard", "acdc train --log tensorboard", {"tensorboard": "tensorboard"}),

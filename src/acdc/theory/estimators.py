@@ -90,7 +90,7 @@ class _SparseIHT(BaseEstimator):
         return int(k)
 
     def _design(self, entries: Any, weights: Vector) -> DesignMatrix:
-        """Scale columns to unit variance, or to unit mean square without an intercept, unless they are constant."""
+        """Scale columns to unit variance, or to unit mean square without an intercept; constant ones to 0."""
         design = DesignMatrix(entries)
         if self.normalize:
             shares = weights / weights.sum()
@@ -101,7 +101,7 @@ class _SparseIHT(BaseEstimator):
                 received = Shown(f"{int((~np.isfinite(sizes)).sum()):,} columns with numbers too large to square")
                 raise ArgumentError("X", received, "their variance overflows", "divide them by their largest value")
             flat = scales <= 1e-10 * np.maximum(sizes, np.finfo(np.float64).tiny)
-            design.scales = np.where(flat, 1.0, scales)
+            design.scales = np.where(flat, np.inf, scales)  # less their mean, constant ones hold rounding only
         return design
 
     def _check_settings(self) -> None:
@@ -149,7 +149,7 @@ class _SparseIHT(BaseEstimator):
         if not self.warm_start or row >= len(coef) or coef.shape[1] != problem.size:
             return None
         scales = problem.design.scales
-        return SparseVector.from_dense(coef[row] if scales is None else coef[row] * scales)
+        return SparseVector.from_dense(coef[row] if scales is None else coef[row] * np.nan_to_num(scales, posinf=0.0))
 
     def _path(self, problem: LinearModel, ks: Sequence[int]) -> SparsePath:
         start, coefs, intercepts, losses = None, [], [], []

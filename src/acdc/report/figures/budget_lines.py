@@ -221,7 +221,7 @@ def _frontier(panel: Panel) -> list[Point]:
     """Return the points of sparse methods that none cheaper equals; of all methods, if there are no others."""
     sparse = [line for line in panel.lines if not line.is_dense] or panel.lines
     points = [point for line in sparse for point in line.points]
-    return best(points, lambda point: point.dense_epochs or 0.0, lambda point: point.standing.score.mean)
+    return best(points, lambda point: point.dense_epochs or 0.0, lambda point: point.standing.rank)
 
 
 def _frontier_title(panels: Sequence[Panel]) -> str:
