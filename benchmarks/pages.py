@@ -9,7 +9,7 @@ from typing import Any
 from acdc.formatting import si
 from benchmarks import budgets, comparisons, runs, theory_page
 from benchmarks.record import Row, read
-from benchmarks.runtime_tables import speed_block
+from benchmarks.runtime_tables import speed_block, speed_sentence
 
 _MODELS = {"resnet20": "ResNet20", "mobilenet_v1": "MobileNetV1", "resnet50": "ResNet50", "wrn28_10": "WRN-28-10"}
 Newest = dict[tuple[str, str], list[Row]]
@@ -19,7 +19,7 @@ def filled(root: Path, results: Path) -> dict[Path, str]:
     """Return the READMEs and the pages of docs/ with each `<!-- results:NAME -->` block regenerated."""
     docs = root / "docs"
     blocks = {
-        root / "README.md": {"runs": _runs(results)},
+        root / "README.md": {"runs": _runs(results), "speed": speed_sentence(results)},
         docs / "wrn.md": {"runs": _all_runs(results)},
         docs / "methods-compared.md": {
             "frontier": _frontier(results, docs),

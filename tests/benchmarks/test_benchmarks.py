@@ -139,7 +139,7 @@ def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
     file.write_text("".join(json.dumps({**row, "quick": False}) + "\n" for row in rows))
 
     blocks = {
-        "README.md": ["runs"],
+        "README.md": ["runs", "speed"],
         "docs/wrn.md": ["runs"],
         "docs/methods-compared.md": ["frontier", "digits", "budgets"],
         "docs/costs.md": ["overhead", "select"],
