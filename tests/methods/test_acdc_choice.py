@@ -48,16 +48,25 @@ def test_fewer_steps_make_fewer_cycles() -> None:
     assert [len(method.for_steps(steps).schedule.phases) for steps in (RECOVERY, RECOVERY - 1, 10)] == [6, 4, 2]
 
 
-@given(st.integers(1, 300), st.integers(1, 2000), st.none() | st.integers(0, 20), st.booleans())
-def test_any_length_has_phases_that_fit(epochs: int, steps: int, cycles: int | None, late: bool) -> None:
+@given(
+    st.integers(1, 300),
+    st.integers(1, 2000),
+    st.none() | st.floats(0, 1, exclude_max=True),
+    st.none() | st.integers(0, 20),
+    st.booleans(),
+)
+def test_any_length_has_phases_that_fit(
+    epochs: int, steps: int, begin: float | None, cycles: int | None, late: bool
+) -> None:
     assume(epochs * steps > 1)
-    choice = choose(epochs, steps, cycles=cycles, late=late)
+    choice = choose(epochs, steps, begin=begin, cycles=cycles, late=late)
     schedule = choice.schedule
     assert schedule.boundaries(steps)[-1] == epochs * steps, "and no phase is without a step"
     assert choice.late is None if not late else isinstance(choice.late, bool)
     assert schedule.total is not None
     assert schedule.total.value == epochs
     assert schedule.phases[-1].kind == "sparse"
+    assert schedule.phases[0].length.value / epochs < choice.rise, "the sparsity has time to rise"
     decompressed = [phase for phase in schedule.phases if phase.name == "decompressed"]
     assert len(decompressed) in (choice.cycles, choice.cycles + late)
     if epochs > 3:
@@ -69,6 +78,14 @@ def test_any_length_has_phases_that_fit(epochs: int, steps: int, cycles: int | N
 def test_cycles_can_be_asked_for() -> None:
     assert len(acdc.ACDC(sparsity=0.9, epochs=100, cycles=4).for_steps(2).schedule.phases) == 10
     assert lengths(acdc.ACDC(sparsity=0.9, epochs=100, cycles=0)) == ["dense 10ep", "sparse 90ep"]
+
+
+def test_the_first_dense_phase_can_be_asked_for() -> None:
+    method = acdc.ACDC(sparsity=0.9, epochs=100, begin=0.2).for_steps(400)
+    assert lengths(method) == ["dense 20ep", "sparse 7ep", "dense 3ep", "sparse 7ep", "dense 3ep", "sparse 60ep"]
+    assert method.rise == 0.75
+    late = acdc.ACDC(sparsity=0.9, epochs=100, begin=0.8).for_steps(400)
+    assert (lengths(late), late.rise) == (["dense 80ep", "sparse 20ep"], 0.9)
 
 
 def test_a_late_dense_phase_is_paid_for_by_twin() -> None:
@@ -134,6 +151,10 @@ def test_the_paper_is_one_word_away() -> None:
         (
             {"schedule": "imagenet", "cycles": 2},
             "cycles=2: a schedule has its own phases, .*omit cycles or schedule",
+        ),
+        (
+            {"schedule": "imagenet", "begin": 0.2},
+            "begin=0.2: a schedule has its own phases, .*omit begin or schedule",
         ),
         ({"schedule": "imagenet", "twin": "late"}, "twin='late': a schedule has its own phases"),
         (

@@ -31,12 +31,14 @@ class Choice:
     late: bool | None = None  # whether the late dense phase that was asked for found room; None if none was
 
 
-def choose(epochs: int, steps_per_epoch: int | None, *, cycles: int | None, late: bool) -> Choice:
+def choose(
+    epochs: int, steps_per_epoch: int | None, *, begin: float | None, cycles: int | None, late: bool
+) -> Choice:
     """Return phases of whole epochs, with as many cycles as are worth it.
 
     Where there are three epochs or less, phases are of twentieths of one, or of steps if that has fewer. A cycle is
-    worth it if its dense phase lasts RECOVERY steps. `cycles` asks for a number of them; `late` for one more dense
-    phase near the end.
+    worth it if its dense phase lasts RECOVERY steps. `begin` is the share of the run before the first compression;
+    `cycles` asks for a number of them; `late` for one more dense phase near the end.
     """
     check_whole("epochs", epochs, 1, "write epochs=1 or more")
     if steps_per_epoch is not None:
@@ -46,28 +48,30 @@ def choose(epochs: int, steps_per_epoch: int | None, *, cycles: int | None, late
     if total < 2:
         allowed = "with steps_per_epoch=1 the run has one step, and AC/DC needs a dense one and a compressed one"
         raise ArgumentError("epochs", received=epochs, allowed=allowed, instead="write epochs=2 or more")
-    begin = max(1, round_half_up(_BEGIN * total))
-    middle = max(begin, round_half_up(_MIDDLE * total))
-    fit = (middle - begin) // 2 if total > 4 else 0
+    first = min(max(1, round_half_up((_BEGIN if begin is None else Fraction(begin)) * total)), total - 1)
+    middle = max(first, round_half_up(_MIDDLE * total))
+    fit = (middle - first) // 2 if total > 4 else 0
     wanted = _CYCLES if cycles is None else cycles
     n, shortest = min(wanted, fit), ""
     if n < wanted:
         shortest = f"{epochs} epochs leave no room for more" if epochs > 1 else "1 epoch leaves no room for more"
-    while n and cycles is None and (steps := _shortest_dense(begin, middle, n, unit, steps_per_epoch)) < RECOVERY:
+    while n and cycles is None and (steps := _shortest_dense(first, middle, n, unit, steps_per_epoch)) < RECOVERY:
         n, shortest = n - 1, f"a dense phase of {steps} steps ends before the loss has recovered (about {RECOVERY})"
-    edges = _edges(begin, middle, n) if n else [begin]
+    edges = _edges(first, middle, n) if n else [first]
     if late:
         edges += [round_half_up(share * total) for share in _LATE]
     ends = [*edges, total]
-    room = len(set(ends)) == len(ends)
-    if not room:  # a short run has no late phase of its own
-        ends = [*(_edges(begin, middle, n) if n else [begin]), total]
+    room = ends == sorted(set(ends))
+    if not room:  # a short run has no late phase of its own, nor one that begins late
+        ends = [*(_edges(first, middle, n) if n else [first]), total]
     phases, before = [], 0
     for index, end in enumerate(ends):
         phases.append(("sparse" if index % 2 else "dense", f"{number((end - before) * unit)}ep"))
         before = end
     short = steps_per_epoch is not None and epochs * steps_per_epoch < SHORT
     rise = SHORT_RISE if short else RISE
+    if begin is not None:  # half of what is left, at least
+        rise = max(rise, (1 + first / total) / 2)
     return Choice(Schedule.from_phases(phases), n, rise, shortest, late=room if late else None)
 
 

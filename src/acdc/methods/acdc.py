@@ -3,11 +3,11 @@
 Idea       Train densely and sparsely in turns, so that one run gives an accurate sparse model and a dense one.
 Step       θ ← T_k(θ) at each compression, then θ ← θ − η ∇f(θ) on its support only; at each decompression the mask is
            lifted, the pruned weights restart at 0 and the optimizer's momentum is reset (paper, Algorithm 1).
-Knobs      sparsity and epochs: cycles, rise, ramp and reset are then chosen by the number of epochs and steps, and
+Knobs      sparsity and epochs: begin, cycles, rise, ramp and reset are then chosen by the number of epochs and steps, and
            said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with nothing added. Pattern
            (unstructured; N:M, blocks, channels); distribution ("global"; "uniform", "erk", by layer or by group);
            criterion ("magnitude"; acdc ls criteria); twin ("last"; "best" by a metric you report; "late" pays for a
-           dense phase near the end). Beyond the paper, each off unless chosen: cycles (how many decompressions, all in
+           dense phase near the end). Beyond the paper, each off unless chosen: begin (the first dense phase), cycles (how many decompressions, all in
            the first half), rise (the sparsity grows with time), gradual (it grows from compression to compression),
            ramp (short steps at first for weights that come back), own_timesteps (Adam's bias correction for them),
            revive (random weights for filters that a compression took whole).
@@ -38,7 +38,7 @@ from acdc.sparsity.layers import Layers, check_axes
 
 _UPDATES = 40  # of the masks in a run whose sparsity rises, where an epoch is longer than that
 _CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing"}  # with epochs and no schedule; rise, when steps are known
-_LATER = ("cycles", "rise", "ramp", "own_timesteps")
+_LATER = ("begin", "cycles", "rise", "ramp", "own_timesteps")
 _PAPER: dict[str, Any] = {"rise": 0.0, "ramp": 0.0, "reset": "momentum"}
 
 
@@ -62,6 +62,7 @@ class ACDC(Scored):
 
     Chosen with epochs, and not in the paper, each may be given:
 
+    begin         the share of the run that is dense before the first compression: 0.1.
     cycles        how many decompressions there are, all in the first 40 % of the run: 2, or fewer in short runs.
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
                   compression on, t = 1 at `rise`: 0.75, or 0.6 in a run of less than 1,500 steps. With 0 every
@@ -82,6 +83,7 @@ class ACDC(Scored):
                   or they get none. Weights must have known axes.
     """
 
+    begin: float | None = None
     cycles: int | None = None
     rise: float | None = None
     ramp: float | None = None
@@ -142,15 +144,22 @@ class ACDC(Scored):
 
     def _check_remedies(self, given: bool) -> None:
         """Raise if a value is out of range, or if remedies that contradict each other or the schedule."""
-        for knob, what in (("rise", "the run"), ("ramp", "a dense phase")):
+        for knob, what, example in (
+            ("begin", "the run", "0.1"),
+            ("rise", "the run", "0.75"),
+            ("ramp", "a dense phase", "0.2"),
+        ):
             if getattr(self, knob) is not None:
-                check_fraction(knob, getattr(self, knob), "0.75", of=what)
+                check_fraction(knob, getattr(self, knob), example, of=what)
+        if self.begin == 1:
+            allowed = "a run that is dense to its end has no compressed phase"
+            raise ArgumentError("begin", received=self.begin, allowed=allowed, instead="write begin=0.1")
         if self.cycles is not None:
             check_whole("cycles", self.cycles, 0, "write cycles=2, or 0 for none")
         if self.gradual and self.rise:
             allowed = "gradual=True raises the sparsity from compression to compression, rise with time"
             raise ArgumentError("rise", received=self.rise, allowed=allowed, instead="omit rise or gradual")
-        for knob, off in (("cycles", None), ("twin", "last")):
+        for knob, off in (("begin", None), ("cycles", None), ("twin", "last")):
             value = getattr(self, knob)
             if given and value != off and value != "best":
                 allowed = f"a schedule has its own phases, and {knob} chooses them"
@@ -194,7 +203,7 @@ class ACDC(Scored):
         return self._choose(epochs, None).schedule
 
     def _choose(self, epochs: int, steps_per_epoch: int | None) -> Choice:
-        return choose(epochs, steps_per_epoch, cycles=self.cycles, late=self.twin == "late")
+        return choose(epochs, steps_per_epoch, begin=self.begin, cycles=self.cycles, late=self.twin == "late")
 
     def for_steps(self, steps_per_epoch: int | None) -> Self:
         """Return the method with the phases that suit this number of steps, if it was given epochs."""
@@ -202,7 +211,8 @@ class ACDC(Scored):
             return self
         choice = self._choose(self.epochs, steps_per_epoch)
         twin = "last" if self.twin == "late" else self.twin
-        given: dict[str, Any] = {"schedule": choice.schedule, "epochs": None, "cycles": None, "twin": twin}
+        given: dict[str, Any] = {"schedule": choice.schedule, "epochs": None, "twin": twin}
+        given |= {"begin": None, "cycles": None}  # they are in the schedule now
         if not choice.schedule.transitions[1]:  # nothing comes back
             given |= {"ramp": 0.0, "own_timesteps": False, "revive": False, "gradual": False}
         if self.rise is None or (self.gradual and not given.get("gradual", True)):  # one compression raises nothing
