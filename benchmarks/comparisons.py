@@ -32,7 +32,7 @@ from benchmarks.console import print_table, run, say
 from benchmarks.record import RESULTS
 
 Comparison = dict[str, Any]
-_FORMS = {"recalibrated": "BN recalibrated", "averaged": "weights averaged"}
+_FORMS = {"held_out": "held-out images", "recalibrated": "BN recalibrated", "averaged": "weights averaged"}
 Table = tuple[str, list[str], list[list[str]], str]
 
 
@@ -105,9 +105,13 @@ def _agreement(before: Comparison, name: str, told: dict[str, Any]) -> dict[str,
 
 
 def _other_forms(row: Standing) -> dict[str, list[float]]:
-    """Return the sparse model's accuracy with recomputed batch-norm statistics, and that of its averaged weights."""
+    """Return the sparse model's accuracy with recomputed batch-norm statistics, of its averaged weights, and on
+    held-out training images.
+    """
     forms: dict[str, list[float]] = {}
     for one in row.group.runs:
+        if one.rows and (held_out := one.rows[-1].validation_accuracy) is not None:
+            forms.setdefault("held_out", []).append(held_out)
         models = one.result.models if one.result else ()
         by_file = {Path(model.file).stem: quality_of(model).of(model) for model in models}
         main = next(iter(by_file), "")

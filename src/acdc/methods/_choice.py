@@ -1,6 +1,6 @@
 """The phases that AC/DC chooses for a run by itself, from its length in epochs and in steps.
 
-    dense 10 % | compressed, decompressed, twice, up to 40 % | compressed to the end
+    dense 20 %, 10 % in short runs | compressed, decompressed, twice, up to 40 % | compressed to the end
 
 The sparsity rises all the while, so that the first decompressions bring few weights back, and none comes later,
 when the learning rate has usually fallen. docs/decompression.md has the measurements.
@@ -15,8 +15,10 @@ from acdc.schedule import Schedule, number, round_half_up
 RECOVERY = 50  # steps after a decompression until the loss is back where it was; see docs/decompression.md
 RISE, SHORT_RISE = 0.75, 0.6  # of the run, by which the sparsity has reached its target: usually, and in short runs
 SHORT = 1500  # steps; a quarter of a shorter run is too little to train at the target
+LONG = 6000  # steps; a fifth of a longer run is worth training densely first
 _CYCLES = 2
-_BEGIN, _MIDDLE = Fraction(1, 10), Fraction(2, 5)  # of the run: the first compression, and the last
+_BEGIN, _SHORT_BEGIN = Fraction(1, 5), Fraction(1, 10)  # of the run: the first compression, usually and below LONG
+_MIDDLE = Fraction(2, 5)  # of the run: the last compression
 _LATE = (Fraction(3, 4), Fraction(17, 20))  # the late dense phase, for the sake of the twin
 
 
@@ -31,9 +33,7 @@ class Choice:
     late: bool | None = None  # whether the late dense phase that was asked for found room; None if none was
 
 
-def choose(
-    epochs: int, steps_per_epoch: int | None, *, begin: float | None, cycles: int | None, late: bool
-) -> Choice:
+def choose(epochs: int, steps_per_epoch: int | None, *, begin: float | None, cycles: int | None, late: bool) -> Choice:
     """Return phases of whole epochs, with as many cycles as are worth it.
 
     Where there are three epochs or less, phases are of twentieths of one, or of steps if that has fewer. A cycle is
@@ -48,15 +48,17 @@ def choose(
     if total < 2:
         allowed = "with steps_per_epoch=1 the run has one step, and AC/DC needs a dense one and a compressed one"
         raise ArgumentError("epochs", received=epochs, allowed=allowed, instead="write epochs=2 or more")
-    first = min(max(1, round_half_up((_BEGIN if begin is None else Fraction(begin)) * total)), total - 1)
+    steps = epochs * steps_per_epoch if steps_per_epoch is not None else LONG
+    usual = _BEGIN if steps >= LONG else _SHORT_BEGIN
+    first = min(max(1, round_half_up((usual if begin is None else Fraction(begin)) * total)), total - 1)
     middle = max(first, round_half_up(_MIDDLE * total))
     fit = (middle - first) // 2 if total > 4 else 0
     wanted = _CYCLES if cycles is None else cycles
     n, shortest = min(wanted, fit), ""
     if n < wanted:
         shortest = f"{epochs} epochs leave no room for more" if epochs > 1 else "1 epoch leaves no room for more"
-    while n and cycles is None and (steps := _shortest_dense(first, middle, n, unit, steps_per_epoch)) < RECOVERY:
-        n, shortest = n - 1, f"a dense phase of {steps} steps ends before the loss has recovered (about {RECOVERY})"
+    while n and cycles is None and (few := _shortest_dense(first, middle, n, unit, steps_per_epoch)) < RECOVERY:
+        n, shortest = n - 1, f"a dense phase of {few} steps ends before the loss has recovered (about {RECOVERY})"
     edges = _edges(first, middle, n) if n else [first]
     if late:
         edges += [round_half_up(share * total) for share in _LATE]
@@ -68,8 +70,7 @@ def choose(
     for index, end in enumerate(ends):
         phases.append(("sparse" if index % 2 else "dense", f"{number((end - before) * unit)}ep"))
         before = end
-    short = steps_per_epoch is not None and epochs * steps_per_epoch < SHORT
-    rise = SHORT_RISE if short else RISE
+    rise = RISE if steps >= SHORT else SHORT_RISE
     if begin is not None:  # half of what is left, at least
         rise = max(rise, (1 + first / total) / 2)
     return Choice(Schedule.from_phases(phases), n, rise, shortest, late=room if late else None)

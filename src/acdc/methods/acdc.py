@@ -3,14 +3,15 @@
 Idea       Train densely and sparsely in turns, so that one run gives an accurate sparse model and a dense one.
 Step       θ ← T_k(θ) at each compression, then θ ← θ − η ∇f(θ) on its support only; at each decompression the mask is
            lifted, the pruned weights restart at 0 and the optimizer's momentum is reset (paper, Algorithm 1).
-Knobs      sparsity and epochs: begin, cycles, rise, ramp and reset are then chosen by the number of epochs and steps, and
-           said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with nothing added. Pattern
+Knobs      sparsity and epochs: begin, cycles, rise, ramp and reset are then chosen by the number of epochs and steps,
+           and said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with nothing added. Pattern
            (unstructured; N:M, blocks, channels); distribution ("global"; "uniform", "erk", by layer or by group);
            criterion ("magnitude"; acdc ls criteria); twin ("last"; "best" by a metric you report; "late" pays for a
-           dense phase near the end). Beyond the paper, each off unless chosen: begin (the first dense phase), cycles (how many decompressions, all in
-           the first half), rise (the sparsity grows with time), gradual (it grows from compression to compression),
-           ramp (short steps at first for weights that come back), own_timesteps (Adam's bias correction for them),
-           revive (random weights for filters that a compression took whole).
+           dense phase near the end). Beyond the paper, each off unless chosen: begin (when the first compression is),
+           cycles (how many decompressions, all in the first half), rise (the sparsity grows with time), gradual (it
+           grows from compression to compression), ramp (short steps at first for weights that come back),
+           own_timesteps (Adam's bias correction for them), revive (random weights for filters that a compression took
+           whole).
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte per weight for the mask; one in-place pass over the gradients in compressed phases; one selection per
            compression, with rise one per epoch or 40 per run; with ramp or own_timesteps, one copy of the weights and
@@ -62,7 +63,7 @@ class ACDC(Scored):
 
     Chosen with epochs, and not in the paper, each may be given:
 
-    begin         the share of the run that is dense before the first compression: 0.1.
+    begin         the share of the run before the first compression: 0.2, or 0.1 in a run of less than 6,000 steps.
     cycles        how many decompressions there are, all in the first 40 % of the run: 2, or fewer in short runs.
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
                   compression on, t = 1 at `rise`: 0.75, or 0.6 in a run of less than 1,500 steps. With 0 every
