@@ -143,16 +143,16 @@ def table(name: str, sweep: Sweep) -> Table:
     cells = cells_of(sweep)
     order = {name: _order(one) for cell in cells for name, one in cell.methods.items()}
     names = sorted(order, key=order.__getitem__)
-    most = max((len(one["values"]) for cell in cells for one in cell.methods.values()), default=0)
+    usual = statistics.mode([len(one["values"]) for cell in cells for one in cell.methods.values()] or [0])
     header, body = ["zeros", "epochs", *names], []
     for cell in cells:
         row = [f"{cell.sparsity:.0%}", str(cell.epochs)]
-        row += [_cell(cell.methods[name], most) if name in cell.methods else "–" for name in names]
+        row += [_cell(cell.methods[name], usual) if name in cell.methods else "–" for name in names]
         body.append([*row, _difference(cell)] if OURS in names else row)
     if OURS in names:
         header.append(f"{OURS} − best other")
     first = next(iter(sweep.values()))
-    return f"{name}: {first['recipe']}, {len(sweep)} budgets", header, body, _note(sweep, most)
+    return f"{name}: {first['recipe']}, {len(sweep)} budgets", header, body, _note(sweep, usual)
 
 
 def _order(one: dict[str, Any]) -> tuple[bool, bool, int]:
@@ -162,10 +162,10 @@ def _order(one: dict[str, Any]) -> tuple[bool, bool, int]:
     return one["asked"] is None, one["name"] != OURS, place
 
 
-def _cell(one: dict[str, Any], most: int) -> str:
+def _cell(one: dict[str, Any], usual: int) -> str:
     n = len(one["values"])
-    fewer = f", {n} seed{'s' * (n > 1)}" if n < most else ""
-    return f"{comparisons.percent(one['values'])} ({one['training']:.2f}x{fewer})"
+    seeds = f", {n} seed{'s' * (n > 1)}" if n != usual else ""
+    return f"{comparisons.percent(one['values'])} ({one['training']:.2f}x{seeds})"
 
 
 def _difference(cell: Cell) -> str:
@@ -196,12 +196,12 @@ def summary(sweep: Sweep) -> str:
     return text
 
 
-def _note(sweep: Sweep, most: int) -> str:
+def _note(sweep: Sweep, usual: int) -> str:
     """Return where and with what a sweep was measured, how to read it, and what is missing."""
     places = list(dict.fromkeys(keeping.place(kept) for kept in sweep.values()))
     notes = list(dict.fromkeys(kept["note"] for kept in sweep.values() if kept.get("note")))
     what = (
-        f"Test accuracy of the last epoch in %, mean ± std over {most} seeds unless it says otherwise; in brackets "
+        f"Test accuracy of the last epoch in %, mean ± std over {usual} seeds unless it says otherwise; in brackets "
         "training FLOPs, of dense training over as many epochs."
     )
     left = [

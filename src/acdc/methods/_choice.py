@@ -1,6 +1,6 @@
 """The phases that AC/DC chooses for a run by itself, from its length in epochs and in steps.
 
-    dense 20 %, 10 % in short runs | compressed, decompressed, twice, up to 40 % | compressed to the end
+    dense 10 to 20 % | compressed, decompressed, twice, up to 40 % | compressed to the end
 
 The sparsity rises all the while, so that the first decompressions bring few weights back, and none comes later,
 when the learning rate has usually fallen. docs/decompression.md has the measurements.
@@ -15,10 +15,10 @@ from acdc.schedule import Schedule, number, round_half_up
 RECOVERY = 50  # steps after a decompression until the loss is back where it was; see docs/decompression.md
 RISE, SHORT_RISE = 0.75, 0.6  # of the run, by which the sparsity has reached its target: usually, and in short runs
 SHORT = 1500  # steps; a quarter of a shorter run is too little to train at the target
-LONG = 6000  # steps; a fifth of a longer run is worth training densely first
 _CYCLES = 2
-_BEGIN, _SHORT_BEGIN = Fraction(1, 5), Fraction(1, 10)  # of the run: the first compression, usually and below LONG
-_MIDDLE = Fraction(2, 5)  # of the run: the last compression
+_BEGIN, _LATEST_BEGIN, _MIDDLE = Fraction(1, 10), Fraction(1, 5), Fraction(2, 5)  # of the run: compressions begin, end
+DENSE_STEPS = 4000  # before the first compression, where they are between these shares of the run
+LONG = 6000  # steps; a shorter run begins early all the same
 _LATE = (Fraction(3, 4), Fraction(17, 20))  # the late dense phase, for the sake of the twin
 
 
@@ -48,9 +48,9 @@ def choose(epochs: int, steps_per_epoch: int | None, *, begin: float | None, cyc
     if total < 2:
         allowed = "with steps_per_epoch=1 the run has one step, and AC/DC needs a dense one and a compressed one"
         raise ArgumentError("epochs", received=epochs, allowed=allowed, instead="write epochs=2 or more")
-    steps = epochs * steps_per_epoch if steps_per_epoch is not None else LONG
-    usual = _BEGIN if steps >= LONG else _SHORT_BEGIN
-    first = min(max(1, round_half_up((usual if begin is None else Fraction(begin)) * total)), total - 1)
+    steps = epochs * steps_per_epoch if steps_per_epoch is not None else None
+    share = _begin(steps) if begin is None else Fraction(begin)
+    first = min(max(1, round_half_up(share * total)), total - 1)
     middle = max(first, round_half_up(_MIDDLE * total))
     fit = (middle - first) // 2 if total > 4 else 0
     wanted = _CYCLES if cycles is None else cycles
@@ -70,10 +70,17 @@ def choose(epochs: int, steps_per_epoch: int | None, *, begin: float | None, cyc
     for index, end in enumerate(ends):
         phases.append(("sparse" if index % 2 else "dense", f"{number((end - before) * unit)}ep"))
         before = end
-    rise = RISE if steps >= SHORT else SHORT_RISE
+    rise = RISE if steps is None or steps >= SHORT else SHORT_RISE
     if begin is not None:  # half of what is left, at least
         rise = max(rise, (1 + first / total) / 2)
     return Choice(Schedule.from_phases(phases), n, rise, shortest, late=room if late else None)
+
+
+def _begin(steps: int | None) -> Fraction:
+    """Return the share of the run before the first compression."""
+    if steps is None or steps < LONG:
+        return _BEGIN
+    return min(max(Fraction(DENSE_STEPS, steps), _BEGIN), _LATEST_BEGIN)
 
 
 def _edges(begin: int, middle: int, cycles: int) -> list[int]:

@@ -63,7 +63,8 @@ class ACDC(Scored):
 
     Chosen with epochs, and not in the paper, each may be given:
 
-    begin         the share of the run before the first compression: 0.2, or 0.1 in a run of less than 6,000 steps.
+    begin         the share of the run before the first compression: 0.1, or in a run of 6,000 to 40,000 steps as much
+                  as 4,000 steps are, up to 0.2.
     cycles        how many decompressions there are, all in the first 40 % of the run: 2, or fewer in short runs.
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
                   compression on, t = 1 at `rise`: 0.75, or 0.6 in a run of less than 1,500 steps. With 0 every
