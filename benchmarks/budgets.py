@@ -143,7 +143,8 @@ def table(name: str, sweep: Sweep) -> Table:
     cells = cells_of(sweep)
     order = {name: _order(one) for cell in cells for name, one in cell.methods.items()}
     names = sorted(order, key=order.__getitem__)
-    usual = statistics.mode([len(one["values"]) for cell in cells for one in cell.methods.values()] or [0])
+    counts = [(name, len(one["values"])) for cell in cells for name, one in cell.methods.items()]
+    usual = statistics.mode([n for name, n in counts if name == OURS] or [n for _, n in counts] or [0])
     header, body = ["zeros", "epochs", *names], []
     for cell in cells:
         row = [f"{cell.sparsity:.0%}", str(cell.epochs)]
