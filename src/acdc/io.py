@@ -70,12 +70,14 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
 
-def append_json_line(path: Path, content: Mapping[str, Any]) -> None:
-    """Append one line and wait until it is on disk."""
+def append_json_line(path: Path, content: Mapping[str, Any]) -> str:
+    """Append one line, wait until it is on disk, and return it."""
+    line = json.dumps(content, allow_nan=False) + "\n"
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(content, allow_nan=False) + "\n")
+        file.write(line)
         file.flush()
         os.fsync(file.fileno())
+    return line
 
 
 def write_safetensors(files: Mapping[Path, Mapping[str, Any]], details: Mapping[str, Any] | None = None) -> None:

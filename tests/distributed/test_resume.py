@@ -62,7 +62,8 @@ def look(checkpoints: Path, world: World) -> dict[str, Any]:
     except CheckpointError as error:
         said = str(error)
     found = find_newest(checkpoints, world)
-    world.on_rank_zero(lambda: checkpoint.set_aside(found))
+    assert not isinstance(found, CheckpointError)
+    world.on_rank_zero(lambda: checkpoint.set_aside(checkpoints, found.path))
     return {"said": said, "found": found.path.name, "files": sorted(path.name for path in checkpoints.iterdir())}
 
 
