@@ -54,7 +54,9 @@ def run(
     on_rank_zero(lambda: _begin(prepared, setting, out, resume))
     before = resume.state["extra"]["seconds"] if resume else 0.0
     outcomes = [decode(ModelResult, row) for row in resume.state["extra"]["outcomes"]] if resume else []
-    lines = on_rank_zero(RunFolder(out).lines)  # as the checkpoint had them; in memory, since the files may be damaged meanwhile
+    lines = on_rank_zero(
+        RunFolder(out).lines
+    )  # as the checkpoint had them; in memory, since the files may be damaged meanwhile
     with reproducible(recipe, setting.device):
         for outcome in _stages(prepared, setting, out, console, resume, outcomes, lines, start - before):
             outcomes.append(outcome)
@@ -135,9 +137,7 @@ def _resume(stage: Stage, resume: Checkpoint) -> None:
     stage.saved = resume.path
 
 
-def _tell(
-    row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Console, lines: dict[str, str]
-) -> None:
+def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Console, lines: dict[str, str]) -> None:
     """Write an epoch that has ended to disk, then show it."""
     for name, line in RunFolder(out).append(row, stage.phase_end).items():
         lines[name] += line
@@ -146,9 +146,7 @@ def _tell(
         sink(row)
 
 
-def _of_the_run(
-    stage: Stage, outcomes: list[ModelResult], lines: Mapping[str, str], began: float
-) -> dict[str, Any]:
+def _of_the_run(stage: Stage, outcomes: list[ModelResult], lines: Mapping[str, str], began: float) -> dict[str, Any]:
     """Return what a checkpoint stores besides its stage."""
     return {
         "recipe": stage.recipe.to_dict(),
