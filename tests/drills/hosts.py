@@ -138,12 +138,3 @@ def build(name: str, place: Path) -> Host:
 
 NAMES_OF_METHODS = {"images": "acdc", "images, RigL": "rigl", "images, SNFS": "snfs"}
 NAMES = (*NAMES_OF_METHODS, "text", "ddp", "huggingface", "fsdp")
-TITLES = {
-    "images": "`acdc train`, images",
-    "images, RigL": "`acdc train`, images, RigL",
-    "images, SNFS": "`acdc train`, images, SNFS",
-    "text": "`acdc train`, text",
-    "ddp": "`acdc train`, two processes",
-    "huggingface": "Hugging Face Trainer",
-    "fsdp": "FSDP2, two processes",
-}
