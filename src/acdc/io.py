@@ -54,7 +54,7 @@ class UnsealedError(IntegrityError):
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write the whole file or nothing."""
-    temporary = _temporary(path)
+    temporary = temporary_name(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -94,7 +94,7 @@ def write_files(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     """Write all of these files or none: each writer gets a temporary name, and makes sure that the disk has it all."""
     for path in writers:
         check_target(path)
-    temporaries = {path: _temporary(path) for path in writers}
+    temporaries = {path: temporary_name(path) for path in writers}
     try:
         for path, write in writers.items():
             write(temporaries[path])
@@ -135,7 +135,8 @@ def default_mode() -> int:
     return 0o666 & ~mask
 
 
-def _temporary(path: Path) -> Path:
+def temporary_name(path: Path) -> Path:
+    """Return the name under which a file is written before it is renamed."""
     return path.with_name(f".{path.name}.tmp")
 
 

@@ -775,6 +775,28 @@ def test_a_first_checkpoint_that_failed_starts_over(tmp_path: Path, monkeypatch,
     assert not list(out.rglob("*.tmp"))
 
 
+@pytest.mark.parametrize("file", ["config.json", "labels.json"])
+def test_a_run_that_failed_before_its_first_step_is_begun_or_resumed(file: str, tmp_path: Path, monkeypatch) -> None:
+    """Whichever of the folder's first files could not be written."""
+    out, short = tmp_path / "run", ["--epochs", "4", "--set", "run.baseline=false", "--set", "run.finetune=false"]
+    begin = ["train", "--no-report", "--device", "cpu", *short, "--set", "data.corrupt=5", "--out", str(out)]
+    replace_file = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if Path(target).name == file:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace_file(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert main(begin) == 1
+    monkeypatch.undo()
+    (out / ".labels.json.tmp").touch() if file == "labels.json" else (out / ".config.json.tmp").touch()
+    again = ["train", "--no-report", "--device", "cpu", "--resume", str(out)] if file == "labels.json" else begin
+    assert main(again) == 0
+    assert {"config.json", "labels.json", "result.json"} <= {path.name for path in out.iterdir()}
+    assert not list(out.rglob(".*.tmp"))
+
+
 def test_a_system_that_opens_no_folders_and_tells_no_cores(tmp_path: Path, monkeypatch, capsys) -> None:
     """Windows; macOS is like it in the latter."""
     opened = os.open

@@ -64,6 +64,8 @@ def test_what_can_become_a_run_folder(tmp_path: Path) -> None:
     for name in ("new", "new/deep", "empty"):
         assert why_not(tmp_path / name) is None
     assert not (tmp_path / "new").exists()
+    (tmp_path / "empty" / ".config.json.tmp").touch()
+    assert why_not(tmp_path / "empty") is None, "a run was killed while it wrote its first file"
 
 
 def test_what_cannot(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from typing import Any
 
 from acdc.core.result import MASKS
 from acdc.data.vocabulary import VOCABULARY
-from acdc.io import append_json_line, write_bytes, write_json
+from acdc.io import append_json_line, temporary_name, write_bytes, write_json
 from acdc.measure.dynamics import PhaseEnd
 from acdc.runs.json_files import RecordError, read, read_lines
 from acdc.runs.records import Comparison, EpochRow, as_json
@@ -190,11 +190,15 @@ class ComparisonFolder:
 
 
 def why_not(out: Path) -> str | None:
-    """Return why `out` cannot become a run folder, or None. Creates nothing."""
+    """Return why `out` cannot become a run folder, or None. Creates nothing.
+
+    A run that was killed while it wrote its very first file has left no run behind.
+    """
+    unfinished = temporary_name(RunFolder(out).config).name
     try:
         if out.exists() and not out.is_dir():
             return "it is a file, but a run needs its own folder"
-        if out.is_dir() and any(out.iterdir()):
+        if out.is_dir() and any(path.name != unfinished for path in out.iterdir()):
             return "the folder is not empty, and runs are never overwritten"
         nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
     except OSError as error:

@@ -271,12 +271,13 @@ def _biases(model: torch.nn.Module) -> int:
 
 
 def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Checkpoint | None) -> None:
-    """Write the files of a folder that exist before the first step: its labels, and config.json."""
+    """Write the files of a folder that exist before the first step: config.json, then its labels and vocabulary.
+
+    A run that ends in between can be resumed, since it has a config.json.
+    """
     recipe, data, method = prepared.recipe, prepared.data, prepared.method
-    if data.images and data.images.corrupted:
-        save_indices(data.images, RunFolder(out).labels)
-    if data.text:
-        data.text.vocabulary.save(RunFolder(out).vocabulary)
+    for unfinished in out.glob(".*.tmp"):  # left by a process that was killed
+        unfinished.unlink(missing_ok=True)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     where = hardware.describe(setting.device)
     if resume:
@@ -301,6 +302,10 @@ def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Checkpoin
             **where,
         }
     write_json(RunFolder(out).config, config)
+    if data.images and data.images.corrupted:
+        save_indices(data.images, RunFolder(out).labels)
+    if data.text:
+        data.text.vocabulary.save(RunFolder(out).vocabulary)
 
 
 @contextlib.contextmanager
