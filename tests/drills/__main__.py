@@ -24,7 +24,7 @@ from benchmarks.record import append, environment
 from tests import processes
 from tests.drills import disk
 from tests.drills.drill import drill
-from tests.drills.faults import ON_A_DISK
+from tests.drills.faults import KINDS, ON_A_DISK
 from tests.drills.hosts import HF_PYTHON, NAMES, build
 
 _SHARES = {"images": 8, "images, RigL": 2, "images, SNFS": 2, "text": 6, "ddp": 3, "huggingface": 6, "fsdp": 5}
@@ -55,7 +55,8 @@ def main() -> int:
             outcome = drill(build(name, place), place, faults=faults, seed=options.seed, disk=room, say=say)
             problems += outcome.problems
             say(f"  {outcome.runs} runs in {time.monotonic() - began:.0f} s")
-            for kind, tally in outcome.tallies.items():
+            for kind in (kind for kind in KINDS if kind in outcome.tallies):
+                tally = outcome.tallies[kind]
                 rows.append(
                     {**shared, "benchmark": "faults", "host": name, "kind": kind, "count": tally.count}
                     | {"recovered": tally.recovered, "seconds": round(tally.seconds, 1), "runs": outcome.runs}

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from subprocess import TimeoutExpired
 
 from tests.drills.disk import Disk
-from tests.drills.faults import KINDS, Run, kinds_for
+from tests.drills.faults import KINDS, Run, kill, kinds_for
 from tests.drills.hosts import Host
+from tests.waiting import HANG
 
 _EARLY = 0.15  # the share of faults that come at any time after the start, also before the first step
 _RARE = "all checkpoints damaged"  # so often a run would seldom end
@@ -46,7 +48,7 @@ def drill(
     alone, log = folder / "alone", folder / "log"
     outcome = Outcome()
     began = time.monotonic()
-    if host.start(_empty(alone), log).wait() or not host.complete(alone):
+    if host.start(_empty(alone), log).wait(HANG) or not host.complete(alone):
         outcome.problems.append(f"the run that was left alone failed:\n{log.read_text()[-3000:]}")
         return outcome
     typical = time.monotonic() - began
@@ -56,8 +58,14 @@ def drill(
     while left > 0:
         place = _empty((disk.path if disk else folder) / f"{host.name.replace(', ', '-')}-{outcome.runs}")
         run = Run(host, place, folder / f"log-{outcome.runs}", random, disk)
-        done, problems = disturb(run, kinds, min(left, per_run), typical, say)
-        problems += finish(run, alone, say)
+        done: list[tuple[str, float]] = []
+        problems: list[str] = []
+        try:
+            problems += disturb(run, kinds, min(left, per_run), typical, done, say)
+            problems += finish(run, alone, say)
+        except (TimeoutError, TimeoutExpired):
+            problems.append(f"it hangs:\n{run.text()[-3000:]}")
+            kill(run)
         for kind, seconds in done:
             tally = outcome.tallies[kind]
             tally.count, tally.seconds = tally.count + 1, tally.seconds + seconds
@@ -68,16 +76,22 @@ def drill(
         say(f"  {host.name}, run {outcome.runs}: {len(done)} faults, " + ("FAILED" if problems else "ended equal"))
         for problem in problems:
             say(f"  FAILED: {problem}")
-        if not problems:
-            shutil.rmtree(place)
+        shutil.rmtree(place)
+        if not done and outcome.runs > 2 * faults:
+            outcome.problems.append(f"{host.name}: runs end before a fault meets them")
+            break
     return outcome
 
 
 def disturb(
-    run: Run, kinds: Iterator[str], faults: int, typical: float, say: Callable[[str], None]
-) -> tuple[list[tuple[str, float]], list[str]]:
-    """Disturb one run; return each fault that met a process with its seconds, and what went wrong."""
-    done: list[tuple[str, float]] = []
+    run: Run,
+    kinds: Iterator[str],
+    faults: int,
+    typical: float,
+    done: list[tuple[str, float]],
+    say: Callable[[str], None],
+) -> list[str]:
+    """Disturb one run; add each fault that met a process, with its seconds, to `done`; return what went wrong."""
     problems: list[str] = []
     while len(done) < faults:
         began = time.monotonic()
@@ -102,17 +116,17 @@ def disturb(
             break
         done.append((kind, time.monotonic() - began))
         say(f"    {kind}: after {newest}" + ("" if code is None else f", exit code {code}"))
-    return done, problems
+    return problems
 
 
 def finish(run: Run, alone: Path, say: Callable[[str], None]) -> list[str]:
     """Let a run end undisturbed; return what differs from the one that was left alone."""
     problems = []
-    if run.process is not None and run.process.wait() == 0 and not run.host.complete(run.folder):
+    if run.process is not None and run.process.wait(HANG) == 0 and not run.host.complete(run.folder):
         return [f"exit code 0, but it is not complete:\n{run.text()[-3000:]}"]
     if not run.host.complete(run.folder):
         run.start()
-        code, complete = run.alive.wait(), run.host.complete(run.folder)
+        code, complete = run.alive.wait(HANG), run.host.complete(run.folder)
         problems = _unsaid(run)
         # torch aborted a rank once that had nothing left to do but end; its models were there.
         if not complete or (code and run.host.again is not None):
@@ -139,8 +153,7 @@ def _get_on(run: Run, typical: float) -> list[str]:
 
 
 def _unsaid(run: Run) -> list[str]:
-    while run.alive.poll() is None and any(text not in run.text() for text in run.expected):
-        time.sleep(0.01)
+    _wait(lambda: run.alive.poll() is not None or all(text in run.text() for text in run.expected))
     missing = [text for text in run.expected if text not in run.text()]
     run.expected = ()
     return [f"it did not say {text!r}:\n{run.text()[-2000:]}" for text in missing]
@@ -150,8 +163,15 @@ def _wait_for_progress(run: Run, times: int) -> None:
     """Wait until it has got on so many times, or has ended."""
     for _ in range(times):
         before = run.host.progress(run.folder)
-        while run.alive.poll() is None and run.host.progress(run.folder) == before:
-            time.sleep(0.005)
+        _wait(lambda before=before: run.alive.poll() is not None or run.host.progress(run.folder) != before)
+
+
+def _wait(until: Callable[[], bool]) -> None:
+    end = time.monotonic() + HANG
+    while not until():
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.005)
 
 
 def _kinds(random: Random, kinds: Sequence[str]) -> Iterator[str]:

@@ -107,18 +107,20 @@ def fill_disk(run: Run) -> list[str]:
     disk = run.disk
     assert disk is not None
     disk.fill(run.random.choice([0, run.random.randrange(200_000)]))
-    problems = _fails(run, "disk full")
-    disk.make_room()
-    return problems
+    try:
+        return _fails(run, "disk full")
+    finally:
+        disk.make_room()
 
 
 def read_only(run: Run) -> list[str]:
     disk = run.disk
     assert disk is not None
     disk.read_only()
-    problems = _fails(run, "read-only")
-    disk.writable()
-    return problems
+    try:
+        return _fails(run, "read-only")
+    finally:
+        disk.writable()
 
 
 def _fails(run: Run, kind: str) -> list[str]:
