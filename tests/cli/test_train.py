@@ -928,6 +928,8 @@ def test_a_run_without_a_whole_checkpoint_says_why_and_begins_again(
         assert f"warning: Skipped a checkpoint, {path}: damaged" in said
         assert path.with_name(f"{path.name}.damaged").read_bytes() == b"damaged"
     lost = 2 if metrics else 5
+    assert ("warning: metrics.jsonl is damaged (it cannot be read" in said) == bool(metrics)
+    assert (stopped / "metrics.jsonl.damaged").exists() == bool(metrics)
     assert f"warning: there is no intact checkpoint to resume from, so {lost} epochs are trained again" in said
     assert len((stopped / "metrics.jsonl").read_text().splitlines()) == 11
     assert (stopped / "result.json").exists()

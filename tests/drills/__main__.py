@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import functools
 import importlib.metadata
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,7 @@ def main() -> int:
     hosts = [name for name in wanted if name not in not_run]
     total, problems, rows = sum(_SHARES[name] for name in hosts), [], []
     shared = {**environment(torch.device("cpu"), None), **_versions(), "seed": options.seed}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through what must be unmounted
     with contextlib.ExitStack() as stack:
         room = None if (why := disk.why_not()) else stack.enter_context(disk.mounted())
         if why:

@@ -40,7 +40,7 @@ class Disk:
 
 def why_not() -> str | None:
     """Return why there can be no such file system here, or None."""
-    return None if os.geteuid() == 0 else "mounting a tmpfs needs root (unshare -rm, or sudo)"
+    return None if os.geteuid() == 0 else "mounting a tmpfs needs root"
 
 
 @contextlib.contextmanager

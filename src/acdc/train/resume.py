@@ -113,19 +113,19 @@ def epochs_done(run: PreparedRun, resume: Checkpoint | None) -> int:
 def _start_over(run: PreparedRun, out: Path, skipped: Sequence[str]) -> list[str]:
     """Clear the way for a run without an intact checkpoint to begin again, and return warnings."""
 
-    def clear() -> int:
+    def clear() -> tuple[int, list[str]]:
         if skipped:
             checkpoint.set_aside(RunFolder(out).checkpoints, None)
         try:
-            return folder.trim_metrics(out, _stages(run), -1, 0).dropped
-        except RecordError:
+            return folder.trim_metrics(out, _stages(run), -1, 0).dropped, []
+        except RecordError as error:
             metrics = RunFolder(out).metrics
             lost = metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
             RunFolder(out).set_lines_aside()
-            return lost
+            return lost, [f"{error.path.name} is damaged ({error.problem}); renamed it to *{folder.DAMAGED}"]
 
-    lost = run.world.on_rank_zero(clear)
-    reasons = [f"Skipped a checkpoint, {reason}; renamed it to *{folder.DAMAGED}" for reason in skipped]
+    lost, damage = run.world.on_rank_zero(clear)
+    reasons = [f"Skipped a checkpoint, {reason}; renamed it to *{folder.DAMAGED}" for reason in skipped] + damage
     kind = "intact checkpoint" if skipped else "checkpoint"
     if not lost:
         return [*reasons, *([f"there is no {kind} to resume from, so the run starts over"] if skipped else [])]
