@@ -54,9 +54,7 @@ def run(
     on_rank_zero(lambda: _begin(prepared, setting, out, resume))
     before = resume.state["extra"]["seconds"] if resume else 0.0
     outcomes = [decode(ModelResult, row) for row in resume.state["extra"]["outcomes"]] if resume else []
-    lines = on_rank_zero(
-        RunFolder(out).lines
-    )  # as the checkpoint had them; in memory, since the files may be damaged meanwhile
+    lines = on_rank_zero(RunFolder(out).lines)  # kept in memory: the files may be damaged meanwhile
     with reproducible(recipe, setting.device):
         for outcome in _stages(prepared, setting, out, console, resume, outcomes, lines, start - before):
             outcomes.append(outcome)
