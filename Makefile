@@ -22,7 +22,7 @@ help:
 	@echo "make fuzz-runtime   feed it 100,000 damaged models, built with sanitizers"
 	@echo "make wheels  build wheels of both distributions into dist/"
 	@echo "make matrix  regenerate docs/compatibility.md from the tests"
-	@echo "make drills  kill runs at random moments, and damage their files thousands of times"
+	@echo "make drills  disturb runs at random moments, 320 times, and damage files thousands of times"
 	@echo "make browser-test  look at reports in headless Chromium (needs chromium installed)"
 	@echo "make figure  redraw docs/wrn.svg from the kept run"
 
@@ -56,7 +56,8 @@ test-runtime: $(RUNTIME)
 test-all: $(STAMP) test-runtime
 	@if [ -e $(RUNTIME) ]; then cd runtime && ../$(PY) -m pytest -q --long tests/test_random_graphs.py; fi
 	$(PY) -m pytest --numprocesses 2 --dist worksteal --long
-	$(PY) tests/drills.py --kills 6 --epochs 12
+	$(MAKE) $(HOSTS)/.ready
+	$(PY) -m tests.drills
 	$(MAKE) matrix
 
 # An environment of its own: transformers and lightning look for torchvision, which must not be beside them.
@@ -120,8 +121,8 @@ figure: $(STAMP)
 browser-test: $(STAMP)
 	$(PY) -m pytest tests/report/browser
 
-drills: $(STAMP)
-	$(PY) tests/drills.py --kills 6 --epochs 12
+drills: $(STAMP) $(HOSTS)/.ready
+	$(PY) -m tests.drills
 	$(PY) -m pytest tests/fuzz tests/export --long
 
 clean:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from acdc.formatting import si
-from benchmarks import budgets, comparisons, runs, theory_page
+from benchmarks import budgets, comparisons, fault_tables, runs, theory_page
 from benchmarks.record import Row, read
 from benchmarks.runtime_tables import speed_block, speed_sentence
 
@@ -29,6 +29,7 @@ def filled(root: Path, results: Path) -> dict[Path, str]:
         docs / "costs.md": {"overhead": _overhead(results), "select": _select(results)},
         docs / "export.md": {"sizes": _sizes(results)},
         root / "runtime" / "README.md": {"speed": speed_block(results)},
+        docs / "faults.md": {"faults": fault_tables.block(results)},
         docs / "theory.md": theory_page.blocks(results / "theory.jsonl"),
     }
     return {page: insert(page.read_text(encoding="utf-8"), of_page, page.name) for page, of_page in blocks.items()}

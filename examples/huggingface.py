@@ -13,10 +13,9 @@ from transformers import (  # pyright: ignore[reportMissingImports]
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint  # pyright: ignore[reportMissingImports]
 
 import acdc  # +
-from acdc.integrations.huggingface import SparsifierCallback  # +
+from acdc.integrations.huggingface import SparsifierCallback, newest_checkpoint  # +
 
 folder = sys.argv[1] if len(sys.argv) > 1 else "sparse-gpt2"
 set_seed(0)
@@ -45,7 +44,7 @@ trainer = Trainer(
     train_dataset=data,
     callbacks=[callback],  # +
 )
-trainer.train(resume_from_checkpoint=get_last_checkpoint(folder))
+trainer.train(resume_from_checkpoint=newest_checkpoint(folder))
 
 print(callback.result)
 for name in ("sparse", "dense"):  # plain models, which from_pretrained reads

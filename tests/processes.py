@@ -126,11 +126,11 @@ def run(
 class Server:
     """The process that programs are forked from, with these modules imported."""
 
-    def __init__(self, preloaded: Sequence[str] = _PRELOADED) -> None:
+    def __init__(self, preloaded: Sequence[str] = _PRELOADED, python: str | Path = sys.executable) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = Popen(
-                [sys.executable, "-m", "tests.process_server", str(theirs.fileno()), *preloaded],
+                [python, "-m", "tests.process_server", str(theirs.fileno()), *preloaded],
                 cwd=Path(__file__).parents[1],
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 pass_fds=[theirs.fileno()],

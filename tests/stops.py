@@ -22,10 +22,13 @@ from tests.waiting import HANG
 def stop_after(epochs: int, number: signal.Signals, target: str) -> None:
     append = RunFolder.append
 
-    def append_and_stop(self: RunFolder, row: EpochRow, phase_end: PhaseEnd | None = None) -> None:
-        append(self, row, phase_end)
-        if len(self.metrics.read_text().splitlines()) != epochs:
-            return
+    def append_and_stop(self: RunFolder, row: EpochRow, phase_end: PhaseEnd | None = None) -> dict[str, str]:
+        lines = append(self, row, phase_end)
+        if len(self.metrics.read_text().splitlines()) == epochs:
+            stop()
+        return lines
+
+    def stop() -> None:
         if target == "self":
             os.kill(os.getpid(), number)
             return

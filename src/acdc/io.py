@@ -54,7 +54,7 @@ class UnsealedError(IntegrityError):
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write the whole file or nothing."""
-    temporary = _temporary(path)
+    temporary = temporary_name(path)
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -70,12 +70,14 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
 
-def append_json_line(path: Path, content: Mapping[str, Any]) -> None:
-    """Append one line and wait until it is on disk."""
+def append_json_line(path: Path, content: Mapping[str, Any]) -> str:
+    """Append one line, wait until it is on disk, and return it."""
+    line = json.dumps(content, allow_nan=False) + "\n"
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(content, allow_nan=False) + "\n")
+        file.write(line)
         file.flush()
         os.fsync(file.fileno())
+    return line
 
 
 def write_safetensors(files: Mapping[Path, Mapping[str, Any]], details: Mapping[str, Any] | None = None) -> None:
@@ -92,7 +94,7 @@ def write_files(writers: Mapping[Path, Callable[[Path], None]]) -> None:
     """Write all of these files or none: each writer gets a temporary name, and makes sure that the disk has it all."""
     for path in writers:
         check_target(path)
-    temporaries = {path: _temporary(path) for path in writers}
+    temporaries = {path: temporary_name(path) for path in writers}
     try:
         for path, write in writers.items():
             write(temporaries[path])
@@ -133,7 +135,8 @@ def default_mode() -> int:
     return 0o666 & ~mask
 
 
-def _temporary(path: Path) -> Path:
+def temporary_name(path: Path) -> Path:
+    """Return the name under which a file is written before it is renamed."""
     return path.with_name(f".{path.name}.tmp")
 
 

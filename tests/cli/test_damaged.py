@@ -103,14 +103,3 @@ def test_verbs_that_need_the_recipe_name_config_json(run: Path, capsys: pytest.C
     assert main(["train", "--resume", str(run), "--device", "cpu"]) == 2
     assert "config.json: recipe.run = […]: expected a table" in capsys.readouterr().err
     assert (run / "config.json").read_bytes() == (run / "before.json").read_bytes()
-
-
-def test_a_run_does_not_go_on_over_metrics_that_are_wrong(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    os.remove(run / "result.json")
-    rows = read_lines(run / "metrics.jsonl")
-    for key, value, said in (("epoch", "x", 'line 2: epoch = "x"'), ("run", "other", 'run = "other": expected one of')):
-        write_lines(run / "metrics.jsonl", [rows[0], {**rows[1], key: value}])
-        before = (run / "metrics.jsonl").read_bytes()
-        assert main(["train", "--resume", str(run), "--device", "cpu"]) == 2
-        assert said in capsys.readouterr().err
-        assert (run / "metrics.jsonl").read_bytes() == before

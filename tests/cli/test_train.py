@@ -701,7 +701,18 @@ def test_damaged_predictions_of_a_stage_before_are_not_written_anew(stopped: Pat
     assert "sparse" in predictions.kept(stopped)
 
 
-def test_metrics_of_another_run_are_refused_and_nothing_changes(stopped: Path, capsys) -> None:
+def without_lines(run: Path) -> None:
+    """Make its checkpoints as they were before they held the lines of metrics.jsonl and phases.jsonl."""
+    for path in (run / "checkpoints").iterdir():
+        state = torch.load(path, weights_only=True)
+        del state["extra"]["lines"]
+        with path.open("w+b") as file:
+            torch.save(state, file)
+            seal_zip(file)
+
+
+def test_older_checkpoints_metrics_of_another_run_are_refused_and_nothing_changes(stopped: Path, capsys) -> None:
+    without_lines(stopped)
     metrics = stopped / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"run": "dense"', '"run": "rigl"', 1))
     newest = max((stopped / "checkpoints").iterdir())
@@ -713,7 +724,25 @@ def test_metrics_of_another_run_are_refused_and_nothing_changes(stopped: Path, c
     assert contents(stopped) == before, "the damaged checkpoint is not renamed either"
 
 
-def test_epochs_that_metrics_lack_are_told_as_a_run_goes_on(stopped: Path, capsys) -> None:
+def test_damaged_metrics_are_restored_from_the_checkpoint(stopped: Path, capsys) -> None:
+    metrics, phases = stopped / "metrics.jsonl", stopped / "phases.jsonl"
+    lines = metrics.read_text().splitlines()
+    metrics.write_bytes(damaged := b"\0" * 900 + metrics.read_bytes()[900:])
+    phases.unlink()
+    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "warning: metrics.jsonl was damaged or incomplete: restored from " in said
+    assert "warning: phases.jsonl was damaged or incomplete: restored from " in said
+    assert (stopped / "metrics.jsonl.damaged").read_bytes() == damaged
+    restored = metrics.read_text().splitlines()
+    assert restored[:4] == lines[:4]
+    rows = [(row["run"], row["epoch"]) for row in map(json.loads, restored)]
+    assert len(set(rows)) == len(rows) == 11
+    assert json.loads(phases.read_text().splitlines()[0])["run"] == "dense"
+
+
+def test_older_checkpoints_epochs_that_metrics_lack_are_told_as_a_run_goes_on(stopped: Path, capsys) -> None:
+    without_lines(stopped)
     metrics = stopped / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join(lines[:1] + lines[2:]))
@@ -744,6 +773,28 @@ def test_a_first_checkpoint_that_failed_starts_over(tmp_path: Path, monkeypatch,
     assert main(["train", "--no-report", "--resume", str(out), "--device", "cpu"]) == 0
     assert [row["epoch"] for row in metrics(out)][:4] == [0, 1, 2, 3]
     assert not list(out.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("file", ["config.json", "labels.json"])
+def test_a_run_that_failed_before_its_first_step_is_begun_or_resumed(file: str, tmp_path: Path, monkeypatch) -> None:
+    """Whichever of the folder's first files could not be written."""
+    out, short = tmp_path / "run", ["--epochs", "4", "--set", "run.baseline=false", "--set", "run.finetune=false"]
+    begin = ["train", "--no-report", "--device", "cpu", *short, "--set", "data.corrupt=5", "--out", str(out)]
+    replace_file = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if Path(target).name == file:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace_file(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert main(begin) == 1
+    monkeypatch.undo()
+    (out / ".labels.json.tmp").touch() if file == "labels.json" else (out / ".config.json.tmp").touch()
+    again = ["train", "--no-report", "--device", "cpu", "--resume", str(out)] if file == "labels.json" else begin
+    assert main(again) == 0
+    assert {"config.json", "labels.json", "result.json"} <= {path.name for path in out.iterdir()}
+    assert not list(out.rglob(".*.tmp"))
 
 
 def test_a_system_that_opens_no_folders_and_tells_no_cores(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -861,13 +912,27 @@ def test_the_data_s_place_is_remembered(seeds: str, tmp_path: Path, monkeypatch,
     assert seen == [str(tmp_path)]
 
 
-def test_no_whole_checkpoint_is_an_error_that_loses_nothing(stopped: Path, capsys) -> None:
-    for path in (stopped / "checkpoints").iterdir():
-        path.write_bytes(b"")
-    before = contents(stopped)
-    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 1
-    assert "has no intact checkpoint to resume from" in capsys.readouterr().err
-    assert contents(stopped) == before
+@pytest.mark.parametrize("metrics", [None, b"\0" * 100 + b"\n{}\n"], ids=["intact metrics", "damaged metrics"])
+def test_a_run_without_a_whole_checkpoint_says_why_and_begins_again(
+    metrics: bytes | None, stopped: Path, capsys
+) -> None:
+    damaged = sorted((stopped / "checkpoints").iterdir())
+    for path in damaged:
+        path.write_bytes(b"damaged")
+    if metrics:
+        (stopped / "metrics.jsonl").write_bytes(metrics)
+    capsys.readouterr()
+    assert main(["train", "--no-report", "--resume", str(stopped), "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    for path in damaged:
+        assert f"warning: Skipped a checkpoint, {path}: damaged" in said
+        assert path.with_name(f"{path.name}.damaged").read_bytes() == b"damaged"
+    lost = 2 if metrics else 5
+    assert ("warning: metrics.jsonl is damaged (it cannot be read" in said) == bool(metrics)
+    assert (stopped / "metrics.jsonl.damaged").exists() == bool(metrics)
+    assert f"warning: there is no intact checkpoint to resume from, so {lost} epochs are trained again" in said
+    assert len((stopped / "metrics.jsonl").read_text().splitlines()) == 11
+    assert (stopped / "result.json").exists()
 
 
 def test_a_recipe_is_planned_once(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:

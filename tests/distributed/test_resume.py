@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from acdc.runs import checkpoint
-from acdc.runs.checkpoint import CheckpointError
+from acdc.runs.checkpoint import CheckpointError, NoCheckpointError
 from acdc.train.distributed import World
 from acdc.train.resume import find_newest
 from acdc.train.stage import Stage
@@ -62,8 +62,13 @@ def look(checkpoints: Path, world: World) -> dict[str, Any]:
     except CheckpointError as error:
         said = str(error)
     found = find_newest(checkpoints, world)
-    world.on_rank_zero(lambda: checkpoint.set_aside(found))
-    return {"said": said, "found": found.path.name, "files": sorted(path.name for path in checkpoints.iterdir())}
+    assert not isinstance(found, CheckpointError)
+    world.on_rank_zero(lambda: checkpoint.set_aside(checkpoints, found.path))
+    files = sorted(path.name for path in checkpoints.iterdir())
+    world.on_rank_zero(lambda: [path.write_bytes(b"damaged") for path in checkpoints.iterdir()])
+    left = find_newest(checkpoints, world)
+    assert isinstance(left, NoCheckpointError)
+    return {"said": said, "found": found.path.name, "files": files, "left": left.skipped}
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +91,5 @@ def test_every_rank_looks_before_one_is_renamed_or_refused(ranks: list[dict[str,
     assert damaged.endswith(".pt.damaged")
     assert first["said"] == second["said"] == f"{damaged.removesuffix('.damaged')}: could not be read"
     assert first["found"] == second["found"] == good
+    assert first["left"] == second["left"]
+    assert len(first["left"]) == len(first["files"]) - 1, "all but the one that was renamed"

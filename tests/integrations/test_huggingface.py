@@ -15,7 +15,7 @@ import acdc
 from acdc.core.sparsifier import attached_to
 from acdc.errors import ArgumentError, ArgumentTypeError
 from acdc.integrations.host import StateError, write_state
-from acdc.integrations.huggingface import STATE, SparsifierCallback
+from acdc.integrations.huggingface import STATE, SparsifierCallback, newest_checkpoint
 from tests.integrations.hf_models import BATCH, SAMPLES, gpt2, texts, trainer, vit
 from tests.waiting import HANG
 
@@ -123,6 +123,22 @@ def test_resuming_gives_the_same_bits(stop: int, tmp_path: Path) -> None:
     assert same(whole.result.sparse, again.result.sparse)
     assert same(whole.result.dense, again.result.dense)
     assert same(whole.result.masks, again.result.masks)
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "model.safetensors", "trainer_state.json", "rng_state.pth", STATE])
+def test_a_damaged_checkpoint_is_not_resumed_from(file: str, tmp_path: Path) -> None:
+    """Also where the Trainer itself would not notice."""
+    assert newest_checkpoint(tmp_path) is None
+    first = SparsifierCallback(method())
+    saving = {"save_strategy": "steps", "save_steps": 5}
+    with pytest.warns(acdc.SparsityWarning, match="no sparse model yet"):
+        trainer(gpt2(), tmp_path, first, Watch(first, stop_at=11), **saving).train()
+    path = tmp_path / "checkpoint-10" / file
+    content = path.read_bytes()
+    assert newest_checkpoint(tmp_path) == str(path.parent)
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.warns(UserWarning, match=f"Skipped a checkpoint, .*checkpoint-10: {file} does not match"):
+        assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-5")
 
 
 def test_a_checkpoint_elsewhere(tmp_path: Path) -> None:

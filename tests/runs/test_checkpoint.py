@@ -105,7 +105,7 @@ def test_one_passed_over_takes_no_other_s_place_and_is_not_removed(tmp_path: Pat
         bad = save(tmp_path, 0, "acdc", step, STATE, keep=2)
     bad.write_bytes(b"damaged")
     assert save(tmp_path, 0, "acdc", 7, STATE, keep=keep).exists(), "also of one that is newer by its name"
-    checkpoint.set_aside(newest(tmp_path))
+    checkpoint.set_aside(tmp_path, newest(tmp_path).path)
     for step in (8, 9, 11):
         save(tmp_path, 0, "acdc", step, STATE, keep=keep)
     kept = [f"0-acdc-{step:08}.pt" for step in (9, 11)[-keep:]]

@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,8 @@ def test_what_can_become_a_run_folder(tmp_path: Path) -> None:
     for name in ("new", "new/deep", "empty"):
         assert why_not(tmp_path / name) is None
     assert not (tmp_path / "new").exists()
+    (tmp_path / "empty" / ".config.json.tmp").touch()
+    assert why_not(tmp_path / "empty") is None, "a run was killed while it wrote its first file"
 
 
 def test_what_cannot(tmp_path: Path) -> None:
@@ -153,6 +156,33 @@ def test_epochs_that_are_missing_before_the_checkpoint_are_named(tmp_path: Path)
     run.metrics.unlink()
     assert sum(map(len, trim_metrics(tmp_path, STAGES, 1, 4).missing.values())) == 6
     assert trim_metrics(tmp_path, STAGES, -1, 0).warning() is None, "without a checkpoint all are trained again"
+
+
+@pytest.mark.parametrize(
+    ("damage", "restored"),
+    [
+        (lambda text: text, False),
+        (lambda text: text + b'{"run": "acdc", "epo', False),  # a crash in the middle of a line
+        (lambda text: text + text, False),  # epochs after the checkpoint, which run again
+        (lambda text: text[:-1], True),
+        (lambda text: text.split(b"\n", 1)[1], True),
+        (lambda text: text.replace(b'"epoch": 3', b'"epoch": 2', 1), True),
+        (lambda text: b"", True),
+    ],
+    ids=["intact", "half a line more", "lines more", "a byte less", "a line less", "another number", "empty"],
+)
+def test_a_checkpoint_s_lines_replace_what_is_damaged(tmp_path: Path, damage: Any, restored: bool) -> None:
+    run, lines = RunFolder(tmp_path), {"metrics": "", "phases": ""}
+    for epoch in (3, 4):
+        lines["metrics"] += run.append(replace(ROW, epoch=epoch))["metrics"]
+    whole = run.metrics.read_bytes()
+    assert run.lines() == lines
+    run.metrics.write_bytes(found := damage(whole))
+    assert run.restore_lines(lines) == (["metrics.jsonl"] if restored else [])
+    assert run.metrics.read_bytes() == whole
+    aside = tmp_path / "metrics.jsonl.damaged"
+    assert (aside.read_bytes() if aside.exists() else None) == (found if restored else None)
+    assert not run.phases.exists()
 
 
 def test_what_a_comparison_writes_is_what_it_reads(tmp_path: Path) -> None:

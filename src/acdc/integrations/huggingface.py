@@ -3,6 +3,9 @@
     trainer = Trainer(..., callbacks=[SparsifierCallback(acdc.ACDC(sparsity=0.9, epochs=3))])   # num_train_epochs=3
     trainer.train()                    # resume_from_checkpoint=True works as ever
 
+`resume_from_checkpoint=newest_checkpoint(output_dir)` is safer: it skips checkpoints that are damaged, or that were
+being written when the process was killed.
+
 The Trainer's output_dir then has two models that from_pretrained reads: `sparse`, and `dense`, its dense twin.
 """
 
@@ -19,6 +22,7 @@ from acdc.core.method import Method
 from acdc.core.result import Result
 from acdc.core.sparsifier import Sparsifier, attach, attached_to
 from acdc.errors import ArgumentError
+from acdc.integrations import sealed_folders
 from acdc.integrations.host import StateError, check_method, finish, fit_steps, read_state, write_state
 from acdc.io import write_safetensors
 
@@ -106,6 +110,8 @@ class SparsifierCallback(TrainerCallback):
         folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
         if folder.is_dir():
             write_state(folder / STATE, self.sparsifier)
+            several = args.world_size > 1  # each process writes a file of its own, and may not have written it yet
+            sealed_folders.seal(folder, without=[p.name for p in folder.glob("rng_state_*")] if several else ())
         else:
             self.sparsifier.context.warn(
                 f"{folder} is not where {_HOST} saves its checkpoints, so they hold no {STATE} and cannot be resumed"
@@ -144,9 +150,19 @@ class SparsifierCallback(TrainerCallback):
             raise StateError(
                 f"{path}: there is no such file, but {_HOST} resumes at step {state.global_step:,}. If it resumes from "
                 'another folder, write SparsifierCallback(..., resume_from="FOLDER"); if that one was saved without a '
-                "SparsifierCallback, or by a process that was killed meanwhile, resume from an earlier one"
+                "SparsifierCallback, or by a process that was killed meanwhile, resume from an earlier one: "
+                "resume_from_checkpoint=newest_checkpoint(output_dir) finds it"
             )
         read_state(path, self.sparsifier)
+
+
+def newest_checkpoint(output_dir: str | Path) -> str | None:
+    """Return the newest checkpoint that is as it was written, for resume_from_checkpoint; None if there is none.
+
+    A warning names those that are skipped. SparsifierCallback writes the digests of the Trainer's files last.
+    """
+    found = sealed_folders.newest_intact(output_dir, "checkpoint-*")
+    return None if found is None else str(found)
 
 
 def _check_arguments(args: Any) -> None:

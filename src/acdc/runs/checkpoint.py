@@ -24,12 +24,12 @@ from acdc.core.sparsifier import Sparsifier
 from acdc.core.state_dict import SparsifierState
 from acdc.io import IntegrityError, UnsealedError, seal_zip, verify_zip
 from acdc.measure.dynamics import Dynamics
+from acdc.runs.folder import DAMAGED
 from acdc.runs.records import ModelResult
 from acdc.state_dicts import check_optimizer, check_tensors
 from acdc.typed_data import DataError, Limits, Plain, check
 
 FORMAT = 2
-DAMAGED = ".damaged"  # the suffix of a checkpoint that was skipped
 _NAME = re.compile(r"(\d+)-(\w+)-(\d{8,})\.pt")
 _SUMS = 5  # numbers that train.step.Totals keeps
 Seconds = Annotated[float, Limits(least=0, most=1e15, text="0 or more")]
@@ -53,6 +53,14 @@ class FormatError(CheckpointError):
 
 class NoCheckpointError(CheckpointError):
     """A folder with checkpoints, none of them intact."""
+
+    def __init__(self, folder: Path, skipped: tuple[str, ...]) -> None:
+        super().__init__(folder, skipped)  # it is sent to other ranks complete
+        self.folder, self.skipped = folder, skipped
+
+    def __str__(self) -> str:
+        reasons = "".join(f"\n  {reason}" for reason in self.skipped)
+        return f"{self.folder} has no intact checkpoint to resume from{reasons}"
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,13 @@ class ScalerState(TypedDict):
     _growth_tracker: int
 
 
+class Lines(TypedDict):
+    """The lines of metrics.jsonl and phases.jsonl so far, from which damaged files are restored."""
+
+    metrics: str
+    phases: str
+
+
 class Extra(TypedDict):
     """The part that belongs to the run, not to the stage."""
 
@@ -114,6 +129,7 @@ class Extra(TypedDict):
     outcomes: list[ModelResult]
     seconds: Seconds
     world: int
+    lines: NotRequired[Lines]
 
 
 class Contents(TypedDict):
@@ -243,14 +259,16 @@ def newest(folder: Path) -> Checkpoint:
             return Checkpoint(path, load(path), tuple(skipped))
         except DamagedError as error:
             skipped.append(str(error))
-    reasons = "".join(f"\n  {reason}" for reason in skipped)
-    raise NoCheckpointError(f"{folder} has no intact checkpoint to resume from{reasons}")
+    raise NoCheckpointError(folder, tuple(skipped))
 
 
-def set_aside(chosen: Checkpoint) -> None:
-    """Rename the checkpoints that were skipped, so that they do not count among those to keep, but are not lost."""
-    paths = _newest_first(chosen.path.parent)
-    for path in paths[: paths.index(chosen.path)]:
+def set_aside(folder: Path, chosen: Path | None) -> None:
+    """Rename the checkpoints that were skipped: those after the chosen one, or all.
+
+    They no longer count among those to keep, but are not lost.
+    """
+    paths = _newest_first(folder)
+    for path in paths[: paths.index(chosen)] if chosen else paths:
         path.replace(path.with_name(f"{path.name}{DAMAGED}"))
 
 

@@ -14,6 +14,7 @@ speed.json               how fast engines run what was exported, if `acdc bench`
 agreement.json           how far models agree, if `acdc compare --json` wrote it there
 report.html              one page that shows what happened
 result.json              the final table; exists once the run is complete
+*.damaged                checkpoints, metrics or phases that were damaged, under another name
 
 A folder of several seeds holds a run in each of seed-0, seed-1 and so on. A comparison's has a run in each of its
 folders, and comparison.json, which says what they compare.
@@ -28,7 +29,7 @@ from typing import Any
 
 from acdc.core.result import MASKS
 from acdc.data.vocabulary import VOCABULARY
-from acdc.io import append_json_line, write_bytes, write_json
+from acdc.io import append_json_line, temporary_name, write_bytes, write_json
 from acdc.measure.dynamics import PhaseEnd
 from acdc.runs.json_files import RecordError, read, read_lines
 from acdc.runs.records import Comparison, EpochRow, as_json
@@ -36,6 +37,7 @@ from acdc.runs.records import Comparison, EpochRow, as_json
 BASELINE = "baseline.safetensors"
 FINETUNED = "finetuned.safetensors"
 PREDICTIONS = "predictions.safetensors"
+DAMAGED = ".damaged"  # the suffix of a file that was skipped, and is no longer read
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,45 @@ class RunFolder:
         paths = (path for path in self.path.glob("seed-*") if path.is_dir())
         return [RunFolder(path) for path in sorted(paths, key=lambda path: (len(path.name), path.name))]
 
-    def append(self, row: EpochRow, phase_end: PhaseEnd | None = None) -> None:
-        """Write an epoch that has ended, and the phase that ended with it, and wait until they are on disk."""
-        append_json_line(self.metrics, as_json(row))
+    def append(self, row: EpochRow, phase_end: PhaseEnd | None = None) -> dict[str, str]:
+        """Write an epoch that has ended, and the phase that ended with it; return the lines, by file, once on disk."""
+        lines = {self.metrics.stem: append_json_line(self.metrics, as_json(row))}
         if phase_end is not None:
-            append_json_line(self.phases, asdict(phase_end))
+            lines[self.phases.stem] = append_json_line(self.phases, asdict(phase_end))
+        return lines
+
+    def lines(self) -> dict[str, str]:
+        """Return the text of the files that `append` writes to, by their names without ending."""
+        return {path.stem: path.read_text(encoding="utf-8") if path.exists() else "" for path in self._appended}
+
+    @property
+    def _appended(self) -> tuple[Path, Path]:
+        return self.metrics, self.phases
+
+    def restore_lines(self, lines: Mapping[str, str]) -> list[str]:
+        """Give the files that `append` writes to the lines of a checkpoint; return the names of those that lacked any.
+
+        What comes after these lines is dropped: it will run again. A file that holds others is renamed.
+        """
+        restored = []
+        for path in self._appended:
+            known, found = lines[path.stem].encode(), path.read_bytes() if path.is_file() else b""
+            if found == known:
+                continue
+            if not found.startswith(known):
+                restored.append(path.name)
+                self._set_aside(path)
+            write_bytes(path, known)
+        return restored
+
+    def set_lines_aside(self) -> None:
+        """Rename the files that `append` writes to."""
+        for path in self._appended:
+            self._set_aside(path)
+
+    def _set_aside(self, path: Path) -> None:
+        if path.exists():
+            path.replace(path.with_name(f"{path.name}{DAMAGED}"))
 
 
 @dataclass(frozen=True)
@@ -154,11 +190,15 @@ class ComparisonFolder:
 
 
 def why_not(out: Path) -> str | None:
-    """Return why `out` cannot become a run folder, or None. Creates nothing."""
+    """Return why `out` cannot become a run folder, or None. Creates nothing.
+
+    A run that was killed while it wrote its very first file has left no run behind.
+    """
+    unfinished = temporary_name(RunFolder(out).config).name
     try:
         if out.exists() and not out.is_dir():
             return "it is a file, but a run needs its own folder"
-        if out.is_dir() and any(out.iterdir()):
+        if out.is_dir() and any(path.name != unfinished for path in out.iterdir()):
             return "the folder is not empty, and runs are never overwritten"
         nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
     except OSError as error:

@@ -54,8 +54,9 @@ def run(
     on_rank_zero(lambda: _begin(prepared, setting, out, resume))
     before = resume.state["extra"]["seconds"] if resume else 0.0
     outcomes = [decode(ModelResult, row) for row in resume.state["extra"]["outcomes"]] if resume else []
+    lines = on_rank_zero(RunFolder(out).lines)  # kept in memory: the files may be damaged meanwhile
     with reproducible(recipe, setting.device):
-        for outcome in _stages(prepared, setting, out, console, resume, outcomes, start - before):
+        for outcome in _stages(prepared, setting, out, console, resume, outcomes, lines, start - before):
             outcomes.append(outcome)
     result = RunResult(
         models=tuple(outcomes),
@@ -80,6 +81,7 @@ def _stages(
     console: Console,
     resume: Checkpoint | None,
     outcomes: list[ModelResult],
+    lines: dict[str, str],
     began: float,
 ) -> Iterator[ModelResult]:
     recipe, data = prepared.recipe, prepared.data
@@ -99,7 +101,7 @@ def _stages(
         if recipe.train.channels_last:
             model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         stage = Stage(index, name, model, data.loaders, recipe, setting, uses=uses, size_shares=shares, method=method)
-        stage.extra = partial(_of_the_run, stage, outcomes, began)
+        stage.extra = partial(_of_the_run, stage, outcomes, lines, began)
         if resume and index == resume.state["stage"]:
             _resume(stage, resume)
         elif name == "finetune":
@@ -109,7 +111,7 @@ def _stages(
             stage.parameters = parameters[: planned.first]
             stage.save()
         for row in stage.run():
-            on_rank_zero(partial(_tell, row, stage, setting, out, console))
+            on_rank_zero(partial(_tell, row, stage, setting, out, console, lines))
         result, parameters = _finish(stage), stage.parameters
         kept: dict[str, predictions.Made] = {}
         for title, file, weights in _recalibrated(_models(stage, result), stage, data, setting):
@@ -133,21 +135,23 @@ def _resume(stage: Stage, resume: Checkpoint) -> None:
     stage.saved = resume.path
 
 
-def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Console) -> None:
+def _tell(row: EpochRow, stage: Stage, setting: Setting, out: Path, console: Console, lines: dict[str, str]) -> None:
     """Write an epoch that has ended to disk, then show it."""
-    RunFolder(out).append(row, stage.phase_end)
+    for name, line in RunFolder(out).append(row, stage.phase_end).items():
+        lines[name] += line
     console.epoch(row)
     for sink in setting.sinks:
         sink(row)
 
 
-def _of_the_run(stage: Stage, outcomes: list[ModelResult], began: float) -> dict[str, Any]:
+def _of_the_run(stage: Stage, outcomes: list[ModelResult], lines: Mapping[str, str], began: float) -> dict[str, Any]:
     """Return what a checkpoint stores besides its stage."""
     return {
         "recipe": stage.recipe.to_dict(),
         "outcomes": list(map(as_json, outcomes)),
         "seconds": time.perf_counter() - began,
         "world": stage.setting.world.size,
+        "lines": dict(lines),
     }
 
 
@@ -265,12 +269,13 @@ def _biases(model: torch.nn.Module) -> int:
 
 
 def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Checkpoint | None) -> None:
-    """Write the files of a folder that exist before the first step: its labels, and config.json."""
+    """Write the files of a folder that exist before the first step: config.json, then its labels and vocabulary.
+
+    A run that ends in between can be resumed, since it has a config.json.
+    """
     recipe, data, method = prepared.recipe, prepared.data, prepared.method
-    if data.images and data.images.corrupted:
-        save_indices(data.images, RunFolder(out).labels)
-    if data.text:
-        data.text.vocabulary.save(RunFolder(out).vocabulary)
+    for unfinished in out.glob(".*.tmp"):  # left by a process that was killed
+        unfinished.unlink(missing_ok=True)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     where = hardware.describe(setting.device)
     if resume:
@@ -295,6 +300,10 @@ def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Checkpoin
             **where,
         }
     write_json(RunFolder(out).config, config)
+    if data.images and data.images.corrupted:
+        save_indices(data.images, RunFolder(out).labels)
+    if data.text:
+        data.text.vocabulary.save(RunFolder(out).vocabulary)
 
 
 @contextlib.contextmanager

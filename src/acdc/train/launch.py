@@ -12,8 +12,8 @@ from acdc.io import IntegrityError
 from acdc.methods._learned import Learned
 from acdc.recipes.paper import beside, row_for
 from acdc.recipes.schema import Recipe
-from acdc.runs import checkpoint, folder
-from acdc.runs.checkpoint import Checkpoint, CheckpointError, FormatError, MismatchError, NoCheckpointError
+from acdc.runs import folder
+from acdc.runs.checkpoint import Checkpoint, CheckpointError, FormatError, MismatchError
 from acdc.runs.folder import RunFolder
 from acdc.runs.quality import ACCURACY, PERPLEXITY, quality_of
 from acdc.runs.records import ModelResult
@@ -103,7 +103,7 @@ def introduce(console: Console, run: PreparedRun, out: Path, resume: Checkpoint 
         console.say(f"dense training, {recipe.epochs} epochs; seed {seed}")
     if resume:
         for reason in resume.skipped:
-            console.say(f"Skipped a checkpoint, {reason}; renamed it to *{checkpoint.DAMAGED}.")
+            console.say(f"Skipped a checkpoint, {reason}; renamed it to *{folder.DAMAGED}.")
         console.say(f"Resuming from {resume.path}.")
     console.say(f"folder: {out}\n")
 
@@ -208,7 +208,7 @@ def explain_end(error: BaseException, out: Path, resume_from: Path, recipe: Reci
     if isinstance(error, KeyboardInterrupt):
         say(f"Stopped at once; the epochs so far are in {RunFolder(out).metrics}. Resume with: {command}")
         return 130
-    if isinstance(error, NoCheckpointError | FormatError):
+    if isinstance(error, FormatError):
         say(f"{error}\nTo start over, repeat the original command with another --out.")
         return 1
     if isinstance(error, MismatchError):

@@ -9,8 +9,9 @@ from acdc.recipes import load as recipes
 from acdc.recipes.findings import RecipeError
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint, differences, folder
-from acdc.runs.checkpoint import Checkpoint, CheckpointError, check_contents
-from acdc.runs.folder import RunFolder, Trimmed
+from acdc.runs.checkpoint import Checkpoint, CheckpointError, NoCheckpointError, check_contents
+from acdc.runs.folder import RunFolder
+from acdc.runs.json_files import RecordError
 from acdc.train import saved_models
 from acdc.train.distributed import World
 from acdc.train.prepare import PreparedRun
@@ -39,9 +40,9 @@ def read_interrupted(out: Path, settings: Sequence[str]) -> tuple[Recipe, str | 
 
 
 def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the checkpoint to resume from (None if the run stopped before its first), and warnings.
+    """Return the checkpoint to resume from (None if the run has no intact one), and warnings.
 
-    Later epochs are dropped from the metrics, and later, damaged checkpoints are renamed.
+    Later epochs are dropped from the metrics, damaged lines restored, and damaged checkpoints renamed.
     """
     recipe, world, stages = run.recipe, run.world, list(run.plan)
     if difference := differences.data(saved_models.read_config(out).data, run.data.identity()):
@@ -49,9 +50,10 @@ def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Checkpoint | None, lis
             [f"--resume {out}: its data has changed: {difference}; restore it (--data DIR), or start a new run"]
         )
     if not checkpoint.any_in(RunFolder(out).checkpoints):
-        lost = _trim_metrics(out, run, None).dropped
-        return None, [f"there is no checkpoint to resume from, so {lost} epochs are trained again"] if lost else []
+        return None, _start_over(run, out, ())
     newest = find_newest(RunFolder(out).checkpoints, world)
+    if isinstance(newest, NoCheckpointError):
+        return None, _start_over(run, out, newest.skipped)
     check_contents(newest.path, newest.state)
     extra = newest.state["extra"]
     if difference := differences.first(extra["recipe"], recipe.to_dict()):
@@ -76,15 +78,16 @@ def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Checkpoint | None, lis
                 f"{resume_command(out, extra['world'])}"
             ]
         )
-    warning = _trim_metrics(out, run, newest).warning()
-    world.on_rank_zero(lambda: checkpoint.set_aside(newest))
-    return newest, [warning] if warning else []
+    warnings = _restore_metrics(run, out, newest)
+    world.on_rank_zero(lambda: checkpoint.set_aside(RunFolder(out).checkpoints, newest.path))
+    return newest, warnings
 
 
-def find_newest(checkpoints: Path, world: World) -> Checkpoint:
+def find_newest(checkpoints: Path, world: World) -> Checkpoint | NoCheckpointError:
     """Read the newest intact checkpoint on every rank; if one rank cannot, raise its error on all of them.
 
-    Damaged ones are not renamed here: a rank that looks later would not see what the others saw.
+    If no rank finds an intact one, the error is returned: the run can start over. Damaged ones are not renamed here: a
+    rank that looks later would not see what the others saw.
     """
     newest, failure = None, None
     try:
@@ -92,6 +95,8 @@ def find_newest(checkpoints: Path, world: World) -> Checkpoint:
     except CheckpointError as error:
         failure = error
     if failures := [error for error in world.gather(failure) if error]:
+        if len(failures) == world.size and all(isinstance(error, NoCheckpointError) for error in failures):
+            return failures[0]
         raise failures[0]
     assert newest is not None, "otherwise an error was raised"
     return newest
@@ -105,11 +110,46 @@ def epochs_done(run: PreparedRun, resume: Checkpoint | None) -> int:
     return sum(len(planned.kinds) for planned in stages[:stage]) + resume.state["epoch"] - stages[stage].first
 
 
-def _trim_metrics(out: Path, run: PreparedRun, resume: Checkpoint | None) -> Trimmed:
-    """Drop the epochs that will run again from the metrics; return how many there are, and which are missing."""
-    stage, epochs = (resume.state["stage"], resume.state["epoch"]) if resume else (-1, 0)
-    stages = {name: range(planned.first, planned.first + len(planned.kinds)) for name, planned in run.plan.items()}
+def _start_over(run: PreparedRun, out: Path, skipped: Sequence[str]) -> list[str]:
+    """Clear the way for a run without an intact checkpoint to begin again, and return warnings."""
+
+    def clear() -> tuple[int, list[str]]:
+        if skipped:
+            checkpoint.set_aside(RunFolder(out).checkpoints, None)
+        try:
+            return folder.trim_metrics(out, _stages(run), -1, 0).dropped, []
+        except RecordError as error:
+            metrics = RunFolder(out).metrics
+            lost = metrics.read_bytes().count(b"\n") if metrics.is_file() else 0
+            RunFolder(out).set_lines_aside()
+            return lost, [f"{error.path.name} is damaged ({error.problem}); renamed it to *{folder.DAMAGED}"]
+
+    lost, damage = run.world.on_rank_zero(clear)
+    reasons = [f"Skipped a checkpoint, {reason}; renamed it to *{folder.DAMAGED}" for reason in skipped] + damage
+    kind = "intact checkpoint" if skipped else "checkpoint"
+    if not lost:
+        return [*reasons, *([f"there is no {kind} to resume from, so the run starts over"] if skipped else [])]
+    return [*reasons, f"there is no {kind} to resume from, so {lost} epochs are trained again"]
+
+
+def _restore_metrics(run: PreparedRun, out: Path, resume: Checkpoint) -> list[str]:
+    """Drop the epochs that will run again from the metrics, restore those that are damaged, and return warnings."""
+    lines = resume.state["extra"].get("lines")
+    if lines is not None:
+        restored = run.world.on_rank_zero(lambda: RunFolder(out).restore_lines(lines))
+        return [
+            f"{name} was damaged or incomplete: restored from {resume.path.name}; the file as it was, if any, is "
+            f"{name}{folder.DAMAGED}"
+            for name in restored
+        ]
+    stage, epochs = resume.state["stage"], resume.state["epoch"]  # written before checkpoints held these lines
     try:
-        return run.world.on_rank_zero(lambda: folder.trim_metrics(out, stages, stage, epochs))
+        trimmed = run.world.on_rank_zero(lambda: folder.trim_metrics(out, _stages(run), stage, epochs))
     except ValueError as error:
         raise UsageError([f"--resume {out}: {error}"]) from None
+    return [warning] if (warning := trimmed.warning()) else []
+
+
+def _stages(run: PreparedRun) -> dict[str, range]:
+    """Return the epochs of each stage."""
+    return {name: range(planned.first, planned.first + len(planned.kinds)) for name, planned in run.plan.items()}
