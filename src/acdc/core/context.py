@@ -181,9 +181,9 @@ class MethodContext:
         if shorten and (masks := self.masks):
             returning.remember(self.memory, masks)
         self._masking.lift()
-        if not reset_state(self.optimizer, reset):
+        if unknown := reset_state(self.optimizer, reset):
             self.warn(
-                f"{type(self.optimizer).__name__} has no first-moment state under a known name, so nothing was reset "
+                f"{' and '.join(unknown)} has no first-moment state under a known name, so nothing was reset "
                 'at decompression. Use reset="all" to reset its whole state'
             )
 

@@ -1,7 +1,7 @@
 """The result of a run: its sparse model, its dense twin, and how to train the twin further."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -144,7 +144,9 @@ def _read(path: Path) -> tuple[StateDict, dict[str, Any]]:
     return tensors, details
 
 
-def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, scheduler: Any | None = None) -> range:
+def finetune_dense(
+    result: Result, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], scheduler: Any | None = None
+) -> range:
     """Put the dense twin back into the model and its momentum into the optimizer, and return the steps left to run.
 
     The paper's dense fine-tuning (§4) replaces the final compressed phase by dense training from the twin, with the
