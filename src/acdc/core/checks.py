@@ -18,6 +18,13 @@ from acdc.sparsity.topk import Shards
 
 def check_types(model: Any, optimizer: Any, method: Any) -> None:
     """Raise if an argument of attach has the wrong type."""
+    if type(optimizer).__name__.startswith("ScheduleFreeWrapper"):
+        raise ArgumentTypeError(
+            "optimizer",
+            allowed=f"{type(optimizer).__name__} is no torch.optim.Optimizer, and swaps weights around its own",
+            instead="use a schedule-free optimizer proper: schedulefree.SGDScheduleFree, AdamWScheduleFree or "
+            "RAdamScheduleFree",
+        )
     for argument, value, kind, expected in (
         ("model", model, nn.Module, "a torch.nn.Module"),
         ("optimizer", optimizer, Optimizer | list | tuple, "a torch.optim.Optimizer, or a list of them"),

@@ -14,6 +14,7 @@ from acdc.core import returning
 from acdc.core.hooks import loss_scale, reset_state
 from acdc.core.latent import Bundle
 from acdc.core.masking import Masking
+from acdc.core.optimizers import evaluation_weights
 from acdc.core.result import StateDict, Twin, to_cpu
 from acdc.core.state import State
 from acdc.schedule import Phase
@@ -197,7 +198,8 @@ class MethodContext:
 
     def copy_sparse(self) -> tuple[StateDict, dict[str, Tensor]]:
         """Copy the current model and its masks to the CPU; both stay sharded if the model is."""
-        return to_cpu(self.model.state_dict()), {name: to_cpu(mask) for name, mask in self.sharded_masks().items()}
+        with evaluation_weights(self.optimizer):
+            return to_cpu(self.model.state_dict()), {name: to_cpu(mask) for name, mask in self.sharded_masks().items()}
 
     def sharded_masks(self) -> dict[str, Tensor]:
         """Return `masks`, as DTensors where the weights are."""

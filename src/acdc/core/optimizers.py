@@ -7,8 +7,10 @@ not counted, as with one optimizer.
 
 import weakref
 from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -142,6 +144,26 @@ def combine(optimizers: Sequence[Optimizer]) -> Optimizer:
                     instead="give each parameter to one of them",
                 )
     return Optimizers(optimizers) if len(optimizers) > 1 else optimizers[0]
+
+
+@contextmanager
+def evaluation_weights(optimizer: Optimizer) -> Iterator[None]:
+    """Let the model hold the weights to evaluate, which schedule-free optimizers in train mode compute from others.
+
+    Afterwards every weight has its old bits, which their own train() would restore only up to rounding.
+    """
+    training = [part for part in parts_of(optimizer) if any(group.get("train_mode") for group in part.param_groups)]
+    before = {param: param.detach().clone() for part in training for param in _parameters(part)}
+    for part in training:
+        part.eval()  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        for part in training:
+            part.train()  # pyright: ignore[reportAttributeAccessIssue]
+        with torch.no_grad():
+            for param, value in before.items():
+                param.copy_(value)
 
 
 def _renumber(group: dict[str, Any], by: int) -> dict[str, Any]:

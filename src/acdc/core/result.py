@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core.hooks import plain_model, plain_optimizer
+from acdc.core.optimizers import evaluation_weights
 from acdc.errors import ArgumentError
 from acdc.io import verify_safetensors, write_files, write_safetensors_at
 from acdc.sparsity import packed
@@ -36,12 +37,13 @@ class Twin:
 
     @classmethod
     def of(cls, step: int, model: nn.Module, optimizer: Optimizer, scheduler: Any | None) -> "Twin":
-        return cls(
-            step=step,
-            model=to_cpu(model.state_dict()),
-            optimizer=to_cpu(optimizer.state_dict()),
-            scheduler=copy.deepcopy(scheduler.state_dict()) if scheduler is not None else None,
-        )
+        with evaluation_weights(optimizer):
+            return cls(
+                step=step,
+                model=to_cpu(model.state_dict()),
+                optimizer=to_cpu(optimizer.state_dict()),
+                scheduler=copy.deepcopy(scheduler.state_dict()) if scheduler is not None else None,
+            )
 
 
 @dataclass(frozen=True, repr=False)
