@@ -18,7 +18,7 @@ due, and only then, three things watch for it; the first to see a training step 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -42,6 +42,8 @@ _KEEPS_ZEROS = (
 FIRST_MOMENTS = ("momentum_buffer", "exp_avg", "momentum", "m", "mu")
 
 _WITHOUT_MOMENTUM = (torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta)  # or off
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.swa_utils.AveragedModel)
 
@@ -117,6 +119,11 @@ class _PreHook:
 
     def __reduce__(self) -> tuple:
         return _PreHook, (None,)
+
+
+def untraced(hook: Hook) -> Hook:
+    """Return the hook for loops that compile their whole step, or their optimizer's: it runs as it is, untraced."""
+    return torch.compiler.disable(hook)  # pyright: ignore[reportReturnType]
 
 
 def plain_model(model: nn.Module) -> nn.Module:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from acdc.core.checks import check_finished, check_types
-from acdc.core.hooks import is_first_process, plain_model, plain_optimizer
+from acdc.core.hooks import is_first_process, plain_model, plain_optimizer, untraced
 from acdc.core.method import Method
 from acdc.core.optimizers import parts_of
 from acdc.core.result import Result, StateDict, Twin, to_cpu, to_device
@@ -117,8 +117,8 @@ class Sparsifier:
         self._step_hooks: list[RemovableHandle] = []
         for part in parts_of(self._optimizer):
             self._step_hooks += [
-                part.register_step_pre_hook(self._stepper.before_optimizer_step),
-                part.register_step_post_hook(self._stepper.after_optimizer_step),
+                part.register_step_pre_hook(untraced(self._stepper.before_optimizer_step)),
+                part.register_step_post_hook(untraced(self._stepper.after_optimizer_step)),
                 # This one refers to the sparsifier: it lives as long as its optimizers, even if the user drops it.
                 part.register_load_state_dict_post_hook(lambda _: self._stepper.leaks.restart()),
             ]
