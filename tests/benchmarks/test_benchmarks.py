@@ -144,6 +144,7 @@ def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
         "docs/methods-compared.md": ["frontier", "digits", "budgets"],
         "docs/costs.md": ["overhead", "select"],
         "docs/export.md": ["sizes"],
+        "docs/integrations.md": ["hosts"],
         "docs/theory.md": [*theory_page.TABLES, "cpl"],
         "runtime/README.md": ["speed"],
     }
