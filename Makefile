@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime
 COMPILERS := $(if $(filter default undefined,$(origin CXX)),c++ g++ clang++,$(firstword $(CXX)))
 COMPILER  := $(firstword $(foreach name,$(COMPILERS),$(shell command -v $(name))))
 
-.PHONY: help setup demo test test-all test-runtime test-integrations test-gpu lint format bench bench-runtime fuzz-runtime \
+.PHONY: help setup demo test test-all test-runtime test-integrations test-gpu lint format bench bench-hosts bench-runtime fuzz-runtime \
         wheels matrix figure drills browser-test clean
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-gpu  run what needs or uses a GPU, with the python3 (PYTHON=...) whose torch sees one"
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   run the CPU benchmarks and write results/"
+	@echo "make bench-hosts  measure steps of the trainers with and without acdc and write results/hosts.jsonl"
 	@echo "make bench-runtime  measure acdc-runtime beside other engines and write results/runtime.jsonl"
 	@echo "make fuzz-runtime   feed it 100,000 damaged models, built with sanitizers"
 	@echo "make wheels  build wheels of both distributions into dist/"
@@ -70,6 +71,9 @@ $(HOSTS)/.ready: pyproject.toml constraints.txt
 
 test-integrations: $(HOSTS)/.ready
 	ACDC_TEST_INTEGRATIONS=1 OMP_NUM_THREADS=1 $(HOSTS)/bin/python -m pytest tests/integrations --numprocesses 2
+
+bench-hosts: $(HOSTS)/.ready
+	$(HOSTS)/bin/python -m benchmarks.hosts --threads 1
 
 # No venv: constraints.txt pins torch for development, and a machine with a GPU has its own build of it.
 PYTHON := python3

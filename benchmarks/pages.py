@@ -8,6 +8,7 @@ from typing import Any
 
 from acdc.formatting import si
 from benchmarks import budgets, comparisons, fault_tables, runs, theory_page
+from benchmarks.hosts import host_table
 from benchmarks.record import Row, read
 from benchmarks.runtime_tables import speed_block, speed_sentence
 
@@ -28,6 +29,7 @@ def filled(root: Path, results: Path) -> dict[Path, str]:
         },
         docs / "costs.md": {"overhead": _overhead(results), "select": _select(results)},
         docs / "export.md": {"sizes": _sizes(results)},
+        docs / "integrations.md": {"hosts": _hosts(results)},
         root / "runtime" / "README.md": {"speed": speed_block(results)},
         docs / "faults.md": {"faults": fault_tables.block(results)},
         docs / "theory.md": theory_page.blocks(results / "theory.jsonl"),
@@ -230,6 +232,16 @@ def _sizes(results: Path) -> str:
         "[raw](../results/sizes.jsonl).</sub>"
     )
     return "\n".join([*lines, "", note]) + "\n"
+
+
+def _hosts(results: Path) -> str:
+    """Return the newest step of each trainer, with and without acdc."""
+    rows = [row for run in _newest(read(results / "hosts.jsonl"), "host").values() for row in run]
+    if not rows:
+        return ""
+    title, header, cells, note = host_table(rows)
+    lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *cells)]
+    return "\n".join([*lines, "", f"<sub>{title}. {note} [Raw](../results/hosts.jsonl).</sub>"]) + "\n"
 
 
 def _cell(row: Row | None) -> str:

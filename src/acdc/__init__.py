@@ -19,6 +19,7 @@ if typing.TYPE_CHECKING:
     from acdc.sparsity.packed import load
     from acdc.sparsity.patterns import NM, Block, Channel, Unstructured
     from acdc.sparsity.prunable import find_prunable
+    from acdc.sparsity.published import PublishedCheckpoint, from_published
     from acdc.sparsity.torch_prune import from_torch_prune
     from acdc.train.optim import Lamb
 
@@ -32,6 +33,7 @@ __all__ = [
     "Lamb",
     "Method",
     "Phase",
+    "PublishedCheckpoint",
     "Result",
     "Schedule",
     "Sparsifier",
@@ -45,6 +47,7 @@ __all__ = [
     "find_prunable",
     "finetune_dense",
     "flops",
+    "from_published",
     "from_torch_prune",
     "keep_masks",
     "load",
@@ -66,6 +69,8 @@ _MODULES = {
     "SparsityWarning": "core.context",
     "attach": "core.sparsifier",
     "find_prunable": "sparsity.prunable",
+    "from_published": "sparsity.published",
+    "PublishedCheckpoint": "sparsity.published",
     "from_torch_prune": "sparsity.torch_prune",
     "load": "sparsity.packed",
     "NM": "sparsity.patterns",

@@ -145,6 +145,7 @@ def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
         "docs/costs.md": ["overhead", "select"],
         "docs/export.md": ["sizes"],
         "docs/faults.md": ["faults"],
+        "docs/integrations.md": ["hosts"],
         "docs/theory.md": [*theory_page.TABLES, "cpl"],
         "runtime/README.md": ["speed"],
     }

@@ -46,6 +46,11 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
     "Adamax (enforced)": lambda p: torch.optim.Adamax(p, lr=1e-3),
     "one that moves zeros (enforced)": lambda p: MovesZeros(p),
 }
+if DEVICE == "cuda":  # torch refuses these on a CPU
+    OPTIMIZERS |= {
+        "Adam capturable": lambda p: torch.optim.Adam(p, lr=1e-2, capturable=True),
+        "AdamW fused, capturable": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True, capturable=True),
+    }
 
 
 class MovesZeros(torch.optim.Optimizer):

@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from acdc.core.method import Method
+from acdc.core.optimizers import parts_of
 from acdc.errors import ArgumentError, ArgumentTypeError, Shown
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, is_sharded
@@ -17,16 +18,16 @@ from acdc.sparsity.topk import Shards
 
 def check_types(model: Any, optimizer: Any, method: Any) -> None:
     """Raise if an argument of attach has the wrong type."""
-    if isinstance(optimizer, list | tuple | dict):
+    if type(optimizer).__name__.startswith("ScheduleFreeWrapper"):
         raise ArgumentTypeError(
             "optimizer",
-            allowed=f"received {len(optimizer)} of them in a {type(optimizer).__name__}, but a sparsifier works with "
-            "one optimizer, which holds all prunable weights; others may train the rest",
-            instead="pass the one that does, and leave the weights of others dense with exclude=[...]",
+            allowed=f"{type(optimizer).__name__} is no torch.optim.Optimizer, and swaps weights around its own",
+            instead="use a schedule-free optimizer proper: schedulefree.SGDScheduleFree, AdamWScheduleFree or "
+            "RAdamScheduleFree",
         )
     for argument, value, kind, expected in (
         ("model", model, nn.Module, "a torch.nn.Module"),
-        ("optimizer", optimizer, Optimizer, "a torch.optim.Optimizer"),
+        ("optimizer", optimizer, Optimizer | list | tuple, "a torch.optim.Optimizer, or a list of them"),
         ("method", method, Method, "a method such as acdc.ACDC(sparsity=0.9, epochs=100)"),
     ):
         if not isinstance(value, kind):
@@ -77,19 +78,38 @@ def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
     if len(missing) == len(layers.weights):
         raise ArgumentError(
             "optimizer",
-            allowed=f"this {type(optimizer).__name__} holds none of the model's {len(missing)} prunable weights",
+            allowed=f"this {_names(optimizer)} holds none of the model's {len(missing)} prunable weights",
             instead="build it from the same model, after moving it to its device or sharding it: "
             "torch.optim.SGD(model.parameters(), ...)",
         )
     raise ArgumentError(
         "optimizer",
         allowed=f"it does not hold {few(missing)}, but prunable weights must be trained",
-        instead=f"add them to the optimizer, or leave them dense with exclude=[{missing[0]!r}, …]",
+        instead=f"add them to the optimizer, pass a list of all optimizers, or leave them dense with "
+        f"exclude=[{missing[0]!r}, …]",
+    )
+
+
+def check_several(optimizer: Optimizer, method: Method) -> None:
+    """Raise if there are several optimizers and the method needs one."""
+    if len(parts_of(optimizer)) == 1 or not (method.trains_latent_weights() or method.looks_at_gradients()):
+        return
+    does = "trains latent weights" if method.trains_latent_weights() else "looks at gradients before the step"
+    raise ArgumentError(
+        "optimizer",
+        received=Shown(f"[{_names(optimizer)}]"),
+        allowed=f"{method.title()} {does}, so one optimizer must hold all prunable weights",
+        instead="pass one, and leave the weights of others dense with exclude=[...]; or attach acdc.ACDC to all",
     )
 
 
 def check_optimizer_keeps_pruned(optimizer: Optimizer, layers: Layers) -> None:
     """Raise if the optimizer cannot handle weights whose gradient and state are exactly 0."""
+    for part in parts_of(optimizer):
+        _check_keeps_pruned(part, layers)
+
+
+def _check_keeps_pruned(optimizer: Optimizer, layers: Layers) -> None:
     name = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise ArgumentError(
@@ -115,6 +135,10 @@ def check_optimizer_keeps_pruned(optimizer: Optimizer, layers: Layers) -> None:
                 "0 / (√0 + eps) is NaN",
                 instead=f"write {name}(..., eps=1e-8)",
             )
+
+
+def _names(optimizer: Optimizer) -> str:
+    return ", ".join(type(part).__name__ for part in parts_of(optimizer))
 
 
 def check_finished(step: int, total: int, counted: str = "") -> str | None:

@@ -14,6 +14,7 @@ from acdc.core import returning
 from acdc.core.hooks import loss_scale, reset_state
 from acdc.core.latent import Bundle
 from acdc.core.masking import Masking
+from acdc.core.optimizers import evaluation_weights
 from acdc.core.result import StateDict, Twin, to_cpu
 from acdc.core.state import State
 from acdc.schedule import Phase
@@ -181,9 +182,9 @@ class MethodContext:
         if shorten and (masks := self.masks):
             returning.remember(self.memory, masks)
         self._masking.lift()
-        if not reset_state(self.optimizer, reset):
+        if unknown := reset_state(self.optimizer, reset):
             self.warn(
-                f"{type(self.optimizer).__name__} has no first-moment state under a known name, so nothing was reset "
+                f"{' and '.join(unknown)} has no first-moment state under a known name, so nothing was reset "
                 'at decompression. Use reset="all" to reset its whole state'
             )
 
@@ -197,7 +198,8 @@ class MethodContext:
 
     def copy_sparse(self) -> tuple[StateDict, dict[str, Tensor]]:
         """Copy the current model and its masks to the CPU; both stay sharded if the model is."""
-        return to_cpu(self.model.state_dict()), {name: to_cpu(mask) for name, mask in self.sharded_masks().items()}
+        with evaluation_weights(self.optimizer):
+            return to_cpu(self.model.state_dict()), {name: to_cpu(mask) for name, mask in self.sharded_masks().items()}
 
     def sharded_masks(self) -> dict[str, Tensor]:
         """Return `masks`, as DTensors where the weights are."""

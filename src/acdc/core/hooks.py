@@ -16,15 +16,16 @@ due, and only then, three things watch for it; the first to see a training step 
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from acdc.core.optimizers import combine, parts_of
 from acdc.sparsity.layers import local_part
 
 # These are elementwise, and zero weight, gradient and state give zero weight and state.
@@ -41,6 +42,8 @@ _KEEPS_ZEROS = (
 FIRST_MOMENTS = ("momentum_buffer", "exp_avg", "momentum", "m", "mu")
 
 _WITHOUT_MOMENTUM = (torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta)  # or off
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, torch.optim.swa_utils.AveragedModel)
 
@@ -118,6 +121,11 @@ class _PreHook:
         return _PreHook, (None,)
 
 
+def untraced(hook: Hook) -> Hook:
+    """Return the hook for loops that compile their whole step, or their optimizer's: it runs as it is, untraced."""
+    return torch.compiler.disable(hook)  # pyright: ignore[reportReturnType]
+
+
 def plain_model(model: nn.Module) -> nn.Module:
     """Return the model inside DistributedDataParallel, DataParallel and torch.compile wrappers."""
     while True:
@@ -129,8 +137,10 @@ def plain_model(model: nn.Module) -> nn.Module:
             return model
 
 
-def plain_optimizer(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer inside Accelerate's wrapper, which has no hooks of its own."""
+def plain_optimizer(optimizer: Optimizer | Sequence[Optimizer]) -> Optimizer:
+    """Return the optimizer inside Accelerate's wrapper, which has no hooks of its own; of several, one for all."""
+    if isinstance(optimizer, Sequence):
+        return combine([plain_optimizer(part) for part in optimizer])
     inner = getattr(optimizer, "optimizer", None)
     return inner if isinstance(inner, Optimizer) else optimizer
 
@@ -143,23 +153,27 @@ def is_first_process() -> bool:
 
 def keeps_zeros(optimizer: Optimizer) -> bool:
     """Return True if the optimizer is known to leave zero weights with zero gradient and state at zero."""
-    return type(optimizer) in _KEEPS_ZEROS or getattr(optimizer, "keeps_zeros", False)
+    return all(type(part) in _KEEPS_ZEROS or getattr(part, "keeps_zeros", False) for part in parts_of(optimizer))
 
 
-def reset_state(optimizer: Optimizer, what: str) -> bool:
-    """Reset "all" of the optimizer's state, its "momentum" or "nothing". Return False if it has no known state.
+def reset_state(optimizer: Optimizer, what: str) -> list[str]:
+    """Reset "all" of the optimizer's state, its "momentum" or "nothing". Return the types that have no known state.
 
     State is zeroed in place: replayed CUDA graphs continue to read the same memory.
     """
-    if what == "all":
-        optimizer.state.clear()
-    if what != "momentum" or not optimizer.state:
-        return True
-    moments = [state[key] for state in optimizer.state.values() for key in FIRST_MOMENTS if key in state]
-    for moment in moments:
-        if isinstance(moment, torch.Tensor):
-            local_part(moment).zero_()
-    return bool(moments) or isinstance(optimizer, _WITHOUT_MOMENTUM)
+    unknown: list[str] = []
+    for part in parts_of(optimizer):
+        if what == "all":
+            part.state.clear()
+        if what != "momentum" or not part.state:
+            continue
+        moments = [state[key] for state in part.state.values() for key in FIRST_MOMENTS if key in state]
+        for moment in moments:
+            if isinstance(moment, torch.Tensor):
+                local_part(moment).zero_()
+        if not moments and not isinstance(part, _WITHOUT_MOMENTUM):
+            unknown.append(type(part).__name__)
+    return unknown
 
 
 def state_like(optimizer: Optimizer, param: torch.Tensor) -> list[torch.Tensor]:

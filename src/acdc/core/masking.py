@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from acdc.core.hooks import has_closure, keeps_zeros, loss_scale, state_like
+from acdc.core.hooks import has_closure, keeps_zeros, loss_scale, state_like, untraced
 from acdc.core.latent import Bundle, LatentWeights
 from acdc.core.state import State, Weights
 from acdc.sparsity import masks as working
@@ -298,7 +298,7 @@ def _hook(gradients: "weakref.ref[Gradients]", name: str) -> Callable[[Tensor], 
         if (owner := gradients()) is not None:
             owner._written(name, param)
 
-    return gradient_written
+    return untraced(gradient_written)
 
 
 def _when_backward_ends(call: Callable[[], Any]) -> None:

@@ -243,6 +243,14 @@ class Method(ABC):
         """Return why the method cannot prune sharded parameters, or None if it can."""
         return None if self.supports_shards else f"{self.title()} needs whole weights in every process"
 
+    def trains_latent_weights(self) -> bool:
+        """Return True if the method computes the model's weights from latent ones."""
+        return type(self).effective_weights is not Method.effective_weights
+
+    def looks_at_gradients(self) -> bool:
+        """Return True if `observe` is called in some steps."""
+        return type(self).observes_at is not Method.observes_at
+
     def gives_twin(self) -> bool:
         """Return True if a dense model is kept that can be trained further."""
         *before, final = self.schedule.phases

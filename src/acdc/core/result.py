@@ -1,7 +1,7 @@
 """The result of a run: its sparse model, its dense twin, and how to train the twin further."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core.hooks import plain_model, plain_optimizer
+from acdc.core.optimizers import evaluation_weights
 from acdc.errors import ArgumentError
 from acdc.io import verify_safetensors, write_files, write_safetensors_at
 from acdc.sparsity import packed
@@ -36,12 +37,13 @@ class Twin:
 
     @classmethod
     def of(cls, step: int, model: nn.Module, optimizer: Optimizer, scheduler: Any | None) -> "Twin":
-        return cls(
-            step=step,
-            model=to_cpu(model.state_dict()),
-            optimizer=to_cpu(optimizer.state_dict()),
-            scheduler=copy.deepcopy(scheduler.state_dict()) if scheduler is not None else None,
-        )
+        with evaluation_weights(optimizer):
+            return cls(
+                step=step,
+                model=to_cpu(model.state_dict()),
+                optimizer=to_cpu(optimizer.state_dict()),
+                scheduler=copy.deepcopy(scheduler.state_dict()) if scheduler is not None else None,
+            )
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,7 +146,9 @@ def _read(path: Path) -> tuple[StateDict, dict[str, Any]]:
     return tensors, details
 
 
-def finetune_dense(result: Result, model: nn.Module, optimizer: Optimizer, scheduler: Any | None = None) -> range:
+def finetune_dense(
+    result: Result, model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], scheduler: Any | None = None
+) -> range:
     """Put the dense twin back into the model and its momentum into the optimizer, and return the steps left to run.
 
     The paper's dense fine-tuning (§4) replaces the final compressed phase by dense training from the twin, with the

@@ -11,7 +11,7 @@ is 1 costs nothing; others cost a copy of the prunable weights, one pass over th
 optimizer steps are captured in a CUDA graph nothing is shortened.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -58,9 +58,9 @@ class ReturningWeights:
         return on_gpu and torch.cuda.is_current_stream_capturing()
 
     @torch.no_grad()
-    def after_step(self) -> None:
-        """Take back what is too much of the step that has been taken."""
-        for name, before in self._before.items():
-            now = self._weights[name].local
-            now.copy_(torch.where(self._masks[name], now, torch.lerp(before, now, self._factor)))
-        self._before = {}
+    def after_step(self, names: Iterable[str] | None = None) -> None:
+        """Take back what is too much of the step that has been taken, by all of the weights or some."""
+        for name in [*self._before] if names is None else names:
+            if (before := self._before.pop(name, None)) is not None:
+                now = self._weights[name].local
+                now.copy_(torch.where(self._masks[name], now, torch.lerp(before, now, self._factor)))

@@ -7,17 +7,19 @@ counts steps and begins phases.
 import math
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from acdc.core.checks import check_finished, check_types
-from acdc.core.hooks import is_first_process, plain_model, plain_optimizer
+from acdc.core.hooks import is_first_process, plain_model, plain_optimizer, untraced
 from acdc.core.method import Method
+from acdc.core.optimizers import parts_of
 from acdc.core.result import Result, StateDict, Twin, to_cpu, to_device
 from acdc.core.sharded_state import Gather, flatten, gather_tensors, read_checkpoint, unflatten
 from acdc.core.state_dict import check_fit, check_identity, check_structure
@@ -34,7 +36,7 @@ _attached: "weakref.WeakKeyDictionary[nn.Module | Optimizer, weakref.ref[Sparsif
 
 def attach(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     method: Method,
     *,
     steps_per_epoch: int | None = None,
@@ -65,6 +67,9 @@ def attach(
         states = torch.load("checkpoint.pt", weights_only=True)
         for part, state in zip((model, optimizer, sparsifier), states):
             part.load_state_dict(state)
+
+    If several optimizers train the weights, pass a list of them, in the order in which they step: a step is counted
+    when the last has stepped. Methods that look at gradients or train latent weights need one optimizer.
     """
     sparsifier = Sparsifier(model, optimizer, method, steps_per_epoch=steps_per_epoch, scheduler=scheduler)
     if not quiet and is_first_process():
@@ -89,7 +94,7 @@ class Sparsifier:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         method: Method,
         *,
         steps_per_epoch: int | None = None,
@@ -98,7 +103,7 @@ class Sparsifier:
         check_types(model, optimizer, method)
         self.method = method = method.for_steps(steps_per_epoch)
         self._model, self._optimizer = plain_model(model), plain_optimizer(optimizer)
-        for target in (self._model, self._optimizer):
+        for target in (self._model, *parts_of(self._optimizer)):
             if attached_to(target) is not None:
                 raise RuntimeError(
                     f"this {type(target).__name__} already has a sparsifier; call .detach() on that one first"
@@ -107,13 +112,16 @@ class Sparsifier:
             self._model, self._optimizer, method, called=model, steps_per_epoch=steps_per_epoch, scheduler=scheduler
         )
         self.context = self._stepper.context
-        _attached[self._model] = _attached[self._optimizer] = weakref.ref(self)
-        self._step_hooks = [
-            self._optimizer.register_step_pre_hook(self._stepper.before_optimizer_step),
-            self._optimizer.register_step_post_hook(self._stepper.after_optimizer_step),
-            # This one refers to the sparsifier: it lives as long as its optimizer, whether or not the user keeps it.
-            self._optimizer.register_load_state_dict_post_hook(lambda _: self._stepper.leaks.restart()),
-        ]
+        for target in (self._model, *parts_of(self._optimizer)):
+            _attached[target] = weakref.ref(self)
+        self._step_hooks: list[RemovableHandle] = []
+        for part in parts_of(self._optimizer):
+            self._step_hooks += [
+                part.register_step_pre_hook(untraced(self._stepper.before_optimizer_step)),
+                part.register_step_post_hook(untraced(self._stepper.after_optimizer_step)),
+                # This one refers to the sparsifier: it lives as long as its optimizers, even if the user drops it.
+                part.register_load_state_dict_post_hook(lambda _: self._stepper.leaks.restart()),
+            ]
         try:
             self._stepper.expect_step()
         except Exception:  # the method refuses: nothing may stay attached
@@ -337,7 +345,7 @@ class Sparsifier:
             handle.remove()
         self._step_hooks = []
         self._stepper.stop()
-        for target in (self._model, self._optimizer):
+        for target in (self._model, *parts_of(self._optimizer)):
             if attached_to(target) is self:
                 del _attached[target]
 

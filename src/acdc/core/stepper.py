@@ -15,10 +15,11 @@ from torch.optim import Optimizer
 from acdc.core import checks
 from acdc.core.context import MethodContext
 from acdc.core.guards import LeakCheck, OwnershipCheck
-from acdc.core.hooks import NextForward, has_closure, step_was_skipped
+from acdc.core.hooks import NextForward, has_closure, keeps_zeros, step_was_skipped
 from acdc.core.latent import LatentWeights
 from acdc.core.masking import Masking
 from acdc.core.method import Method
+from acdc.core.optimizers import Optimizers, parts_of
 from acdc.core.returning import ReturningWeights
 from acdc.core.state import State
 from acdc.schedule import Phase
@@ -44,6 +45,7 @@ class Stepper:
         shards = checks.check_sharding(model, method, layers)
         self.sharded = any(is_sharded(weight.param) for weight in layers.weights)
         checks.check_optimizer_holds(optimizer, layers)
+        checks.check_several(optimizer, method)
         checks.check_optimizer_keeps_pruned(optimizer, layers)
         self.weights = {weight.name: weight for weight in layers.weights}
         self.ownership = OwnershipCheck(model, optimizer, layers.weights)
@@ -65,6 +67,7 @@ class Stepper:
             state=self.state,
             shards=shards,
         )
+        self._several = optimizer if isinstance(optimizer, Optimizers) else None
         self.history: list[dict[str, Any]] = []
         self.closures_announce_gradients = False  # whether a closure calls gradients_ready when it has computed them
         self._awaits_gradients = False
@@ -229,6 +232,15 @@ class Stepper:
         self.state.enter_backward()
 
     def before_optimizer_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        if (several := self._several) is not None:
+            if has_closure(args, kwargs):
+                raise RuntimeError(
+                    "optimizer.step(closure): with several optimizers each closure would compute gradients after "
+                    "others have stepped; call backward() once, then step() of each without a closure"
+                )
+            if not several.begins_step(optimizer):
+                self.masking.before_step()  # what was written since the first of them stepped, such as clipped ones
+                return
         self._next_forward.release()
         self.ownership.check_next("optimizer.step()")
         closure = has_closure(args, kwargs)
@@ -270,15 +282,27 @@ class Stepper:
         if step_was_skipped(optimizer):
             return
         masking, context = self.masking, self.context
+        if self._several is not None and not self._several.ends_step(optimizer):
+            self._after_one_of_several(optimizer)
+            return
         self._returning.after_step()
         enforced = self.state.masked and not masking.keeps_zeros
         masking.after_step(args, kwargs)
         context.step += 1
         self.expect_step()
         if enforced:
+            unknown = [type(part).__name__ for part in parts_of(context.optimizer) if not keeps_zeros(part)]
             context.warn(
-                f"{type(optimizer).__name__} is not known to keep zero weights at zero: masks are applied "
+                f"{' and '.join(unknown)} is not known to keep zero weights at zero: masks are applied "
                 "again after every step (one more pass over weights and optimizer state)"
             )
         elif self.state.masked:  # otherwise they were zeroed just now
             self.leaks.after_step(masking.masks, self.context.step - 1, last=self.state.due == "phase")
+
+    def _after_one_of_several(self, optimizer: Optimizer) -> None:
+        """Finish the step of one optimizer by itself: a gradient scaler may skip those that follow."""
+        trained = {id(param) for group in optimizer.param_groups for param in group["params"]}
+        held = [name for name, weight in self.weights.items() if id(weight.param) in trained]
+        self._returning.after_step(held)
+        if self.state.masked and not keeps_zeros(optimizer):
+            self.masking.zero(held)

@@ -39,6 +39,9 @@ class Scored(Method):
             return f"criterion={self.criterion.name!r} needs whole weights in every process"
         return super().sharding_obstacle()
 
+    def looks_at_gradients(self) -> bool:
+        return bool(self.criterion.window)
+
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
         """Return the first step, `step` or later, that begins with a compression."""
         starts = self.schedule.starts(steps_per_epoch)

@@ -32,7 +32,11 @@ from acdc.sparsity.prunable import Rule, is_specific, matches
 
 
 def keep_masks(
-    model: nn.Module, optimizer: Optimizer, *, include: Sequence[Rule] = (), exclude: Sequence[Rule] = ()
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    *,
+    include: Sequence[Rule] = (),
+    exclude: Sequence[Rule] = (),
 ) -> Sparsifier:
     """Keep the zeros of a sparse model while it is fine-tuned; the training loop stays as it is.
 
