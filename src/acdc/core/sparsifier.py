@@ -9,17 +9,26 @@ import sys
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, SupportsFloat, get_args
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core.checks import check_finished, check_types
+from acdc.core.gathered_state import gather_state, split_state
 from acdc.core.hooks import is_first_process, plain_model, plain_optimizer
 from acdc.core.method import Method
 from acdc.core.result import Result, StateDict, Twin, to_cpu, to_device
-from acdc.core.sharded_state import Gather, flatten, gather_tensors, read_checkpoint, unflatten
+from acdc.core.sharded_state import (
+    Gather,
+    check_gather,
+    flatten,
+    gather_tensors,
+    is_kept,
+    read_checkpoint,
+    unflatten,
+)
 from acdc.core.state_dict import check_fit, check_identity, check_structure
 from acdc.core.stepper import Stepper
 from acdc.core.summary import Summary
@@ -282,9 +291,7 @@ class Sparsifier:
         `early=True` accepts a run stopped in its final phase. Those of a sharded model stay sharded, on the host,
         unless `gather` asks for whole tensors on "rank0" (elsewhere the result is then empty) or "everywhere".
         """
-        if gather not in get_args(Gather):
-            allowed = f"expected one of {', '.join(map(repr, get_args(Gather)))}"
-            raise ArgumentError("gather", gather, allowed, 'write gather="rank0"')
+        check_gather(gather)
         self._refuse_if_detached("finish")
         self._stepper.ownership.check("finish()")
         context = self.context
@@ -350,12 +357,14 @@ class Sparsifier:
 
     # Checkpoints
 
-    def state_dict(self) -> StateDict:
+    def state_dict(self, *, gather: Gather = "nowhere") -> StateDict:
         """Return plain data and tensors, to be saved with those of the model and the optimizer; see `attach`.
 
         Save it with torch.save, and load it with weights_only=True. On a sharded model it is a flat mapping to tensors,
-        for torch.distributed.checkpoint; see load_checkpoint.
+        for torch.distributed.checkpoint; see load_checkpoint. `gather` then asks for the state dict of a model that is
+        not sharded, on "rank0" (elsewhere it is empty) or "everywhere", which any number of processes can load.
         """
+        check_gather(gather)
         self._refuse_if_detached("state_dict")
         self._stepper.ownership.check("state_dict()")
         context = self.context
@@ -370,7 +379,10 @@ class Sparsifier:
             "memory": to_cpu(context.memory),
             "kept_sparse": list(context.sparse_model) if context.sparse_model else None,
         }
-        return flatten(state, self._stepper.weights) if self._stepper.sharded else state
+        if not self._stepper.sharded:
+            return state
+        flat = flatten(state, self._stepper.weights)
+        return flat if gather == "nowhere" else gather_state(flat, self._stepper.weights, is_kept(gather))
 
     def load_checkpoint(self, folder: str | Path, key: str = "sparsifier") -> None:
         """Resume a sharded run, on any number of processes, from a folder of torch.distributed.checkpoint.
@@ -392,11 +404,15 @@ class Sparsifier:
         """Resume where `state` was saved. Model and optimizer load their own state, before or after this."""
         self._refuse_if_detached("load_state_dict")
         self._stepper.ownership.check("load_state_dict()")
-        if self._stepper.sharded:
+        whole = not self._stepper.sharded or "masks" in state  # gathered, or of a model that was not sharded
+        if not whole:
             state = unflatten(state, self._stepper.weights)
         check_structure(state)
         check_identity(state, self._identity())
-        check_fit(state, method=self.method, layers=self.layers, model=self._model, optimizer=self._optimizer)
+        owners = {"model": self._model, "optimizer": self._optimizer}
+        check_fit(state, method=self.method, layers=self.layers, whole=whole, **owners)
+        if whole and self._stepper.sharded:
+            state = split_state(state, self._stepper.weights, **owners)
         self._stepper.masking.load_state_dict(state)
         self._stepper.leaks.restart()
         schedule, phase, context = self.method.schedule, state["phase"], self.context

@@ -69,16 +69,31 @@ def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Checkpoint | None, lis
                 f"{', '.join(stages)}; restore this run's own checkpoints"
             ]
         )
-    if extra["world"] != world.size:
+    warnings = _other_world(run, out, newest)
+    if warning := _trim_metrics(out, run, newest).warning():
+        warnings.append(warning)
+    world.on_rank_zero(lambda: checkpoint.set_aside(newest))
+    return newest, warnings
+
+
+def _other_world(run: PreparedRun, out: Path, newest: Checkpoint) -> list[str]:
+    """Return a warning if there are more or fewer processes than the run had; only sharded runs can resume so."""
+    began, now = newest.state["extra"]["world"], run.world.size
+    if began == now:
+        return []
+    memory = any(newest.state.get("language", {}).get("memory", ()))
+    if run.recipe.train.parallel != "fsdp" or memory:
+        why = ", and a model with a memory resumes on as many" if memory else ""
         raise UsageError(
             [
-                f"--resume {out}: it ran with {extra['world']} processes, but now there are {world.size}; run: "
-                f"{resume_command(out, extra['world'])}"
+                f"--resume {out}: it ran with {began} processes, but now there are {now}{why}; run: "
+                f"{resume_command(out, began)}"
             ]
         )
-    warning = _trim_metrics(out, run, newest).warning()
-    world.on_rank_zero(lambda: checkpoint.set_aside(newest))
-    return newest, [warning] if warning else []
+    return [
+        f"the run had {began} processes and has {now} from here on: its state is the same, but each has another part "
+        "of a batch, so sums round differently, and batch norms and dropout see other parts"
+    ]
 
 
 def find_newest(checkpoints: Path, world: World) -> Checkpoint:
