@@ -133,6 +133,7 @@ def assert_equal(one: Any, other: Any, where: str) -> None:
         assert one == other, where
 
 
+@pytest.mark.long
 def test_transformer_xl_with_lamb_clipping_and_accumulation(tmp_path: Path, text: Path) -> None:
     whole, sharded = both(tmp_path, "text-quick", XL, text)
     for ours, theirs in zip(records(whole)[-1]["models"], records(sharded)[-1]["models"], strict=True):
