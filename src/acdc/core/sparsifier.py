@@ -35,7 +35,7 @@ from acdc.core.summary import Summary
 from acdc.errors import ArgumentError
 from acdc.schedule import Phase
 from acdc.sparsity import masks as working
-from acdc.sparsity.layers import Layers, is_sharded, local_part
+from acdc.sparsity.layers import Layers, is_sharded, local_part, state_name
 
 # The optimizer's hooks keep a sparsifier alive; these are only weak references to it.
 _attached: "weakref.WeakKeyDictionary[nn.Module | Optimizer, weakref.ref[Sparsifier]]" = weakref.WeakKeyDictionary()
@@ -272,7 +272,8 @@ class Sparsifier:
 
         In a dense phase nothing is pruned, so this does nothing.
         """
-        parameters = dict(plain_model(model).named_parameters(remove_duplicate=False))
+        named = plain_model(model).named_parameters(remove_duplicate=False)
+        parameters = {state_name("", name): param for name, param in named}
         masks = self.masks
         if missing := [name for name in masks if name not in parameters]:
             allowed = f"it has no {', '.join(missing[:3])}"
