@@ -94,7 +94,11 @@ def _measure_here(method: str, size: int) -> Row:
     prepare = METHODS[method]
     small = round_size(_WARM_UP)
     prepare(make_weights(small, cpu), kept_of(small))()  # lazy imports and thread pools must not count
-    prepared = prepare(make_weights(size, cpu), kept_of(size))
+    return measure_call(prepare(make_weights(size, cpu), kept_of(size)))
+
+
+def measure_call(prepared: Prepared) -> Row:
+    """Measure the peak of a call on the CPU in this process, which must have made all that is not to count."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
         before, start = (_kilobytes("/proc/self/status", key) for key in ("VmRSS", "VmHWM"))

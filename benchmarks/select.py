@@ -123,7 +123,7 @@ def _row(name: str, size: int, k: int) -> Row:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.select", description=__doc__)
-    parser.add_argument("--sizes", nargs="+", type=_size, help="numbers of weights: 25M 200M, on a GPU also 1e9")
+    parser.add_argument("--sizes", nargs="+", type=parse_size, help="numbers of weights: 25M 200M, on a GPU also 1e9")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), metavar="NAME", help=", ".join(METHODS))
@@ -138,7 +138,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def _size(text: str) -> int:
+def parse_size(text: str) -> int:
     try:
         size = int(float(text.rstrip("KMGB")) * _SUFFIX.get(text[-1], 1))
     except (ValueError, IndexError):

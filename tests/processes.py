@@ -28,8 +28,9 @@ from tests.process_server import Request
 
 # What runs import sooner or later.
 _PRELOADED = (
-    "torch._dynamo", "torch.distributed", "sklearn.datasets", "matplotlib.figure", "matplotlib.backends.backend_svg",
-    "PIL.Image", "acdc.cli.train", "acdc.cli.compare_methods", "acdc.report.write", "acdc.train.experiment",
+    "torch._dynamo", "torch.distributed.fsdp", "sklearn.datasets", "matplotlib.figure",
+    "matplotlib.backends.backend_svg", "PIL.Image", "acdc.cli.train", "acdc.cli.compare_methods", "acdc.report.write",
+    "acdc.train.experiment",
 )  # fmt: skip
 
 

@@ -16,14 +16,22 @@ from tests.waiting import HANG
 
 
 def two_ranks(command: Sequence[str | Path], cwd: Path | None = None) -> CompletedProcess[str]:
-    """Start it with what torchrun would tell it; the result holds what both wrote, and the worse of their codes."""
+    """Start it twice; see start_ranks."""
+    return start_ranks(2, command, cwd)
+
+
+def start_ranks(count: int, command: Sequence[str | Path], cwd: Path | None = None) -> CompletedProcess[str]:
+    """Start it with what torchrun would tell it; the result holds what all wrote, and the worst of their codes."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # port 0: the system chooses a free one
     together = {
         **os.environ,
-        **{"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)},
+        **{"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)},
         **{"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"},  # rank 0 is to open no store
     }
-    return _run([command] * 2, [{**together, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"], cwd)
+    return _run(
+        [command] * count, [{**together, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)], cwd
+    )
 
 
 def call_on_two_ranks(function: Callable[..., None], *arguments: Any) -> None:

@@ -14,11 +14,13 @@ from subprocess import CompletedProcess
 
 import pytest
 import torch
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]  # documented there
 
 import acdc
 from acdc.data.image_folder import ImageFolder
+from acdc.train.distributed import join
 from tests import processes
-from tests.distributed.ranks import two_ranks
+from tests.distributed.ranks import call_on_ranks, two_ranks
 from tests.train.problems import JPEGS, jpegs
 
 SETTINGS = [
@@ -82,6 +84,25 @@ def test_a_signal_to_torchrun_stops_both_with_a_checkpoint_and_the_run_goes_on(t
     for name in ("sparse", "dense", "finetuned", "masks"):
         one, two = acdc.load(whole / f"{name}.safetensors"), acdc.load(parts / f"{name}.safetensors")
         assert all(torch.equal(one[key], two[key]) for key in one), name
+
+
+def meet(rank: int, port: int, restarts: int) -> None:
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": str(restarts),
+    }  # fmt: skip
+    with join("cpu") as world:
+        assert world.gather(rank) == [0, 1]
+
+
+def test_processes_that_torchrun_restarts_read_nothing_of_the_killed_ones() -> None:
+    """Its agent keeps one store for all of them: the second two meet under keys of their own."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    call_on_ranks(2, meet, store.port, 0)
+    keys = store.num_keys()
+    call_on_ranks(2, meet, store.port, 1)
+    assert store.num_keys() > keys
 
 
 LATE = """

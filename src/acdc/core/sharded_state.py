@@ -7,15 +7,16 @@ what is no tensor is JSON in one tensor of bytes, with a reference in place of e
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from acdc.core.returning import SURVIVORS
+from acdc.errors import ArgumentError
 from acdc.sparsity import masks as working
 from acdc.sparsity.layers import Weight, is_sharded, local_part
-from acdc.sparsity.sharding import shard_like
+from acdc.sparsity.sharding import join, shard_like
 
 Gather = Literal["nowhere", "rank0", "everywhere"]
 PLAIN = "plain"  # the key of the tensor that holds what is no tensor
@@ -128,18 +129,26 @@ def _references(value: Any) -> dict[str, bool]:
     return {name: sharded for item in items for name, sharded in _references(item).items()}
 
 
+def check_gather(where: str) -> None:
+    """Raise unless this is a place to gather whole tensors."""
+    if where not in get_args(Gather):
+        allowed = f"expected one of {', '.join(map(repr, get_args(Gather)))}"
+        raise ArgumentError("gather", where, allowed, 'write gather="rank0"')
+
+
+def is_kept(where: Gather) -> bool:
+    """Return True if this process keeps what is gathered there."""
+    return where == "everywhere" or (where == "rank0" and torch.distributed.get_rank() == 0)
+
+
 def gather_tensors(tensors: Mapping[str, Any], where: Gather) -> dict[str, Any]:
     """Return whole tensors on the CPU in every process, or on rank 0 and nothing elsewhere; one at a time."""
     if where == "nowhere" or not any(isinstance(value, Tensor) and is_sharded(value) for value in tensors.values()):
         return dict(tensors)
-    kept = where == "everywhere" or torch.distributed.get_rank() == 0
+    kept = is_kept(where)
     gathered = {}
     for name, value in tensors.items():
-        if isinstance(value, Tensor) and is_sharded(value):
-            sharded: Any = value
-            whole = sharded.to(sharded.device_mesh.device_type).full_tensor().cpu()
-        else:
-            whole = value
+        whole = join(value) if isinstance(value, Tensor) else value
         if kept:
             gathered[name] = whole
     return gathered

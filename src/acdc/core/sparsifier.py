@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, SupportsFloat, get_args
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,27 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from acdc.core.checks import check_finished, check_types
+from acdc.core.gathered_state import gather_state, split_state
 from acdc.core.hooks import is_first_process, plain_model, plain_optimizer, untraced
 from acdc.core.method import Method
 from acdc.core.optimizers import parts_of
 from acdc.core.result import Result, StateDict, Twin, to_cpu, to_device
-from acdc.core.sharded_state import Gather, flatten, gather_tensors, read_checkpoint, unflatten
+from acdc.core.sharded_state import (
+    Gather,
+    check_gather,
+    flatten,
+    gather_tensors,
+    is_kept,
+    read_checkpoint,
+    unflatten,
+)
 from acdc.core.state_dict import check_fit, check_identity, check_structure
 from acdc.core.stepper import Stepper
 from acdc.core.summary import Summary
 from acdc.errors import ArgumentError
 from acdc.schedule import Phase
 from acdc.sparsity import masks as working
-from acdc.sparsity.layers import Layers, is_sharded, local_part
+from acdc.sparsity.layers import Layers, is_sharded, local_part, state_name
 
 # The optimizer's hooks keep a sparsifier alive; these are only weak references to it.
 _attached: "weakref.WeakKeyDictionary[nn.Module | Optimizer, weakref.ref[Sparsifier]]" = weakref.WeakKeyDictionary()
@@ -271,7 +280,8 @@ class Sparsifier:
 
         In a dense phase nothing is pruned, so this does nothing.
         """
-        parameters = dict(plain_model(model).named_parameters(remove_duplicate=False))
+        named = plain_model(model).named_parameters(remove_duplicate=False)
+        parameters = {state_name("", name): param for name, param in named}
         masks = self.masks
         if missing := [name for name in masks if name not in parameters]:
             allowed = f"it has no {', '.join(missing[:3])}"
@@ -290,9 +300,7 @@ class Sparsifier:
         `early=True` accepts a run stopped in its final phase. Those of a sharded model stay sharded, on the host,
         unless `gather` asks for whole tensors on "rank0" (elsewhere the result is then empty) or "everywhere".
         """
-        if gather not in get_args(Gather):
-            allowed = f"expected one of {', '.join(map(repr, get_args(Gather)))}"
-            raise ArgumentError("gather", gather, allowed, 'write gather="rank0"')
+        check_gather(gather)
         self._refuse_if_detached("finish")
         self._stepper.ownership.check("finish()")
         context = self.context
@@ -358,12 +366,14 @@ class Sparsifier:
 
     # Checkpoints
 
-    def state_dict(self) -> StateDict:
+    def state_dict(self, *, gather: Gather = "nowhere") -> StateDict:
         """Return plain data and tensors, to be saved with those of the model and the optimizer; see `attach`.
 
         Save it with torch.save, and load it with weights_only=True. On a sharded model it is a flat mapping to tensors,
-        for torch.distributed.checkpoint; see load_checkpoint.
+        for torch.distributed.checkpoint; see load_checkpoint. `gather` then asks for the state dict of a model that is
+        not sharded, on "rank0" (elsewhere it is empty) or "everywhere", which any number of processes can load.
         """
+        check_gather(gather)
         self._refuse_if_detached("state_dict")
         self._stepper.ownership.check("state_dict()")
         context = self.context
@@ -378,7 +388,10 @@ class Sparsifier:
             "memory": to_cpu(context.memory),
             "kept_sparse": list(context.sparse_model) if context.sparse_model else None,
         }
-        return flatten(state, self._stepper.weights) if self._stepper.sharded else state
+        if not self._stepper.sharded:
+            return state
+        flat = flatten(state, self._stepper.weights)
+        return flat if gather == "nowhere" else gather_state(flat, self._stepper.weights, is_kept(gather))
 
     def load_checkpoint(self, folder: str | Path, key: str = "sparsifier") -> None:
         """Resume a sharded run, on any number of processes, from a folder of torch.distributed.checkpoint.
@@ -400,11 +413,15 @@ class Sparsifier:
         """Resume where `state` was saved. Model and optimizer load their own state, before or after this."""
         self._refuse_if_detached("load_state_dict")
         self._stepper.ownership.check("load_state_dict()")
-        if self._stepper.sharded:
+        whole = not self._stepper.sharded or "masks" in state  # gathered, or of a model that was not sharded
+        if not whole:
             state = unflatten(state, self._stepper.weights)
         check_structure(state)
         check_identity(state, self._identity())
-        check_fit(state, method=self.method, layers=self.layers, model=self._model, optimizer=self._optimizer)
+        owners = {"model": self._model, "optimizer": self._optimizer}
+        check_fit(state, method=self.method, layers=self.layers, whole=whole, **owners)
+        if whole and self._stepper.sharded:
+            state = split_state(state, self._stepper.weights, **owners)
         self._stepper.masking.load_state_dict(state)
         self._stepper.leaks.restart()
         schedule, phase, context = self.method.schedule, state["phase"], self.context

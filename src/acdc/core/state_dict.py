@@ -88,10 +88,13 @@ def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
 
 
 def check_fit(
-    state: Mapping[str, Any], *, method: Method, layers: Layers, model: nn.Module, optimizer: Optimizer
+    state: Mapping[str, Any], *, method: Method, layers: Layers, model: nn.Module, optimizer: Optimizer, whole: bool
 ) -> None:
-    """Raise a ValueError that names the first part that does not fit. Method and layers have been compared already."""
-    weights = {weight.name: weight.local for weight in layers.weights}  # of a sharded model, this process's parts
+    """Raise a ValueError that names the first part that does not fit. Method and layers have been compared already.
+
+    The state holds this process's parts of weights, or `whole` ones, which is the same unless the model is sharded.
+    """
+    weights = {weight.name: weight.param if whole else weight.local for weight in layers.weights}
     phases = len(method.schedule.phases)
     if state["step"] < 0:
         raise ValueError(f"sparsifier.step: expected 0 or more, received {state['step']}")

@@ -15,12 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from acdc.core.gathered_state import join_bits, split_bits
 from acdc.flops.counting import weight_flops
 from acdc.flops.uses import used_weights
 from acdc.schedule import Kind
 from acdc.sparsity import masks as working
-from acdc.sparsity.layers import Layers, Weight
+from acdc.sparsity.layers import Layers, Weight, is_sharded, local_part
 from acdc.sparsity.prunable import find_prunable
+from acdc.sparsity.sharding import count_nonzero, find_shards, join, shards_of
+from acdc.sparsity.topk import Shards
 from acdc.state_dicts import check_tensors
 from acdc.typed_data import AtLeastOne, Count, DataError, Epoch, Percent, Share
 
@@ -64,11 +67,13 @@ class PhaseEnd:
 class Dynamics:
     """Measurements at the ends of phases. `layers` are all whose zeros count, `pruned` those with masks.
 
-    `other_flops` are those of weights in use that are not among the layers.
+    `other_flops` are those of weights in use that are not among the layers. Of a sharded model every process reads its
+    own parts, and all counts are summed.
     """
 
     def __init__(self, layers: Layers, pruned: Layers, uses: Mapping[str, float], other_flops: int = 0) -> None:
         self._layers, self._pruned, self._uses, self._other = layers, pruned, uses, other_flops
+        self._shards = find_shards(layers.weights)
         self._last: dict[str, Tensor] = {}
         self._union: dict[str, Tensor] = {}
 
@@ -83,12 +88,12 @@ class Dynamics:
         """
         weights, compared = self._layers.weights, bool(self._last)
         readings = [
-            *(weight.param.detach().count_nonzero() for weight in weights),
-            *(_dead_filters(weight) for weight in weights),
+            *(weight.local.count_nonzero() for weight in weights),
+            *(_dead_filters(weight, self._shards) for weight in weights),
             _histogram(self._pruned),
             *([self._compare(masks or {})] if kind == "sparse" else []),
         ]
-        answers, names = _read(readings), [weight.name for weight in weights]
+        answers, names = _read(readings, self._shards), [weight.name for weight in weights]
         (nonzero, dead), rest = (answers[: len(names)], answers[len(names) : 2 * len(names)]), answers[2 * len(names) :]
         counts, histogram = dict(zip(names, nonzero, strict=True)), rest[:BINS]
         return PhaseEnd(
@@ -112,7 +117,7 @@ class Dynamics:
         totals: Tensor | None = None
         for weight in self._pruned.weights:
             mask = masks.get(weight.name)
-            now = working.pack(weight.param.detach() if mask is None else mask)
+            now = working.pack(weight.local if mask is None else local_part(mask))
             last, union = (packed.get(weight.name, now).to(now.device) for packed in (self._last, self._union))
             union = union | now
             sums = torch.stack([_ones(bits) for bits in (now ^ last, now & ~last, now, union)])
@@ -128,9 +133,11 @@ class Dynamics:
         return {**change, "explored": explored / size}
 
     def state_dict(self) -> dict[str, Any]:
+        """Return packed masks of whole weights; of a sharded model, call this in every process."""
+        params = {weight.name: weight.param for weight in self._pruned.weights}
         return {
-            "last": {name: bits.cpu() for name, bits in self._last.items()},
-            "union": {name: bits.cpu() for name, bits in self._union.items()},
+            key: {name: join_bits(bits, params[name]).cpu() for name, bits in masks.items()}
+            for key, masks in (("last", self._last), ("union", self._union))
         }
 
     def check_fit(self, state: Mapping[str, Any]) -> None:
@@ -140,12 +147,15 @@ class Dynamics:
             check_tensors(state[key], bits, f"dynamics.{key}", some=not state[key])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._last, self._union = dict(state["last"]), dict(state["union"])
+        params = {weight.name: weight.param for weight in self._pruned.weights}
+        self._last, self._union = (
+            {name: split_bits(bits, params[name]) for name, bits in state[key].items()} for key in ("last", "union")
+        )
 
 
 def nonzeros(layers: Layers) -> dict[str, int]:
-    """Count the non-zero weights of each layer, reading all counts from the device at once."""
-    counts = _read([weight.param.detach().count_nonzero() for weight in layers.weights])
+    """Count the non-zero weights of each layer, over all shards, reading all counts from the device at once."""
+    counts = _read([weight.local.count_nonzero() for weight in layers.weights], find_shards(layers.weights))
     return {weight.name: count for weight, count in zip(layers.weights, counts, strict=True)}
 
 
@@ -203,11 +213,17 @@ def edge(index: int) -> float:
     return 2.0 ** (LOWEST + (HIGHEST - LOWEST) * index / BINS)
 
 
-def _read(counts: list[Tensor]) -> list[int]:
-    """Return every number in these tensors, in order; all at once if they are on one device."""
+def count_parameters(model: nn.Module) -> int:
+    """Count the non-zero parameters of a model, tied ones once."""
+    parameters = dict(model.named_parameters())
+    return sum(count_nonzero(parameters, shards_of(parameters)).values())
+
+
+def _read(counts: list[Tensor], shards: Shards) -> list[int]:
+    """Return every number in these tensors, in order, summed over shards; all at once if they are on one device."""
     flat = [count.reshape(-1).to(torch.int64) for count in counts]
     if len({count.device for count in flat}) == 1:
-        return torch.cat(flat).tolist()
+        return shards.sum(torch.cat(flat)).tolist()
     return [number for count in flat for number in count.tolist()]
 
 
@@ -227,9 +243,12 @@ def _filters(weight: Weight) -> int:
     return weight.param.shape[weight.out_dim] * _groups(weight)
 
 
-def _dead_filters(weight: Weight) -> Tensor:
-    param, groups = weight.param.detach(), _groups(weight)
-    alive = param != 0
+def _dead_filters(weight: Weight, shards: Shards) -> Tensor:
+    """Count the output channels without a weight, for a sum over shards: those that are spread over all count once."""
+    whole, groups = weight.out_dim != 0 and is_sharded(weight.param), _groups(weight)
+    alive = (join(weight.param) if whole else weight.local) != 0
+    if whole and shards.index:
+        alive = torch.ones_like(alive)
     if groups > 1:
         alive = alive.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)  # inputs x (outputs of all groups) x ...
     return (~alive.movedim(weight.out_dim, 0).flatten(1).any(1)).sum()
@@ -238,7 +257,7 @@ def _dead_filters(weight: Weight) -> Tensor:
 def _histogram(layers: Layers) -> Tensor:
     total: Tensor | None = None
     for weight in layers.weights:
-        for part in working.in_memory_order(weight.param.detach(), _CHUNK):
+        for part in working.in_memory_order(weight.local, _CHUNK):
             size = part.abs().to(torch.promote_types(part.dtype, torch.float32))
             logs = size.log2().clamp_(LOWEST, HIGHEST).masked_fill_(size == 0, -torch.inf)  # which histc leaves out
             counts = torch.histc(logs, BINS, LOWEST, HIGHEST).to(torch.int64)

@@ -163,7 +163,8 @@ class TransformerXL(nn.Module):
 
     def start_memory(self, batch: int) -> Memory:
         """Return the empty memory with which a text begins."""
-        return tuple(self.content_bias.new_zeros(batch, 0, self.width) for _ in self.layers)
+        like = {"dtype": self.content_bias.dtype, "device": self.content_bias.device}  # which may be a DTensor
+        return tuple(torch.zeros(batch, 0, self.width, **like) for _ in self.layers)
 
     @contextmanager
     def evaluation(

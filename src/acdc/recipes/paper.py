@@ -12,8 +12,11 @@ from acdc.recipes.schema import PaperRow, Recipe
 # Settings of how a run computes, not what. "accumulate" splits batches, and "ema" adds another model.
 _DO_NOT_DECIDE = {
     "data": ("bad_limit",),
-    "train": ("accumulate", "precision", "ema", "channels_last", "threads", "deterministic", "compile", "cuda_graphs"),
-}
+    "train": (
+        "accumulate", "precision", "ema", "channels_last", "threads", "deterministic", "compile", "cuda_graphs",
+        "parallel",
+    ),
+}  # fmt: skip
 _MODELS = {"sparse": "sparse", "baseline": "dense", "dense": "twin", "finetuned": "finetuned"}  # a run's file, a row's
 
 
@@ -77,7 +80,7 @@ def _decides(recipe: Recipe) -> dict[str, Any]:
         del settings[table]
     for table, keys in _DO_NOT_DECIDE.items():
         for key in keys:
-            del settings[table][key]
+            settings[table].pop(key, None)  # those of sharded runs are not in others
     if recipe.data.first_size is None:
         del settings["data"]["full_size_by"], settings["data"]["size_step"]
     if not recipe.train.distill:

@@ -111,6 +111,8 @@ class Training:
     deterministic: bool = False  # on a GPU: slower, the same bits in every run
     compile: Literal["auto", "on", "off"] = "auto"
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
+    # Of several processes, by torchrun: whole parameters in each, or sharded ones ("fsdp").
+    parallel: Literal["ddp", "fsdp"] = "ddp"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,11 +263,13 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, which config.json holds and checkpoints are compared with.
 
-        What only LAMB has is left out for other optimizers, so that their runs have the same files as before.
+        What only LAMB and sharded runs have is left out of others, so that these have the same files as before.
         """
         content = asdict(self)
         if self.optimizer.name != "lamb":
             del content["optimizer"]["bias_correction"]
+        if self.train.parallel == "ddp":
+            del content["train"]["parallel"]
         return content
 
     # Inside

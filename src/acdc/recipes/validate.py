@@ -362,6 +362,8 @@ def _unsuited(recipe: Recipe, *, sound: bool) -> list[ArgumentError]:
     if t.ema is not None and name in methods.names() and not methods.find(name).averages:
         why = f'method.name = "{name}" rounds weights, but an average of them is not rounded'
         errors.append(SettingError("train.ema", received=t.ema, allowed=why, instead=remove))
+    if t.parallel == "fsdp":
+        errors += _not_sharded(recipe, sound=sound)
     if name == "dense":
         errors += [
             SettingError(
@@ -370,6 +372,33 @@ def _unsuited(recipe: Recipe, *, sound: bool) -> list[ArgumentError]:
             for key in ("baseline", "finetune")
             if getattr(recipe.run, key)
         ]
+    return errors
+
+
+def _not_sharded(recipe: Recipe, *, sound: bool) -> list[ArgumentError]:
+    """Return what a recipe sets that sharded training cannot do."""
+    t = recipe.train
+    errors: list[ArgumentError] = [
+        SettingError(
+            f"train.{key}", received=getattr(t, key), allowed=f'with train.parallel = "fsdp" {why}', instead=do
+        )
+        for key, wrong, why, do in (
+            ("ema", t.ema is not None, "the average would need a whole copy of the model", "remove it"),
+            ("distill", t.distill, "the teacher would need a whole copy of the model", "remove it"),
+            ("precision", t.precision == "fp16", "processes do not agree on fp16's overflows", 'write "bf16"'),
+            ("channels_last", t.channels_last, "parameters are split in contiguous rows", "set it to false"),
+            ("compile", t.compile == "on", "compiled steps were never tried", 'write "auto" or "off"'),
+        )
+        if wrong
+    ]
+    try:
+        method = recipe.build_method() if sound else None
+    except ValueError:  # reported elsewhere
+        method = None
+    if method and (obstacle := method.sharding_obstacle()):
+        allowed = f'with train.parallel = "fsdp" every process holds a part of each weight, and {obstacle}'
+        instead = 'write train.parallel = "ddp", which keeps whole weights, or another method'
+        errors.append(SettingError("method", allowed=allowed, instead=instead))
     return errors
 
 

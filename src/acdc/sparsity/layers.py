@@ -103,6 +103,11 @@ class Weight:
         return self.kind.startswith("conv") and groups > 1 and groups == self.module.in_channels
 
 
+def state_name(prefix: str, local: str) -> str:
+    """Return the name in the state dict of a module's tensor: torch's checkpoint_wrapper leaves itself out there."""
+    return (f"{prefix}.{local}" if prefix else local).replace("_checkpoint_wrapped_module.", "")
+
+
 def is_sharded(tensor: Tensor) -> bool:
     """Return True for DTensors, of which every process holds a part."""
     return hasattr(tensor, "to_local")
@@ -171,7 +176,7 @@ def all_weights(model: nn.Module) -> Iterator[Weight]:
         for local, kind in weight_kinds(module).items():
             param = module._parameters.get(local)
             if param is not None:
-                yield Weight(f"{prefix}.{local}" if prefix else local, param, module, kind)
+                yield Weight(state_name(prefix, local), param, module, kind)
 
 
 def merge_aliases(weights: Sequence[Weight]) -> list[list[Weight]]:

@@ -21,6 +21,7 @@ from acdc.sparsity.layers import (
     computations,
     is_matrix,
     merge_aliases,
+    state_name,
     weight_kinds,
 )
 
@@ -91,7 +92,7 @@ def _computed_weights(model: nn.Module) -> Iterator[Weight]:
         for computation in computations(module):
             if computation.largest.ndim > 1:
                 kind = weight_kinds(module).get(computation.tensor, "other")
-                name = f"{prefix}.{computation.tensor}" if prefix else computation.tensor
+                name = state_name(prefix, computation.tensor)
                 yield Weight(name, computation.largest, module, kind, computation)
 
 
@@ -100,7 +101,7 @@ def _other_weights(model: nn.Module, computed: Sequence[Weight]) -> list[Weight]
     known = {id(weight.param) for weight in all_weights(model)}
     known |= {id(source) for weight in computed if weight.computation for source in weight.computation.sources}
     others = [
-        Weight(f"{prefix}.{local}" if prefix else local, param, module, "other")
+        Weight(state_name(prefix, local), param, module, "other")
         for prefix, module in model.named_modules(remove_duplicate=False)
         if not isinstance(module, NORMS)
         for local, param in module._parameters.items()

@@ -86,6 +86,25 @@ def shard_like(part: Tensor, param: Tensor) -> Tensor:
     )
 
 
+def split_like(whole: Tensor, like: Tensor) -> Tensor:
+    """Return this process's part of a whole tensor as a DTensor, split like another one; unsplit if that is whole."""
+    if not is_sharded(like):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    target: Any = like
+    with torch.no_grad():
+        return distribute_tensor(whole, target.device_mesh, target.placements, src_data_rank=None)
+
+
+def join(tensor: Tensor) -> Tensor:
+    """Return all parts of a DTensor as one tensor on the CPU, in every process; of other tensors, themselves."""
+    if not is_sharded(tensor):
+        return tensor
+    sharded: Any = tensor.detach()
+    return sharded.to(sharded.device_mesh.device_type).full_tensor().cpu()
+
+
 def count_nonzero(tensors: Mapping[str, Tensor], shards: Shards) -> dict[str, int]:
     """Count what is not 0 in each tensor, over all shards; waits for the device once."""
     if not tensors:
@@ -109,11 +128,15 @@ def fsdp_roots(model: nn.Module) -> list[nn.Module]:
     return [root for child in model.children() for root in fsdp_roots(child)]
 
 
+def fsdp_modules(model: nn.Module) -> list[nn.Module]:
+    """Return all modules that fully_shard was called on."""
+    return [module for module in model.modules() if _is_fsdp(module)]
+
+
 def reshard(model: nn.Module) -> None:
     """Put sharded parameters back where a forward pass has left gathered copies of them, as after an evaluation."""
-    for module in model.modules():
-        if _is_fsdp(module):
-            module.reshard()  # pyright: ignore[reportCallIssue]
+    for module in fsdp_modules(model):
+        module.reshard()  # pyright: ignore[reportCallIssue]
 
 
 def _is_fsdp(module: nn.Module) -> bool:

@@ -94,11 +94,27 @@ def join(device: str) -> Iterator[World]:
     world = World(int(os.environ["RANK"]), size, int(os.environ.get("LOCAL_RANK", "0")))
     if device == "cuda":
         torch.cuda.set_device(world.local_rank)
-    distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+    distributed.init_process_group("nccl" if device == "cuda" else "gloo", **_own_store(world))
     try:
         yield world
     finally:
         distributed.destroy_process_group()
+
+
+def _own_store(world: World) -> dict[str, Any]:
+    """Return arguments that keep processes restarted by torchrun from reading what killed ones wrote; often none.
+
+    torchrun's agent gives all restarts one store (pytorch#135712), where a process may find the address of a dead one
+    and wait for it for ever. Agents of several nodes count restarts on their own, so only one node's can be told apart.
+    """
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if not restarts or not shared or os.environ.get("LOCAL_WORLD_SIZE") != str(world.size):
+        return {}
+    from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]  # documented there
+
+    store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    return {"store": PrefixStore(f"restart-{restarts}", store), "rank": world.rank, "world_size": world.size}
 
 
 def skipped_images(batches: Batches, world: World) -> list[str]:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core.sparsifier import Sparsifier
+from acdc.sparsity.layers import local_part
 from acdc.train.optim import Rates
 from acdc.train.precision import Scaler
 from acdc.train.step import Totals
@@ -21,7 +22,7 @@ class DivergedError(ArithmeticError):
 def not_finite(model: nn.Module, optimizer: Optimizer, sparsifier: Sparsifier | None) -> tuple[str, str] | None:
     """Describe and name what is not finite among all that the next step reads, reading the device once."""
     read = [
-        (kind, name, tensor.detach())
+        (kind, name, local_part(tensor.detach()))
         for kind, named in (
             ("weights", model.named_parameters()),
             ("running statistics", model.named_buffers()),

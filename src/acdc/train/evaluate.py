@@ -18,6 +18,7 @@ from acdc.recipes.schema import Recipe
 from acdc.runs.records import TextScore
 from acdc.train.distributed import World, skipped_images
 from acdc.train.execution import Setting, without_kernel_search
+from acdc.train.fsdp import whole_weights
 from acdc.train.precision import autocast
 from acdc.train.tasks import NextToken
 
@@ -61,11 +62,12 @@ def evaluate(
     """
     training = model.training
     model.eval()
-    score = _score(model, fast, batches, recipe.train.precision, setting, logits_to)
+    with whole_weights(model):
+        score = _score(model, fast, batches, recipe.train.precision, setting, logits_to)
     if score.precision == "fp16" and not math.isfinite(score.loss):
         if logits_to is not None:
             logits_to.clear()
-        with without_kernel_search():
+        with whole_weights(model), without_kernel_search():
             score = _score(model, None, batches, "fp32", setting, logits_to)
         if math.isfinite(score.loss) and setting.world.first and not setting.said_overflow:
             setting.said_overflow = True

@@ -22,7 +22,7 @@ from acdc.core.result import DENSE, SPARSE, Result, StateDict, finetune_dense, t
 from acdc.data.data_facts import ImageFacts
 from acdc.data.random_labels import save_indices
 from acdc.io import write_files, write_json
-from acdc.measure.dynamics import count_model
+from acdc.measure.dynamics import count_model, count_parameters
 from acdc.measure.predict import size_shares
 from acdc.recipes.fit import count_uses
 from acdc.recipes.schema import Recipe
@@ -39,7 +39,7 @@ from acdc.train.evaluate import Score, evaluate, recalibrate
 from acdc.train.execution import Setting
 from acdc.train.loading import LoadedData
 from acdc.train.prepare import STAGE_TITLES, PreparedRun
-from acdc.train.stage import Stage, count_parameters
+from acdc.train.stage import Stage
 from acdc.typed_data import decode
 
 _FEW = 2_000_000  # test images x classes up to which a run keeps every model's logits: 8 MB each
@@ -158,7 +158,7 @@ def _of_the_run(stage: Stage, outcomes: list[ModelResult], lines: Mapping[str, s
 def _finish(stage: Stage) -> Result | None:
     if stage.sparsifier is None:
         return None
-    result = stage.sparsifier.finish()
+    result = stage.sparsifier.finish(gather="everywhere")  # evaluated whole, by every rank
     stage.sparsifier.detach()
     return result
 
@@ -170,7 +170,7 @@ def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, Sta
             "dense": (STAGE_TITLES["dense"], BASELINE),
             "finetune": ("dense twin, fine-tuned", FINETUNED),
         }[stage.name]
-        yield title, file, to_cpu(stage.model.state_dict())
+        yield title, file, stage.whole_model()
     else:
         title, file = f"{methods.find(stage.recipe.method.name).title()}, sparse", SPARSE
         yield title, file, result.sparse

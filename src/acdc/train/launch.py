@@ -89,7 +89,8 @@ def introduce(console: Console, run: PreparedRun, out: Path, resume: Checkpoint 
         if recipe.run.finetune and not method.gives_twin():
             console.say(f"nothing to fine-tune: {method.title()} keeps no dense twin")
     threads = f", {recipe.train.threads} thread" if device.type == "cpu" and recipe.train.threads else ""
-    several = f", {run.world.size} processes" if run.world.size > 1 else ""
+    sharded = ", which share parameters and optimizer state (FSDP2)" if recipe.train.parallel == "fsdp" else ""
+    several = f", {run.world.size} processes{sharded}" if run.world.size > 1 else ""
     console.say(f"device: {device.type} ({run.options.why_device}){threads}{several}")
     for why in run.execution.why:
         console.say(why)

@@ -18,11 +18,12 @@ from acdc.data.data_facts import Facts, ImageFacts, TextFacts
 from acdc.data.image_sizes import ImageSizes
 from acdc.errors import ArgumentError, UsageError
 from acdc.recipes import load as recipes
-from acdc.recipes.findings import Finding, RecipeError, SettingError
+from acdc.recipes.findings import Finding, RecipeError, SettingError, naming_settings
 from acdc.recipes.fit import build_skeleton
 from acdc.recipes.schema import Recipe
 from acdc.recipes.validate import validate
 from acdc.sparsity.layers import Layers
+from acdc.sparsity.topk import Shards
 from acdc.train import execution, hardware, loading, precision
 from acdc.train.console import Plan, Planned
 from acdc.train.distributed import World
@@ -111,6 +112,23 @@ class PreparedRun:
     def layers(self) -> Layers | None:
         """Find the weights that the method compresses, and those it leaves dense; None for dense training."""
         return self.method.layers(self.skeleton) if self.method else None
+
+    def check_shards(self) -> None:
+        """Raise an ArgumentError if sharded training splits what a pattern keeps together, or what is indivisible."""
+        processes = self.world.size
+        if self.recipe.train.parallel != "fsdp" or processes == 1:
+            return
+        if scalars := [name for name, param in self.skeleton.named_parameters() if not param.ndim]:
+            raise ArgumentError(
+                "train.parallel",
+                received="fsdp",
+                allowed=f"{scalars[0]} is a single number, which fully_shard cannot split",
+                instead='make it a tensor of shape [1], or write train.parallel = "ddp"',
+            )
+        if self.method and self.layers:
+            with naming_settings():
+                split = Shards(index=0, count=processes, sum=lambda counts: counts)
+                self.method.pattern.check_shards(self.layers.weights, split)
 
     def new_model(self) -> nn.Module:
         """Build the model, with the initial weights of the recipe's seed."""
@@ -267,10 +285,11 @@ def _check(
     warnings = (*surprising, *_too_many_threads(recipe, draft.device), *draft.warnings)
     run = replace(draft, warnings=warnings)
     if known and not wrong and not mistakes:
-        try:
-            _ = run.execution
-        except ArgumentError as error:
-            wrong.append(str(SettingError(error.argument, error.received, error.allowed, error.instead)))
+        for look in (lambda: run.execution, run.check_shards):
+            try:
+                look()
+            except ArgumentError as error:
+                wrong.append(str(SettingError(error.argument, error.received, error.allowed, error.instead)))
     if problems or wrong:
         raise UsageError([*problems, *wrong])
     return run

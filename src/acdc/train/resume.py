@@ -71,16 +71,29 @@ def find_checkpoint(run: PreparedRun, out: Path) -> tuple[Checkpoint | None, lis
                 f"{', '.join(stages)}; restore this run's own checkpoints"
             ]
         )
-    if extra["world"] != world.size:
-        raise UsageError(
-            [
-                f"--resume {out}: it ran with {extra['world']} processes, but now there are {world.size}; run: "
-                f"{resume_command(out, extra['world'])}"
-            ]
-        )
-    warnings = _restore_metrics(run, out, newest)
+    warnings = _other_world(run, out, newest) + _restore_metrics(run, out, newest)
     world.on_rank_zero(lambda: checkpoint.set_aside(RunFolder(out).checkpoints, newest.path))
     return newest, warnings
+
+
+def _other_world(run: PreparedRun, out: Path, newest: Checkpoint) -> list[str]:
+    """Return a warning if there are more or fewer processes than the run had; only sharded runs can resume so."""
+    began, now = newest.state["extra"]["world"], run.world.size
+    if began == now:
+        return []
+    memory = any(newest.state.get("language", {}).get("memory", ()))
+    if run.recipe.train.parallel != "fsdp" or memory:
+        why = ", and a model with a memory resumes on as many" if memory else ""
+        raise UsageError(
+            [
+                f"--resume {out}: it ran with {began} processes, but now there are {now}{why}; run: "
+                f"{resume_command(out, began)}"
+            ]
+        )
+    return [
+        f"the run had {began} processes and has {now} from here on: its state is the same, but each has another part "
+        "of a batch, so sums round differently, and batch norms and dropout see other parts"
+    ]
 
 
 def find_newest(checkpoints: Path, world: World) -> Checkpoint | NoCheckpointError:

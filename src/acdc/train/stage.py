@@ -17,7 +17,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,21 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from acdc.core.gathered_state import gather_nested
 from acdc.core.method import Method
 from acdc.core.result import StateDict, to_cpu
 from acdc.core.sparsifier import Sparsifier
 from acdc.data.images import Batches, full_share
 from acdc.flops.counting import weight_flops
-from acdc.measure.dynamics import Dynamics, PhaseEnd, nonzeros, other_flops
+from acdc.measure.dynamics import Dynamics, PhaseEnd, count_parameters, nonzeros, other_flops
 from acdc.recipes.fit import attach_quietly
 from acdc.recipes.schema import Recipe
 from acdc.runs import checkpoint
 from acdc.runs.records import EpochRow, LanguageEpoch
 from acdc.schedule import Duration
 from acdc.sparsity.prunable import find_prunable
-from acdc.train import divergence, optim
-from acdc.train.distributed import restore_skipped, skipped_images
+from acdc.train import divergence, fsdp, optim, stage_state
+from acdc.train.distributed import skipped_images
 from acdc.train.divergence import DivergedError
 from acdc.train.evaluate import Score, evaluate, perplexity
 from acdc.train.execution import Loaders, Progress, Setting
@@ -47,7 +48,6 @@ from acdc.train.precision import Scaler
 from acdc.train.step import Step, Totals, TotalsReader, autocast, compiled
 from acdc.train.stopping import Stopped
 from acdc.train.tasks import find_task, is_text
-from acdc.typed_data import DataError
 
 _LONG_STARTUP = 5.0  # seconds for the first step from which they are reported
 _ASK_OTHERS = 20  # steps between two exchanges of news between ranks
@@ -71,6 +71,10 @@ class Stage:
     ) -> None:
         self.index, self.name, self.recipe, self.loaders, self.setting = index, name, recipe, loaders, setting
         self.model, self.epochs, self.epoch, self.batch = model, recipe.epochs, 0, 0
+        self.sharded = recipe.train.parallel == "fsdp" and setting.world.size > 1
+        other = other_flops(model, find_prunable(model, embeddings=recipe.prunes_embeddings), uses)
+        if self.sharded:
+            fsdp.shard_model(model, setting.device, setting.world.size)
         self.optimizer = optim.build(recipe.optimizer, model, setting.device, recipe.train.precision)
         each = loaders.train.steps
         self.sparsifier: Sparsifier | None = attach_quietly(model, self.optimizer, method, each) if method else None
@@ -87,7 +91,7 @@ class Stage:
         self.saved: Path | None = None
         self._warm = False  # whether a step has run
         self._layers, self._uses = find_prunable(model, embeddings=recipe.prunes_embeddings), uses
-        self._other_flops = other_flops(model, self._layers, uses)
+        self._other_flops = other
         self._size_shares = size_shares or {}
         pruned = self.sparsifier.layers if self.sparsifier else self._layers
         self.dynamics = Dynamics(self._layers, pruned, uses, self._other_flops)
@@ -95,7 +99,7 @@ class Stage:
         self.task = find_task(loaders.train, recipe.train)
         self.parameters: list[int] = []  # non-zero ones after each epoch of a language model
         module = self.task.module(model)
-        self._wrapped = setting.world.wrap(module, setting.device)
+        self._wrapped = module if self.sharded else setting.world.wrap(module, setting.device)
         self._step = Step(
             self._wrapped,
             recipe.train,
@@ -105,7 +109,7 @@ class Stage:
             full=full_share(loaders.train, setting.world.rank, setting.world.size),
             task=self.task,
             scale=self.scaler.scale if self.scaler else None,
-            no_sync=getattr(self._wrapped, "no_sync", nullcontext),
+            no_sync=getattr(self._wrapped, "no_sync", partial(fsdp.without_exchange, model)),
             share=self._share,
         )
         # Not DDP's forward: it exchanges buffers, and ranks with different numbers of batches would not meet there.
@@ -272,6 +276,10 @@ class Stage:
             average_parameters=statistics.fmean(self.parameters),
         )
 
+    def whole_model(self) -> StateDict:
+        """Return a copy of the weights on the CPU; those of a sharded model are gathered, on every rank."""
+        return to_cpu(gather_nested(self.model.state_dict(), keep=True))
+
     def _parts(self, rows: int) -> list[int]:
         """Return the number of rows of each part that a batch is trained in."""
         parts = min(self.recipe.train.accumulate, rows)
@@ -291,7 +299,8 @@ class Stage:
         measure, device = self.loaders.memorization, self.setting.device
         if measure is None:
             return None
-        return measure.measure(self.model, epoch=self.epoch, autocast=lambda: autocast(precision, device))
+        with fsdp.whole_weights(self.model):
+            return measure.measure(self.model, epoch=self.epoch, autocast=lambda: autocast(precision, device))
 
     def _show(self, sums: list[float], steps_per_second: float) -> None:
         loss, _, samples, alive, _ = sums
@@ -322,7 +331,7 @@ class Stage:
         if self.best is None or (value > self.best[key] if key == "accuracy" else value < self.best[key]):
             self.best = {"epoch": self.epoch, **own, "chosen_on": self._chosen_on}
             if self.loaders.validation:
-                self.best_weights = to_cpu(self.model.state_dict())
+                self.best_weights = self.whole_model()
 
     @property
     def best_twin(self) -> dict[str, Any] | None:
@@ -422,74 +431,22 @@ class Stage:
                 "parameters": list(self.parameters),
             }
 
+        own = self.state_dict() if self.sharded or self.setting.world.first else {}
+
         def write() -> Path:
-            state = {**self.state_dict(), **each, "skipped_images": unreadable, "extra": self.extra()}
+            state = {**own, **each, "skipped_images": unreadable, "extra": self.extra()}
             folder, keep = self.setting.checkpoints, self.recipe.run.keep
             return checkpoint.save(folder, self.index, self.name, self.step, state, keep=keep)
 
         self.saved = self.setting.world.on_rank_zero(write)
 
     def state_dict(self) -> StateDict:
-        return {
-            "stage": self.index,
-            "name": self.name,
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "steps_per_epoch": self.loaders.train.steps,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "sparsifier": self.sparsifier.state_dict() if self.sparsifier else None,
-            "scaler": self.scaler.state_dict() if self.scaler else None,
-            "ema": self.ema.state_dict() if self.ema is not None else None,
-            "dynamics": self.dynamics.state_dict(),
-            "best": self.best,
-            "best_weights": self.best_weights,
-            "seconds": self.seconds,
-        }
+        """Return the whole state, as checkpoints hold it on rank 0; of a sharded model, call this on every rank."""
+        return stage_state.collect(self)
 
     def load_state_dict(self, state: StateDict) -> None:
         """Resume where `state` was saved; raise a DataError before anything changes if it does not fit."""
-        checkpoint.check_fit(
-            state,
-            epochs=self.epochs,
-            steps_per_epoch=self.loaders.train.steps,
-            model=self.model,
-            optimizer=self.optimizer,
-            optimizer_keeps=optim.state_of_a_parameter(
-                self.recipe.optimizer, self.setting.device, self.recipe.train.precision
-            ),
-            sparsifier=self.sparsifier,
-            scaler=self.scaler,
-            ema=self.ema,
-            dynamics=self.dynamics,
-        )
-        text = is_text(self.loaders.train)
-        if ("language" in state) != text:
-            raise DataError("language", f"{'one' if text else 'none'} in this stage")
-        self.epoch, self.batch = state["epoch"], state["batch"]
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.sparsifier:
-            self.sparsifier.load_state_dict(state["sparsifier"])
-        if self.scaler:
-            self.scaler.load_state_dict(state["scaler"])
-        if self.ema is not None:
-            self.ema.load_state_dict(state["ema"])
-        self.dynamics.load_state_dict(state["dynamics"])
-        self.best, self.best_weights = state["best"], state["best_weights"]
-        self.seconds = state["seconds"]
-        restore_skipped(self.loaders.train, state["skipped_images"])
-        rank = min(self.setting.world.rank, len(state["rng"]) - 1)
-        checkpoint.set_rng_state(state["rng"][rank])
-        self.totals.load(state["totals"][rank])
-        if "language" in state:
-            self.task.load_state_dict(state["language"]["memory"][rank], self.setting.device)
-            self.parameters = list(state["language"]["parameters"])
-
-
-def count_parameters(model: nn.Module) -> int:
-    """Count the non-zero parameters of a model, tied ones once."""
-    return int(torch.stack([param.detach().count_nonzero() for param in model.parameters()]).sum())
+        stage_state.load(self, state)
 
 
 def _average(model: nn.Module, decay: float) -> AveragedModel:
