@@ -7,6 +7,7 @@ namespace {
 struct V {
     typedef __m512 type;
     static constexpr int lanes = 16;
+    static constexpr int registers = 32;
     static constexpr int sparse_vectors = 7;  // accumulators of the one-row kernel
     static constexpr int block_vectors = 7;   // per row of the four-row kernel: 28 accumulators
     static type load(const float* p) { return _mm512_load_ps(p); }
@@ -22,6 +23,11 @@ struct V {
     }
     static type set1(float x) { return _mm512_set1_ps(x); }
     static type fma(type a, type b, type c) { return _mm512_fmadd_ps(a, b, c); }
+    // *a * b + c without a register for *a. Written out, as compilers would rather load it once, and spill a sum.
+    static type fma_from(const float* a, type b, type c) {
+        asm("vfmadd231ps %1%{1to16%}, %2, %0" : "+v"(c) : "m"(*a), "v"(b));
+        return c;
+    }
     static type add(type a, type b) { return _mm512_add_ps(a, b); }
     static type sub(type a, type b) { return _mm512_sub_ps(a, b); }
     static type mul(type a, type b) { return _mm512_mul_ps(a, b); }

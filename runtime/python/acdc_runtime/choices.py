@@ -17,6 +17,7 @@ from acdc_runtime.errors import ModelError
 from acdc_runtime.graph import Node
 
 METHODS = ("dense", "sparse", "block4")
+_BLOCKS = (48, 64, 96, 128, 192, 256, 384, 512, 1024)
 _PIXELS = 4 * 3136  # a layer is timed on at most so many output pixels
 _TOKENS = 4 * 112  # and a linear layer on at most so many rows
 _LARGEST = 1 << 26  # numbers in a layer's input and output; larger ones are not timed
@@ -55,8 +56,8 @@ class Choices:
             bias = np.ascontiguousarray(bias, dtype=np.float32).reshape(-1)
         key = self.key(name, matrix, use)
         choice = self.found.get(key)
-        if choice is None or choice not in candidates(matrix, taps, every=True):
-            options = candidates(matrix, taps)
+        if choice is None or not _can_run(choice, rows=matrix.shape[0]):
+            options = candidates(matrix, taps, self.kernels)
             choice = options[0]
             if self.tune and len(options) > 1 and self.spent < _BUDGET and _floats(matrix, use) < _LARGEST:
                 start = time.perf_counter()
@@ -160,18 +161,20 @@ def _floats(matrix: np.ndarray, use: Any) -> int:
     return max(1, min(n, _PIXELS // max(1, oh * ow))) * ((h * w + 112) * c + (oh * ow + 112) * matrix.shape[0])
 
 
-def candidates(matrix: np.ndarray, taps: int, every: bool = False) -> list[Choice]:
-    """Return the kernels worth timing for a weight matrix, likeliest first; with `every`, all that can run."""
+def _can_run(choice: Choice, rows: int) -> bool:
+    """Return whether a choice, read from a file perhaps, is one that could have been made for so many rows."""
+    return choice.method in METHODS and choice.block in _BLOCKS and (choice.method != "block4" or rows % 4 == 0)
+
+
+def candidates(matrix: np.ndarray, taps: int, kernels: str) -> list[Choice]:
+    """Return the kernels worth timing for a weight matrix, likeliest first."""
     rows, columns = matrix.shape
-    dense = [Choice("dense", 256)]
+    # AVX-512 kernels read whole rows of a packed block, from L2; the others three vectors of each, which stay in L1.
+    dense = [Choice("dense", 512 if kernels == "avx512" else 256)]
     density = np.count_nonzero(matrix) / matrix.size
     grouped = None
     if rows % 4 == 0 and density <= 0.6:
         grouped = (matrix.reshape(rows // 4, 4, columns) != 0).any(axis=1).mean()
-    if every:
-        sizes = (48, 64, 96, 128, 192, 256, 384, 512, 1024)
-        blocks = [Choice(m, b) for m in METHODS for b in sizes if m != "block4" or rows % 4 == 0]
-        return dense + blocks
     if density > 0.6:
         return dense
     if grouped is not None and grouped < 1.5 * density:
