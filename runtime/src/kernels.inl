@@ -59,8 +59,9 @@ static void sparse_rows(const Row* rows, size_t n, const Entry* entry, const cha
             for (int t = 0; t < T; t++) sum[t] = V::load(o + t * kLanes);
         }
         for (const Entry* end = entry + rows[i].count; entry != end; entry++) {
-            const vec w = V::set1(entry->value);
-            const float* x = reinterpret_cast<const float*>(in + entry->offset);
+            uint32_t offset;
+            const vec w = V::set1_entry(entry, &offset);
+            const float* x = reinterpret_cast<const float*>(in + offset);
             for (int t = 0; t < T; t++) sum[t] = V::fma(w, V::load(x + t * kLanes), sum[t]);
         }
         if (e.last) {
@@ -183,7 +184,7 @@ static void gemm_rows(const float* a, size_t a_stride, int depth, const float* b
         const float* row = b + size_t(k) * kTile;
         if constexpr (Panels)
             if (k % 4 == 0)
-                for (int r = 0; r < R; r += 4) __builtin_prefetch(left<true>(a, a_stride, r + R, k), 0, 0);
+                for (int r = 0; r < R; r += 4) __builtin_prefetch(left<true>(a, a_stride, r + R, k), 0, 3);
         const float* weights[R];
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) weights[r] = left<Panels>(a, a_stride, r, k);

@@ -22,6 +22,16 @@ struct V {
         return _mm512_permutex2var_ps(a, at, b);
     }
     static type set1(float x) { return _mm512_set1_ps(x); }
+    // The value of an entry in every lane, and its offset. Both come with one load of a number: vectors can be loaded twice
+    // a cycle only, and the sparse kernel is bound by that.
+    static type set1_entry(const Entry* entry, uint32_t* offset) {
+        static_assert(sizeof(Entry) == sizeof(uint64_t) && offsetof(Entry, offset) == 4, "value below, offset above");
+        uint64_t both;
+        __builtin_memcpy(&both, entry, sizeof both);
+        asm("" : "+r"(both));  // else compilers broadcast from memory after all
+        *offset = uint32_t(both >> 32);
+        return _mm512_castsi512_ps(_mm512_set1_epi32(int(both)));
+    }
     static type fma(type a, type b, type c) { return _mm512_fmadd_ps(a, b, c); }
     // *a * b + c without a register for *a. Written out, as compilers would rather load it once, and spill a sum.
     static type fma_from(const float* a, type b, type c) {

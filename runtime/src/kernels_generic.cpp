@@ -28,6 +28,10 @@ struct V {
     }
     static type evens(type a, type b) { return type{a[0], a[2], b[0], b[2]}; }
     static type set1(float x) { return type{x, x, x, x}; }
+    static type set1_entry(const Entry* entry, uint32_t* offset) {
+        *offset = entry->offset;
+        return set1(entry->value);
+    }
     static type fma(type a, type b, type c) { return a * b + c; }
     static type fma_from(const float* a, type b, type c) { return fma(set1(*a), b, c); }
     static type add(type a, type b) { return a + b; }
