@@ -120,7 +120,7 @@ struct WindowOp : Operator {
 std::unique_ptr<Operator> make_convolution(Program& p, const Geometry& g, std::shared_ptr<Weights> weights, Ref in,
                                            Ref out, const Finish& finish) {
     g.validate();
-    if (weights->taps != g.taps() || weights->columns != g.channels * g.taps())
+    if (weights->layout != Layout::pixels || weights->taps != g.taps() || weights->columns != g.channels * g.taps())
         throw std::invalid_argument("convolution: weights do not fit the input");
     p.check(in, double(tiles_of(g.in_pixels())) * double(g.channels) * kTile, false);
     const double out_size = double(tiles_of(g.out_pixels())) * weights->rows * kTile;

@@ -2,13 +2,45 @@
 
 typedef V::type vec;
 constexpr int kLanes = V::lanes;
-constexpr bool kBroadcasts = kLanes == 16;  // AVX-512 multiplies by a number in memory without a register for it
 constexpr uint32_t kFull = (1u << kLanes) - 1;
 #define ALWAYS inline __attribute__((always_inline))
 
 static ALWAYS uint32_t first_lanes(int n) { return n >= kLanes ? kFull : (1u << n) - 1; }
 
 static ALWAYS vec clamp(vec v, vec low, vec high) { return V::min(high, V::max(low, v)); }
+
+// ---- R rows by T vectors of sums in registers -----------------------------------------------------------------
+
+// sum[r][t] += *weights[r] * x[t]. A processor loads at most one vector for each multiplication, so every load must serve
+// several of them.
+template <int R, int T>
+static ALWAYS void add_products(const float* const* weights, const float* x, vec (&sum)[R][T]) {
+    constexpr int spare = V::registers - R * T;  // registers that hold no sums
+    if constexpr (T < spare) {                   // all of x fits beside one weight
+        vec v[T];
+#pragma GCC unroll 16
+        for (int t = 0; t < T; t++) v[t] = V::load(x + t * kLanes);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) {
+            const vec w = V::set1(*weights[r]);
+#pragma GCC unroll 16
+            for (int t = 0; t < T; t++) sum[r][t] = V::fma(w, v[t], sum[r][t]);
+        }
+    } else {  // one vector of x, as many weights as fit, and the others are read where they are multiplied
+        constexpr int held = R < spare ? R : spare - 1;
+        vec w[R];
+#pragma GCC unroll 16
+        for (int r = 0; r < held; r++) w[r] = V::set1(*weights[r]);
+#pragma GCC unroll 16
+        for (int t = 0; t < T; t++) {
+            const vec v = V::load(x + t * kLanes);
+#pragma GCC unroll 16
+            for (int r = 0; r < held; r++) sum[r][t] = V::fma(w[r], v, sum[r][t]);
+#pragma GCC unroll 16
+            for (int r = held; r < R; r++) sum[r][t] = V::fma_from(weights[r], v, sum[r][t]);
+        }
+    }
+}
 
 // ---- sparse rows: T vectors of pixels, one output channel at a time -------------------------------------------
 
@@ -27,8 +59,9 @@ static void sparse_rows(const Row* rows, size_t n, const Entry* entry, const cha
             for (int t = 0; t < T; t++) sum[t] = V::load(o + t * kLanes);
         }
         for (const Entry* end = entry + rows[i].count; entry != end; entry++) {
-            const vec w = V::set1(entry->value);
-            const float* x = reinterpret_cast<const float*>(in + entry->offset);
+            uint32_t offset;
+            const vec w = V::set1_entry(entry, &offset);
+            const float* x = reinterpret_cast<const float*>(in + offset);
             for (int t = 0; t < T; t++) sum[t] = V::fma(w, V::load(x + t * kLanes), sum[t]);
         }
         if (e.last) {
@@ -61,19 +94,8 @@ static void block_rows(const Row* rows, size_t n, const BlockEntry* entry, const
         }
         for (const BlockEntry* end = entry + rows[i].count; entry != end; entry++) {
             const float* x = reinterpret_cast<const float*>(in + entry->offset);
-            if constexpr (kBroadcasts) {
-                for (int t = 0; t < T; t++) {
-                    const vec v = V::load(x + t * kLanes);
-                    for (int r = 0; r < 4; r++) sum[r][t] = V::fma(V::set1(entry->value[r]), v, sum[r][t]);
-                }
-            } else {
-                vec v[T];
-                for (int t = 0; t < T; t++) v[t] = V::load(x + t * kLanes);
-                for (int r = 0; r < 4; r++) {
-                    const vec w = V::set1(entry->value[r]);
-                    for (int t = 0; t < T; t++) sum[r][t] = V::fma(w, v[t], sum[r][t]);
-                }
-            }
+            const float* weights[4] = {entry->value, entry->value + 1, entry->value + 2, entry->value + 3};
+            add_products<4, T>(weights, x, sum);
         }
         if (e.last) {
             if (residual) {
@@ -137,17 +159,23 @@ static void gemm_rows(const float* a, size_t a_stride, int depth, const float* b
                       const Epilogue& e) {
     vec sum[R][T];
     if (e.first) {
+#pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
             const vec bias = V::set1(row_bias ? row_bias[r] : 0.f);
+#pragma GCC unroll 16
             for (int t = 0; t < T; t++) sum[r][t] = bias;
         }
         if (column_bias)
+#pragma GCC unroll 16
             for (int t = 0; t < T; t++) {
                 const vec v = V::mask_load(column_bias + t * kLanes, t == T - 1 ? last_mask : kFull);
+#pragma GCC unroll 16
                 for (int r = 0; r < R; r++) sum[r][t] = V::add(sum[r][t], v);
             }
     } else {
+#pragma GCC unroll 16
         for (int r = 0; r < R; r++)
+#pragma GCC unroll 16
             for (int t = 0; t < T; t++)
                 sum[r][t] = t == T - 1 ? V::mask_load(c + r * c_stride + t * kLanes, last_mask)
                                        : V::loadu(c + r * c_stride + t * kLanes);
@@ -156,23 +184,16 @@ static void gemm_rows(const float* a, size_t a_stride, int depth, const float* b
         const float* row = b + size_t(k) * kTile;
         if constexpr (Panels)
             if (k % 4 == 0)
-                for (int r = 0; r < R; r += 4) __builtin_prefetch(left<true>(a, a_stride, r, k) + R * 128, 0, 0);
-        if constexpr (kBroadcasts) {
-            for (int t = 0; t < T; t++) {
-                const vec x = V::load(row + t * kLanes);
-                for (int r = 0; r < R; r++) sum[r][t] = V::fma(V::set1(*left<Panels>(a, a_stride, r, k)), x, sum[r][t]);
-            }
-        } else {
-            vec x[T];
-            for (int t = 0; t < T; t++) x[t] = V::load(row + t * kLanes);
-            for (int r = 0; r < R; r++) {
-                const vec w = V::set1(*left<Panels>(a, a_stride, r, k));
-                for (int t = 0; t < T; t++) sum[r][t] = V::fma(w, x[t], sum[r][t]);
-            }
-        }
+                for (int r = 0; r < R; r += 4) __builtin_prefetch(left<true>(a, a_stride, r + R, k), 0, 3);
+        const float* weights[R];
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++) weights[r] = left<Panels>(a, a_stride, r, k);
+        add_products<R, T>(weights, row, sum);
     }
     const vec low = V::set1(e.low), high = V::set1(e.high);
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 16
         for (int t = 0; t < T; t++) {
             const uint32_t m = t == T - 1 ? last_mask : kFull;
             if (e.last) {

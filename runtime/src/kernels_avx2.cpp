@@ -7,6 +7,7 @@ namespace {
 struct V {
     typedef __m256 type;
     static constexpr int lanes = 8;
+    static constexpr int registers = 16;
     static constexpr int sparse_vectors = 14;
     static constexpr int block_vectors = 3;  // 12 accumulators
     static type load(const float* p) { return _mm256_load_ps(p); }
@@ -28,7 +29,12 @@ struct V {
         return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8));
     }
     static type set1(float x) { return _mm256_set1_ps(x); }
+    static type set1_entry(const Entry* entry, uint32_t* offset) {
+        *offset = entry->offset;
+        return set1(entry->value);
+    }
     static type fma(type a, type b, type c) { return _mm256_fmadd_ps(a, b, c); }
+    static type fma_from(const float* a, type b, type c) { return fma(set1(*a), b, c); }
     static type add(type a, type b) { return _mm256_add_ps(a, b); }
     static type sub(type a, type b) { return _mm256_sub_ps(a, b); }
     static type mul(type a, type b) { return _mm256_mul_ps(a, b); }

@@ -7,6 +7,7 @@ namespace {
 struct V {
     typedef __m512 type;
     static constexpr int lanes = 16;
+    static constexpr int registers = 32;
     static constexpr int sparse_vectors = 7;  // accumulators of the one-row kernel
     static constexpr int block_vectors = 7;   // per row of the four-row kernel: 28 accumulators
     static type load(const float* p) { return _mm512_load_ps(p); }
@@ -21,7 +22,22 @@ struct V {
         return _mm512_permutex2var_ps(a, at, b);
     }
     static type set1(float x) { return _mm512_set1_ps(x); }
+    // The value of an entry in every lane, and its offset. Both come with one load of a number: vectors can be loaded twice
+    // a cycle only, and the sparse kernel is bound by that.
+    static type set1_entry(const Entry* entry, uint32_t* offset) {
+        static_assert(sizeof(Entry) == sizeof(uint64_t) && offsetof(Entry, offset) == 4, "value below, offset above");
+        uint64_t both;
+        __builtin_memcpy(&both, entry, sizeof both);
+        asm("" : "+r"(both));  // else compilers broadcast from memory after all
+        *offset = uint32_t(both >> 32);
+        return _mm512_castsi512_ps(_mm512_set1_epi32(int(both)));
+    }
     static type fma(type a, type b, type c) { return _mm512_fmadd_ps(a, b, c); }
+    // *a * b + c without a register for *a. Written out, as compilers would rather load it once, and spill a sum.
+    static type fma_from(const float* a, type b, type c) {
+        asm("vfmadd231ps %1%{1to16%}, %2, %0" : "+v"(c) : "m"(*a), "v"(b));
+        return c;
+    }
     static type add(type a, type b) { return _mm512_add_ps(a, b); }
     static type sub(type a, type b) { return _mm512_sub_ps(a, b); }
     static type mul(type a, type b) { return _mm512_mul_ps(a, b); }

@@ -9,6 +9,7 @@ struct V {
     typedef float loose __attribute__((vector_size(16), aligned(4), may_alias));
     typedef int ints __attribute__((vector_size(16)));
     static constexpr int lanes = 4;
+    static constexpr int registers = 16;
     static constexpr int sparse_vectors = 8;
     static constexpr int block_vectors = 3;
     static type load(const float* p) { return *reinterpret_cast<const loose*>(p); }
@@ -27,7 +28,12 @@ struct V {
     }
     static type evens(type a, type b) { return type{a[0], a[2], b[0], b[2]}; }
     static type set1(float x) { return type{x, x, x, x}; }
+    static type set1_entry(const Entry* entry, uint32_t* offset) {
+        *offset = entry->offset;
+        return set1(entry->value);
+    }
     static type fma(type a, type b, type c) { return a * b + c; }
+    static type fma_from(const float* a, type b, type c) { return fma(set1(*a), b, c); }
     static type add(type a, type b) { return a + b; }
     static type sub(type a, type b) { return a - b; }
     static type mul(type a, type b) { return a * b; }

@@ -18,7 +18,7 @@ struct Linear : Operator {
 
     void run(const Context& c) override {
         if (w->method == Method::dense) return dense(c);
-        if (tokens <= 2) return vectors(c);
+        if (w->layout == Layout::vectors) return vectors(c);
         sparse(c);
     }
 
@@ -53,7 +53,7 @@ struct Linear : Operator {
         });
     }
 
-    // One or two tokens: a dot product per row.
+    // A few tokens: a dot product per row.
     void vectors(const Context& c) const {
         const float *x = c.in(from), *residual = finish.has_residual ? c.in(finish.residual) : nullptr;
         float* out = c.out(to);
@@ -64,7 +64,7 @@ struct Linear : Operator {
             for (int64_t m = 0; m < tokens; m++) {
                 float sums[group];
                 for (int64_t r = r0; r < r1; r++) sums[r - r0] = w->bias.empty() ? 0.f : w->bias[size_t(r)];
-                c.k.dots(w->plain.data(), w->plain_start.data() + r0, size_t(r1 - r0), x + m * w->columns, sums);
+                c.k.dots(w->entries.data(), w->entry_start.data() + r0, size_t(r1 - r0), x + m * w->columns, sums);
                 for (int64_t r = r0; r < r1; r++) {
                     float y = sums[r - r0];
                     if (residual) y += residual[m * w->rows + r];
@@ -142,6 +142,7 @@ struct MatMul : Operator {
 std::unique_ptr<Operator> make_linear(Program& p, std::shared_ptr<Weights> weights, int64_t tokens, Ref in, Ref out,
                                       const Finish& finish) {
     if (tokens < 0 || weights->taps != 1) throw std::invalid_argument("linear: bad shape");
+    if (weights->layout == Layout::pixels) throw std::invalid_argument("linear: the weights of a convolution");
     p.check(in, double(tokens) * weights->columns, false);
     p.check(out, double(tokens) * weights->rows, true);
     if (finish.has_residual) p.check(finish.residual, double(tokens) * weights->rows, false);
@@ -154,7 +155,7 @@ std::unique_ptr<Operator> make_linear(Program& p, std::shared_ptr<Weights> weigh
     op->from = in;
     op->to = out;
     op->finish = finish;
-    if (weights->method != Method::dense && tokens > 2) {
+    if (weights->method != Method::dense && weights->layout == Layout::tokens) {
         op->shared_floats = size_t(op->tiles) * weights->columns * kTile;
         op->scratch_floats = size_t(weights->rows) * kTile;
     }

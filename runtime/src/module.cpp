@@ -57,13 +57,15 @@ static void keep(Program& p, std::unique_ptr<Operator> op, const std::string& na
 
 NB_MODULE(_core, m) {
     nb::set_leak_warnings(false);
+    m.attr("FEW_TOKENS") = kFewTokens;
     nb::class_<Pool>(m, "Pool").def(nb::init<int>()).def_prop_ro("threads", &Pool::threads);
 
     nb::class_<Weights>(m, "Weights")
         .def("__init__",
-             [](Weights* self, Numbers matrix, nb::object bias, int taps, int method, int block, bool linear) {
+             [](Weights* self, Numbers matrix, nb::object bias, int taps, int method, int block, int layout) {
                  if (matrix.ndim() != 2) throw std::invalid_argument("weights: a matrix");
                  if (method < 0 || method > 2) throw std::invalid_argument("weights: method 0, 1 or 2");
+                 if (layout < 0 || layout > 2) throw std::invalid_argument("weights: layout 0, 1 or 2");
                  if (matrix.shape(0) > (1u << 30) || matrix.shape(1) > (1u << 30))
                      throw std::invalid_argument("weights: more than 2^30 rows or columns");
                  const float* b = nullptr;
@@ -75,9 +77,9 @@ NB_MODULE(_core, m) {
                  }
                  nb::gil_scoped_release release;
                  new (self) Weights(matrix.data(), int(matrix.shape(0)), int(matrix.shape(1)), taps, b, Method(method), block,
-                                    linear);
+                                    Layout(layout));
              },
-             "matrix"_a, "bias"_a.none(), "taps"_a, "method"_a, "block"_a, "linear"_a)
+             "matrix"_a, "bias"_a.none(), "taps"_a, "method"_a, "block"_a, "layout"_a)
         .def_ro("nonzeros", &Weights::nonzeros)
         .def_prop_ro("bytes", &Weights::bytes)
         .def_ro("block", &Weights::block);

@@ -60,8 +60,7 @@ size_t Program::memory() const {
     return n;
 }
 
-void Program::run(const std::vector<std::pair<Ref, std::pair<const void*, size_t>>>& inputs,
-                  const std::vector<std::pair<Ref, std::pair<void*, size_t>>>& outputs, bool profile) {
+void Program::run(const Inputs& inputs, const Outputs& outputs, bool profile) {
     auto w = take();
     struct Return {
         Program* p;
@@ -91,9 +90,6 @@ void Program::run(const std::vector<std::pair<Ref, std::pair<const void*, size_t
 }
 
 namespace {
-
-typedef std::vector<std::pair<Ref, std::pair<const void*, size_t>>> Inputs;
-typedef std::vector<std::pair<Ref, std::pair<void*, size_t>>> Outputs;
 
 // Piece i of n equal ones of every array.
 template <class Arrays>

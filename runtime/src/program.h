@@ -12,6 +12,10 @@
 // Where a tensor lies: a byte offset into the arena, or -(k+1) for constant k.
 typedef int64_t Ref;
 
+// Arrays of the caller and where they lie in the arena: address and bytes.
+typedef std::vector<std::pair<Ref, std::pair<const void*, size_t>>> Inputs;
+typedef std::vector<std::pair<Ref, std::pair<void*, size_t>>> Outputs;
+
 // What one run owns. Several runs of a program may be under way, each with its own.
 struct Workspace {
     Floats arena;
@@ -49,19 +53,16 @@ public:
     // Throws when [r, r + n floats) is not inside the arena, or the constant is smaller.
     void check(Ref r, double n, bool writes) const;
 
-    void run(const std::vector<std::pair<Ref, std::pair<const void*, size_t>>>& inputs,
-             const std::vector<std::pair<Ref, std::pair<void*, size_t>>>& outputs, bool profile);
+    void run(const Inputs& inputs, const Outputs& outputs, bool profile);
 
     // Runs parts of a batch, each a run of its own, shared out over the threads of `pool`: the arrays hold `parts`
     // equal pieces one after the other.
-    void run_parts(Pool& pool, int64_t parts, const std::vector<std::pair<Ref, std::pair<const void*, size_t>>>& inputs,
-                   const std::vector<std::pair<Ref, std::pair<void*, size_t>>>& outputs);
+    void run_parts(Pool& pool, int64_t parts, const Inputs& inputs, const Outputs& outputs);
 
     // The same for a program cut in two. This one runs on the images of a part one by one and leaves `floats` numbers at
     // `between`; `tail` runs once on those of all `images`, which it finds at `into`.
-    void run_cut(Program& tail, Pool& pool, int64_t parts, int64_t images,
-                 const std::vector<std::pair<Ref, std::pair<const void*, size_t>>>& inputs, Ref between, Ref into,
-                 size_t floats, const std::vector<std::pair<Ref, std::pair<void*, size_t>>>& outputs);
+    void run_cut(Program& tail, Pool& pool, int64_t parts, int64_t images, const Inputs& inputs, Ref between, Ref into,
+                 size_t floats, const Outputs& outputs);
 
     const Kernels& kernels() const { return *kernels_; }
     Pool& pool() { return *pool_; }

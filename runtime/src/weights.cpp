@@ -17,8 +17,8 @@ Floats aligned_floats(size_t n) {
 }
 
 Weights::Weights(const float* matrix, int rows, int columns, int taps, const float* bias_, Method method, int block_,
-                 bool linear)
-    : rows(rows), columns(columns), taps(taps), method(method), nonzeros(0) {
+                 Layout layout)
+    : rows(rows), columns(columns), taps(taps), method(method), layout(layout), nonzeros(0) {
     if (rows < 1 || columns < 1 || taps < 1 || columns % taps) throw std::invalid_argument("weights: bad shape");
     if (method == Method::block4 && rows % 4) throw std::invalid_argument("weights: rows are not a multiple of 4");
     block = std::min(columns, std::max(1, block_ / taps) * taps);
@@ -29,34 +29,54 @@ Weights::Weights(const float* matrix, int rows, int columns, int taps, const flo
     if (bias_) bias.assign(bias_, bias_ + rows);
     const size_t all = size_t(rows) * columns;
     for (size_t i = 0; i < all; i++) nonzeros += matrix[i] != 0;
-    if (method == Method::dense) {
-        if (linear) {
-            const int tiles = (rows + kTile - 1) / kTile;
-            dense = aligned_floats(size_t(tiles) * columns * kTile);
-            for (int r = 0; r < rows; r++) {
-                float* to = dense.get() + size_t(r / kTile) * columns * kTile + r % kTile;
-                for (int c = 0; c < columns; c++) to[size_t(c) * kTile] = matrix[size_t(r) * columns + c];
-            }
-        } else {
-            const size_t high = size_t(rows + 3) / 4 * 4;
-            dense = aligned_floats(high * columns);
-            for (int c0 = 0; c0 < columns; c0 += block) {
-                const int depth = std::min(block, columns - c0);
-                for (int r = 0; r < rows; r++) {
-                    float* to = dense.get() + size_t(c0) * high + size_t(r / 4) * depth * 4 + r % 4;
-                    const float* from = matrix + size_t(r) * columns + c0;
-                    for (int c = 0; c < depth; c++) to[size_t(c) * 4] = from[c];
-                }
-            }
+    if (method != Method::dense)
+        layout == Layout::vectors ? pack_rows(matrix) : pack_stream(matrix);
+    else
+        layout == Layout::pixels ? pack_panels(matrix) : pack_transposed(matrix);
+}
+
+void Weights::pack_panels(const float* matrix) {
+    const size_t high = size_t(rows + 3) / 4 * 4;
+    dense = aligned_floats(high * columns);
+    for (int c0 = 0; c0 < columns; c0 += block) {
+        const int depth = std::min(block, columns - c0);
+        for (int r = 0; r < rows; r++) {
+            float* to = dense.get() + size_t(c0) * high + size_t(r / 4) * depth * 4 + r % 4;
+            const float* from = matrix + size_t(r) * columns + c0;
+            for (int c = 0; c < depth; c++) to[size_t(c) * 4] = from[c];
         }
-        return;
     }
+}
+
+void Weights::pack_transposed(const float* matrix) {
+    const int tiles = (rows + kTile - 1) / kTile;
+    dense = aligned_floats(size_t(tiles) * columns * kTile);
+    for (int r = 0; r < rows; r++) {
+        float* to = dense.get() + size_t(r / kTile) * columns * kTile + r % kTile;
+        for (int c = 0; c < columns; c++) to[size_t(c) * kTile] = matrix[size_t(r) * columns + c];
+    }
+}
+
+void Weights::pack_rows(const float* matrix) {
+    entries.reserve(nonzeros);
+    for (int r = 0; r < rows; r++) {
+        entry_start.push_back(entries.size());
+        for (int c = 0; c < columns; c++) {
+            const float w = matrix[size_t(r) * columns + c];
+            if (w != 0) entries.push_back({w, uint32_t(c * sizeof(float))});
+        }
+    }
+    entry_start.push_back(entries.size());
+}
+
+void Weights::pack_stream(const float* matrix) {
     const int high = method == Method::block4 ? 4 : 1;
     auto used = [&](int r, int c) {
         for (int i = 0; i < high; i++)
             if (matrix[size_t(r + i) * columns + c] != 0) return true;
         return false;
     };
+    if (high == 1) entries.reserve(nonzeros);
     std::vector<std::pair<uint32_t, uint32_t>> order;  // entries, row
     for (int ch = 0; ch < chunks; ch++)
         for (int b = 0; b < blocks; b++) {
@@ -87,15 +107,8 @@ Weights::Weights(const float* matrix, int rows, int columns, int taps, const flo
         }
     row_start.push_back(row_list.size());
     entry_start.push_back(high == 4 ? block_entries.size() : entries.size());
-    if (linear) {
-        for (int r = 0; r < rows; r++) {
-            plain_start.push_back(plain.size());
-            for (int c = 0; c < columns; c++)
-                if (matrix[size_t(r) * columns + c] != 0)
-                    plain.push_back({matrix[size_t(r) * columns + c], uint32_t(c * sizeof(float))});
-        }
-        plain_start.push_back(plain.size());
-    }
+    row_list.shrink_to_fit();
+    block_entries.shrink_to_fit();
 }
 
 void Weights::multiply(const Kernels& k, int ch, int b, const float* packed, int pixels, int beyond, float* out,
@@ -148,6 +161,5 @@ void Weights::multiply_pixel(const Kernels& k, const float* a, int n, int depth,
 
 size_t Weights::bytes() const {
     return bias.size() * 4 + row_list.size() * sizeof(Row) + entries.size() * sizeof(Entry) +
-           block_entries.size() * sizeof(BlockEntry) + plain.size() * sizeof(Entry) +
-           (dense ? size_t(rows) * columns * 4 : 0);
+           block_entries.size() * sizeof(BlockEntry) + (dense ? size_t(rows) * columns * 4 : 0);
 }

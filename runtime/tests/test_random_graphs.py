@@ -24,7 +24,7 @@ def any_choice(seed: int):
     """Return a stand-in for the timed choice of kernels: a random one, small blocks included."""
     draws = random.Random(seed)
 
-    def candidates(matrix, taps, every=False):
+    def candidates(matrix, taps, kernels):
         methods = choices.METHODS if matrix.shape[0] % 4 == 0 else ("dense", "sparse")
         return [choices.Choice(draws.choice(methods), draws.choice((1, 3, 8, 20, 96)))]
 

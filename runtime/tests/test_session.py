@@ -8,7 +8,7 @@ import pytest
 from acdc_runtime import InferenceSession, ModelError
 from graphs import random_map_graph, seeded
 
-from conftest import assert_close, convolution_model, reference
+from conftest import assert_close, convolution_model, one_node, reference
 
 R = np.random.default_rng(1)
 
@@ -31,6 +31,21 @@ def test_any_batch_runs(tmp_path):
     for n in (1, 5, 16, 2, 5):
         x = images(n)
         assert_close(session.run(None, {"input": x}), reference(model, {"input": x}))
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_any_number_of_tokens_runs(rows):
+    """One or two tokens read a sparse layer's weights in another order than many do."""
+    weight = R.standard_normal((32, 24)).astype(np.float32) * np.repeat(R.random((32, 24 // rows)) < 0.2, rows, axis=1)
+    model = one_node("MatMul", {"x": np.zeros((1, 1, 32), np.float32)}, [weight.astype(np.float32)])
+    for dimension, name in zip(model.graph.input[0].type.tensor_type.shape.dim, ("batch", "tokens"), strict=False):
+        dimension.dim_param = name
+    session = InferenceSession(model.SerializeToString(), threads=2)
+    for tokens in (1, 2, 3, 130, 1):
+        x = {"x": R.standard_normal((1, tokens, 32)).astype(np.float32)}
+        assert_close(session.run(None, x), reference(model, x))
+    kinds = {str(choice).split("/")[0] for choice in session.choices().values()}
+    assert kinds == {"block4" if rows == 4 else "sparse"}
 
 
 def test_outputs_are_picked_by_name():

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+FEW_TOKENS: int
+
 class Pool:
     def __init__(self, threads: int, /) -> None: ...
     @property
@@ -11,7 +13,7 @@ class Pool:
 
 class Weights:
     def __init__(
-        self, matrix: np.ndarray, bias: np.ndarray | None, taps: int, method: int, block: int, linear: bool
+        self, matrix: np.ndarray, bias: np.ndarray | None, taps: int, method: int, block: int, layout: int
     ) -> None: ...
     @property
     def nonzeros(self) -> int: ...

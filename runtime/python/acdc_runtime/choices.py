@@ -14,9 +14,10 @@ import numpy as np
 
 from acdc_runtime import _core
 from acdc_runtime.errors import ModelError
-from acdc_runtime.graph import Node
 
 METHODS = ("dense", "sparse", "block4")
+LAYOUTS = ("pixels", "tokens", "vectors")  # what weights are laid out for: maps, rows, a few rows
+_BLOCKS = (48, 64, 96, 128, 192, 256, 384, 512, 1024)
 _PIXELS = 4 * 3136  # a layer is timed on at most so many output pixels
 _TOKENS = 4 * 112  # and a linear layer on at most so many rows
 _LARGEST = 1 << 26  # numbers in a layer's input and output; larger ones are not timed
@@ -43,20 +44,19 @@ class Choices:
         self.found: dict[str, Choice] = {}
         self.fresh = False
         self.spent = 0.0
-        self._weights: dict[tuple[str, Choice], Any] = {}
+        self._weights: dict[tuple[str, Choice, str], Any] = {}
         if self.path is not None and self.path.exists():
             self.found = _read(self.path)
 
-    def weights(self, name: str, matrix: np.ndarray, bias: np.ndarray | None, use: Any, node: Node) -> Any:
+    def weights(self, name: str, matrix: np.ndarray, bias: np.ndarray | None, use: Any) -> Any:
         """Return a layer's weights packed for the kernel chosen; `use` is a geometry or a number of tokens."""
-        linear = isinstance(use, int)
-        taps = 1 if linear else use[6] * use[7]
+        taps = 1 if isinstance(use, int) else use[6] * use[7]
         if bias is not None:
             bias = np.ascontiguousarray(bias, dtype=np.float32).reshape(-1)
         key = self.key(name, matrix, use)
         choice = self.found.get(key)
-        if choice is None or choice not in candidates(matrix, taps, every=True):
-            options = candidates(matrix, taps)
+        if choice is None or not _can_run(choice, rows=matrix.shape[0]):
+            options = candidates(matrix, taps, self.kernels)
             choice = options[0]
             if self.tune and len(options) > 1 and self.spent < _BUDGET and _floats(matrix, use) < _LARGEST:
                 start = time.perf_counter()
@@ -64,8 +64,9 @@ class Choices:
                 self.spent += time.perf_counter() - start
             self.found[key] = choice
             self.fresh = True
-        packed = self._packed(name, matrix, bias, taps, choice, linear)
-        for other in [k for k in self._weights if k[0] == name and k[1] != choice and k[1] not in self._in_use(name)]:
+        packed = self._packed(name, matrix, bias, use, taps, choice)
+        in_use = self._in_use(name)
+        for other in [k for k in self._weights if k[0] == name and k[1] not in in_use]:
             del self._weights[other]
         return packed
 
@@ -108,12 +109,12 @@ class Choices:
     def _in_use(self, name: str) -> set[Choice]:
         return {c for k, c in self.found.items() if k.startswith(name + " ")}
 
-    def _packed(self, name: str, matrix: np.ndarray, bias: Any, taps: int, choice: Choice, linear: bool) -> Any:
-        if (name, choice) not in self._weights:
-            self._weights[name, choice] = _core.Weights(
-                matrix, bias, taps, METHODS.index(choice.method), choice.block, linear
-            )
-        return self._weights[name, choice]
+    def _packed(self, name: str, matrix: np.ndarray, bias: Any, use: Any, taps: int, choice: Choice) -> Any:
+        key = (name, choice, _layout(use, choice))
+        if key not in self._weights:
+            method, layout = METHODS.index(choice.method), LAYOUTS.index(key[2])
+            self._weights[key] = _core.Weights(matrix, bias, taps, method, choice.block, layout)
+        return self._weights[key]
 
     def _fastest(self, name: str, matrix: np.ndarray, bias: Any, use: Any, taps: int, options: list[Choice]) -> Choice:
         """Time the candidates in turns and return the one with the fastest run."""
@@ -133,10 +134,9 @@ class Choices:
 
     def _program(self, name: str, matrix: np.ndarray, bias: Any, use: Any, taps: int, choice: Choice) -> Any:
         """Return a program of one layer, on zeros."""
-        linear = isinstance(use, int)
-        weights = self._packed(name, matrix, bias, taps, choice, linear)
+        weights = self._packed(name, matrix, bias, use, taps, choice)
         infinite = (-math.inf, math.inf, 0, 0.0, 0.0)
-        if linear:
+        if isinstance(use, int):
             tokens = min(use, _TOKENS)
             space = -(-tokens * matrix.shape[1] // 16) * 64
             program = _core.Program(self.pool, self.kernels, space + -(-tokens * matrix.shape[0] // 16) * 64 + 64)
@@ -160,18 +160,26 @@ def _floats(matrix: np.ndarray, use: Any) -> int:
     return max(1, min(n, _PIXELS // max(1, oh * ow))) * ((h * w + 112) * c + (oh * ow + 112) * matrix.shape[0])
 
 
-def candidates(matrix: np.ndarray, taps: int, every: bool = False) -> list[Choice]:
-    """Return the kernels worth timing for a weight matrix, likeliest first; with `every`, all that can run."""
+def _layout(use: Any, choice: Choice) -> str:
+    if not isinstance(use, int):
+        return "pixels"
+    return "vectors" if use <= _core.FEW_TOKENS and choice.method != "dense" else "tokens"
+
+
+def _can_run(choice: Choice, rows: int) -> bool:
+    """Return whether a choice, read from a file perhaps, is one that could have been made for so many rows."""
+    return choice.method in METHODS and choice.block in _BLOCKS and (choice.method != "block4" or rows % 4 == 0)
+
+
+def candidates(matrix: np.ndarray, taps: int, kernels: str) -> list[Choice]:
+    """Return the kernels worth timing for a weight matrix, likeliest first."""
     rows, columns = matrix.shape
-    dense = [Choice("dense", 256)]
+    # AVX-512 kernels read whole rows of a packed block, from L2; the others three vectors of each, which stay in L1.
+    dense = [Choice("dense", 512 if kernels == "avx512" else 256)]
     density = np.count_nonzero(matrix) / matrix.size
     grouped = None
     if rows % 4 == 0 and density <= 0.6:
         grouped = (matrix.reshape(rows // 4, 4, columns) != 0).any(axis=1).mean()
-    if every:
-        sizes = (48, 64, 96, 128, 192, 256, 384, 512, 1024)
-        blocks = [Choice(m, b) for m in METHODS for b in sizes if m != "block4" or rows % 4 == 0]
-        return dense + blocks
     if density > 0.6:
         return dense
     if grouped is not None and grouped < 1.5 * density:

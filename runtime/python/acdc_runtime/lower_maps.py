@@ -123,7 +123,7 @@ def convolution(p: Planner, node: Node) -> None:
         p.add("window", 0, geometry, source, result.tiled, own, shift, *ends)
     else:
         matrix = _ungrouped(node, weight, groups).reshape(rows, -1)
-        weights = p.choose(node.name, matrix, bias, geometry, p.node)
+        weights = p.choose(node.name, matrix, bias, geometry)
         p.add(
             "convolution", geometry, weights, source, result.tiled, residual, extra.residual is not None, *extra.clamp,
             *extra.activation,

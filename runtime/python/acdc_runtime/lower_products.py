@@ -88,7 +88,7 @@ def _linear(
     source = p.plain(x)
     other_buffer = p.plain(residual) if residual else 0
     result.plain = p.new(result.size)
-    weights = p.choose(node.name, matrix, bias, tokens, node)
+    weights = p.choose(node.name, matrix, bias, tokens)
     p.add("linear", weights, tokens, source, result.plain, other_buffer, residual is not None, *clamp, *activation)
     if name:
         p.define(name, result)

@@ -92,7 +92,18 @@ class InferenceSession:
 
     def run(self, output_names: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[np.ndarray]:
         """Return the outputs named, or all, for arrays by input name."""
-        return self._run(output_names, inputs, profile=False)
+        names = self._output_names if output_names is None else list(output_names)
+        for name in names:
+            if name not in self._output_names:
+                raise ModelError(
+                    f"output {name!r}", f"the model has no such output; it has {', '.join(self._output_names)}"
+                )
+        arrays = self._checked(inputs)
+        results = self._in_parts(arrays)
+        if results is None:
+            results = self._execute(self._plan({n: a.shape for n, a in arrays.items()}), arrays, profile=False)
+        by_name = dict(zip(self._output_names, results, strict=True))
+        return [by_name[n] for n in names]
 
     def profile(self, inputs: Mapping[str, Any] | None = None, runs: int = 5) -> list[dict[str, Any]]:
         """Time every step over some runs: node, kernel, milliseconds, useful GFLOP/s and density of its weights.
@@ -175,20 +186,6 @@ class InferenceSession:
                         f"its size {wanted!r} is {size}, but {bound[wanted][0]} in {bound[wanted][1]!r}",
                     )
         return arrays
-
-    def _run(self, output_names: Sequence[str] | None, inputs: Mapping[str, Any], profile: bool) -> list[np.ndarray]:
-        names = self._output_names if output_names is None else list(output_names)
-        for name in names:
-            if name not in self._output_names:
-                raise ModelError(
-                    f"output {name!r}", f"the model has no such output; it has {', '.join(self._output_names)}"
-                )
-        arrays = self._checked(inputs)
-        results = self._in_parts(arrays)
-        if results is None:
-            results = self._execute(self._plan({n: a.shape for n, a in arrays.items()}), arrays, profile)
-        by_name = dict(zip(self._output_names, results, strict=True))
-        return [by_name[n] for n in names]
 
     def _in_parts(self, arrays: dict[str, np.ndarray]) -> list[np.ndarray] | None:
         """Run a batch part by part, or return None where it is to run as a whole."""
