@@ -99,8 +99,11 @@ def of_notebook(path: str) -> str:
     """Return a notebook as Markdown: its text, its code, and what the code printed."""
     notebook = json.loads((ROOT / path).read_text(encoding="utf-8"))
     parts = [_cell(cell) for cell in notebook["cells"]]
-    name = posixpath.basename(path)
-    parts.insert(1, f'This page is a notebook: <a href="{name}" download>{name}</a>. Tests run it from top to bottom.')
+    name, title = posixpath.basename(path), parts[0].partition("\n")
+    about = f'This page is a notebook, <a href="{name}" download>{name}</a>, which tests run from top to bottom.'
+    if printed_on := notebook["metadata"].get("printed_on"):
+        about += f" What is printed below is from one run on {printed_on}."
+    parts[0] = f"{title[0]}\n\n{about}\n{title[2]}"
     return "\n\n".join(parts) + "\n"
 
 
