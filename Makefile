@@ -8,7 +8,7 @@ COMPILERS := $(if $(filter default undefined,$(origin CXX)),c++ g++ clang++,$(fi
 COMPILER  := $(firstword $(foreach name,$(COMPILERS),$(shell command -v $(name))))
 
 .PHONY: help setup demo test test-all test-runtime test-integrations test-gpu lint format bench bench-hosts bench-runtime fuzz-runtime \
-        wheels matrix figure drills browser-test clean
+        wheels matrix figure drills browser-test docs clean
 
 help:
 	@echo "make demo    train the default run: digits, a dense baseline and AC/DC at 90 %"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-integrations  run the tests of the trainers' adapters, in an environment of their own"
 	@echo "make test-gpu  run what needs or uses a GPU, with the python3 (PYTHON=...) whose torch sees one"
 	@echo "make lint    ruff and pyright"
+	@echo "make docs    build the documentation site into site/, in an environment of its own"
 	@echo "make bench   run the CPU benchmarks and write results/"
 	@echo "make bench-hosts  measure steps of the trainers with and without acdc and write results/hosts.jsonl"
 	@echo "make bench-runtime  measure acdc-runtime beside other engines and write results/runtime.jsonl"
@@ -75,6 +76,18 @@ test-integrations: $(HOSTS)/.ready
 bench-hosts: $(HOSTS)/.ready
 	$(HOSTS)/bin/python -m benchmarks.hosts --threads 1
 
+# The site is built from the sources alone: its environment has neither torch nor acdc.
+DOCS := .venv-docs
+
+$(DOCS)/.ready: docs/requirements.txt
+	python3 -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --requirement docs/requirements.txt
+	@touch $@
+
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
+	$(DOCS)/bin/python docs/site/check.py site
+
 # No venv: constraints.txt pins torch for development, and a machine with a GPU has its own build of it.
 PYTHON := python3
 GPU    := tests/conformance tests/train/test_gpu.py tests/train/test_step.py tests/train/test_stage.py \
@@ -130,4 +143,4 @@ drills: $(STAMP) $(HOSTS)/.ready
 	$(PY) -m pytest tests/fuzz tests/export --long
 
 clean:
-	rm -rf $(VENV) $(HOSTS) build dist runtime/build .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(HOSTS) $(DOCS) site build dist runtime/build .pytest_cache .ruff_cache

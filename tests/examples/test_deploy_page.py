@@ -1,4 +1,4 @@
-"""Runs every command of docs/deploy.md, in its order, and compares what is served with torch."""
+"""Runs every command and program of docs/deploy.md, in its order, and compares what is served with torch."""
 
 import os
 import re
@@ -101,6 +101,10 @@ def test_every_command_of_the_page(folder: Path) -> None:
         np.testing.assert_allclose(client.predict_lists(images.tolist())["output"], served, rtol=1e-5)
         assert "in service: sha256" in run(update, folder, port)
         np.testing.assert_allclose(client.predict(images), expected(folder, "dense", images), rtol=1e-4, atol=1e-4)
+        (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+        names = {"Client": module("client").Client, "images": images}
+        exec(program.replace(":8000", f":{port}"), names)
+        np.testing.assert_allclose(names["logits"], expected(folder, "dense", images), rtol=1e-4, atol=1e-4)
         assert len(asked) == 2
         for line in asked:
             assert "[[" in run(line, folder, port)

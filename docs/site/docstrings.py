@@ -1,0 +1,42 @@
+"""Makes our docstrings fit for the API reference: aligned lists, `name   what it is`, become definition lists."""
+
+import re
+from typing import Any
+
+import griffe
+
+_ENTRY = re.compile(r"^(?P<name>[\w*][\w*, .\"|=()]*?) {2,}(?P<text>\S.*)$")
+
+
+def with_definitions(text: str) -> str:
+    """Return a docstring whose aligned entries became a Markdown definition list."""
+    lines, column = list[str](), 0
+    for line in text.splitlines():
+        if entry := _ENTRY.match(line):
+            lines += ["", f"`{entry['name']}`", f":   {entry['text']}"]
+            column = entry.start("text")
+        elif column and line.startswith(" " * min(column, 8)):
+            lines.append(f"    {line.strip()}")
+        else:
+            if column:
+                lines.append("")
+                column = 0
+            lines.append(line)
+    return "\n".join(lines)
+
+
+# What a knob declared by a private descriptor takes, and its default.
+_DECLARED = {"_ScheduleField": ("Schedule | str | None", "None"), "_CriterionField": ("Criterion | str", '"magnitude"')}
+
+
+class Readable(griffe.Extension):
+    """Shows docstrings and declarations as a user reads them."""
+
+    def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = with_definitions(obj.docstring.value)
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
+        declared = _DECLARED.get(str(attr.annotation).strip("\"'"))
+        if declared:
+            attr.annotation, attr.value = declared
