@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import torch.distributed as dist
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 import acdc
 from tests.distributed.ranks import call_on_ranks
@@ -113,7 +113,7 @@ def on_a_rank(rank: int, folder: Path) -> None:
     names["folder"] = folder / "checkpoint"
     for block in to_run(SHARDED):
         blocks.run(block, names)
-    assert isinstance(next(names["model"].parameters()), torch.distributed.tensor.DTensor)
+    assert isinstance(next(names["model"].parameters()), DTensor)
     dist.destroy_process_group()
 
 
