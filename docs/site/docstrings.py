@@ -28,13 +28,23 @@ def with_definitions(text: str) -> str:
 # What a knob declared by a private descriptor takes, and its default.
 _DECLARED = {"_ScheduleField": ("Schedule | str | None", "None"), "_CriterionField": ("Criterion | str", '"magnitude"')}
 
+_SEE = "See the module docstring."
+
 
 class Readable(griffe.Extension):
     """Shows docstrings and declarations as a user reads them."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        if obj.docstring:
+        if obj.docstring and not obj.is_module:
             obj.docstring.value = with_definitions(obj.docstring.value)
+
+    def on_class_instance(self, *, cls: griffe.Class, **kwargs: Any) -> None:
+        """Show a method's card, its module's docstring, where the class refers to it."""
+        if cls.docstring and cls.docstring.value.startswith(_SEE) and isinstance(cls.parent, griffe.Module):
+            card = cls.parent.docstring.value if cls.parent.docstring else ""
+            title, _, rest = card.partition("\n")
+            more = cls.docstring.value.removeprefix(_SEE).strip()
+            cls.docstring.value = f"{title}\n\n{more}\n\n```text\n{rest.strip()}\n```"
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **kwargs: Any) -> None:
         declared = _DECLARED.get(str(attr.annotation).strip("\"'"))

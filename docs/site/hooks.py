@@ -36,7 +36,7 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
     source = _SOURCES[page.file.src_uri]
     if page.file.src_uri == "index.md":
         markdown = pages.with_readme(markdown)
-    text, copied = pages.with_links(pages.with_markers_apart(markdown), source)
+    text, copied = pages.with_links(pages.with_tables(markdown), source)
     for path in sorted(copied):
         uri = pages.place(path)
         if files.get_file_from_path(uri) is None:

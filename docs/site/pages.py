@@ -56,10 +56,20 @@ def with_links(text: str, source: str) -> tuple[str, set[str]]:
 
 
 def with_readme(text: str) -> str:
-    """Return a page of docs/ with sections of README.md in place of its comments `<!-- README: TITLE -->`."""
+    """Return a page of docs/ with sections of README.md in place of its comments `<!-- README: TITLE -->`.
+
+    `<!-- README: TITLE, beginning -->` is a section's first paragraph, `<!-- README: TITLE, rest -->` what follows it.
+    """
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     readme = _relinked(readme, lambda target: posixpath.relpath(target, "docs"))
-    return re.sub(r"^<!-- README: (.+) -->$", lambda match: section(readme, match[1]), text, flags=re.M)
+
+    def included(match: re.Match[str]) -> str:
+        whole = section(readme, match["title"])
+        beginning, _, rest = whole.partition("\n\n")
+        return {"beginning": beginning, "rest": rest}.get(match["part"], whole)
+
+    pattern = r"^<!-- README: (?P<title>.+?)(?:, (?P<part>beginning|rest))? -->$"
+    return re.sub(pattern, included, text, flags=re.M)
 
 
 def _relinked(text: str, change: Callable[[str], str]) -> str:
@@ -75,9 +85,10 @@ def _relinked(text: str, change: Callable[[str], str]) -> str:
     return "".join([*parts, outside_code(text[last:])])
 
 
-def with_markers_apart(text: str) -> str:
-    """Return the text without the comments around generated tables: a table must follow an empty line."""
-    return re.sub(r"^<!-- /?results:[\w-]+ -->$", "", text, flags=re.M)
+def with_tables(text: str) -> str:
+    """Return the text with tables as the site needs them: after an empty line, and with figures that do not wrap."""
+    text = re.sub(r"^<!-- /?results:[\w-]+ -->$", "", text, flags=re.M)
+    return re.sub(r"^\|.*$", lambda row: re.sub(r"(?<=\d) (±) (?=\.?\d)", "\u00a0\\1\u00a0", row[0]), text, flags=re.M)
 
 
 def section(text: str, title: str) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import torch.distributed as dist
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 import acdc
 from tests.distributed.ranks import call_on_ranks
@@ -39,10 +39,13 @@ HERE: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/export.md": surroundings.of_a_trained_model,
     "docs/flops.md": surroundings.of_a_trained_model,
     "docs/how-it-works.md": surroundings.of_a_loop_that_runs,
-    INTEGRATIONS: surroundings.of_a_trained_model,
     "docs/own-loop.md": surroundings.of_a_loop,
     "docs/start.md": dict,
     "docs/theory.md": of_theory,
+}
+# Sections that run here by themselves, on pages whose sections do not continue each other.
+SECTIONS: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {
+    (INTEGRATIONS, "Fine-tuning a sparse model"): surroundings.of_a_trained_model,
 }
 RUNTIME = "runtime/README.md"
 SHARDED = "docs/sharded.md"
@@ -73,11 +76,11 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_block_is_accounted_for() -> None:
     """A page with Python that no test runs is named here, and so is one that is listed in vain."""
     python = [block for block in blocks.every() if block.language in ("python", "diff") and not block.reason]
-    listed = {*HERE, RUNTIME, SHARDED}
-    lost = [str(block) for block in python if block.page not in listed and (block.page, block.section) not in ELSEWHERE]
+    pages, sections = {*HERE, RUNTIME, SHARDED}, {*SECTIONS, *ELSEWHERE}
+    lost = [str(block) for block in python if block.page not in pages and (block.page, block.section) not in sections]
     assert not lost, "no test runs these blocks"
-    assert all(to_run(page) for page in listed)
-    assert set(ELSEWHERE) <= {(block.page, block.section) for block in python}
+    assert all(to_run(page) for page in pages)
+    assert sections <= {(block.page, block.section) for block in python}
     for (page, _), file in ELSEWHERE.items():
         assert Path(page).name in (blocks.ROOT / file).read_text(encoding="utf-8")
 
@@ -99,6 +102,14 @@ def test_python_of_a_page_runs(page: str) -> None:
         blocks.run(block, names)
 
 
+@pytest.mark.parametrize(("page", "section"), SECTIONS)
+def test_python_of_a_section_runs(page: str, section: str) -> None:
+    names = SECTIONS[page, section]()
+    for block in to_run(page):
+        if block.section == section:
+            blocks.run(block, names)
+
+
 @pytest.mark.runtime
 def test_python_of_the_runtimes_page_runs() -> None:
     names = of_an_exported_model()
@@ -113,7 +124,7 @@ def on_a_rank(rank: int, folder: Path) -> None:
     names["folder"] = folder / "checkpoint"
     for block in to_run(SHARDED):
         blocks.run(block, names)
-    assert isinstance(next(names["model"].parameters()), torch.distributed.tensor.DTensor)
+    assert isinstance(next(names["model"].parameters()), DTensor)
     dist.destroy_process_group()
 
 
