@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -32,6 +33,19 @@ def of_an_exported_model() -> dict[str, Any]:
     return {"images": names["x"].numpy()}
 
 
+def of_a_published_checkpoint() -> dict[str, Any]:
+    model = acdc.models.build("wrn28_10", classes=100, seed=0)
+    torch.save({"model_state_dict": model.state_dict()}, "best_sparse_checkpoint.ckpt")
+    return {"acdc": acdc}
+
+
+def of_two_optimizers() -> dict[str, Any]:
+    names = surroundings.of_a_loop()
+    parameters = list(names["model"].parameters())
+    matrices, others = [p for p in parameters if p.dim() == 2], [p for p in parameters if p.dim() != 2]
+    return {**names, "matrices": matrices, "others": others}
+
+
 # The pages that run here, each with what its reader is taken to have.
 HERE: dict[str, Callable[[], dict[str, Any]]] = {
     "README.md": surroundings.of_a_loop,
@@ -46,6 +60,8 @@ HERE: dict[str, Callable[[], dict[str, Any]]] = {
 # Sections that run here by themselves, on pages whose sections do not continue each other.
 SECTIONS: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {
     (INTEGRATIONS, "Fine-tuning a sparse model"): surroundings.of_a_trained_model,
+    (INTEGRATIONS, "Checkpoints of the published AC/DC code"): of_a_published_checkpoint,
+    (INTEGRATIONS, "Muon, Adafactor, schedule-free, several optimizers"): of_two_optimizers,
 }
 RUNTIME = "runtime/README.md"
 SHARDED = "docs/sharded.md"
@@ -57,6 +73,7 @@ ELSEWHERE = {
     ("docs/own-method.md", "2. The file"): "tests/docs/test_own_method.py",
     ("docs/own-method.md", "3. Train it"): "tests/docs/test_own_method.py",
     ("docs/own-method.md", "4. See that it holds"): "tests/docs/test_own_method.py",
+    ("docs/faults.md", "What happens when …"): "tests/integrations/test_pages.py",
     **{(INTEGRATIONS, section): "tests/integrations/test_pages.py" for section in blocks.TRAINERS},
 }
 # Blocks that cannot run in any test, with the reason that stands before them on the page: at present none.

@@ -10,11 +10,13 @@ import torch
 from accelerate import Accelerator  # pyright: ignore[reportMissingImports]
 from lightning.pytorch import LightningModule, Trainer  # pyright: ignore[reportMissingImports]
 from torch import nn
+from torch.distributed import checkpoint as dcp
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import Trainer as HuggingFaceTrainer  # pyright: ignore[reportMissingImports]
 from transformers import TrainingArguments  # pyright: ignore[reportMissingImports]
 
 import acdc
+from acdc.integrations.huggingface import SparsifierCallback
 from tests.docs import blocks, surroundings
 from tests.integrations.hf_models import gpt2, texts
 
@@ -90,6 +92,21 @@ def test_a_section_runs(section: str, tmp_path: Path, monkeypatch: pytest.Monkey
     elif section != "Accelerate":
         (callback,) = (one for one in callbacks(names["trainer"]) if type(one).__name__ == "SparsifierCallback")
         assert callback.result.sparsity == pytest.approx(0.9, abs=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore")  # the hosts' own
+def test_the_page_on_faults_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = of_hugging_face()
+    callback = SparsifierCallback(acdc.ACDC(sparsity=0.9, epochs=3))
+    names["trainer"] = HuggingFaceTrainer(
+        names["model"], names["args"], train_dataset=names["data"], callbacks=[callback]
+    )
+    names |= {"dcp": dcp, "states": {"weight": torch.ones(2)}, "step": 3, "rank": 0}
+    for block in blocks.read("docs/faults.md"):
+        if block.language == "python":
+            blocks.run(block, names)
+    assert str(names["folder"]).endswith("step-3")
 
 
 def callbacks(trainer: Any) -> list[Any]:
