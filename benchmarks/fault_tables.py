@@ -16,9 +16,10 @@ _TITLES = {
 
 
 def block(results: Path) -> str:
-    """Return the counts of the newest drill, with where and when it was."""
+    """Return the counts of each host's newest drill, with where and when it was."""
     rows = read(results / "faults.jsonl")
-    rows = [row for row in rows if row["run"] == max(row["run"] for row in rows)]
+    newest = {row["host"]: row["run"] for row in sorted(rows, key=lambda row: row["run"])}
+    rows = [row for row in rows if row["run"] == newest[row["host"]]]
     if not rows:
         return ""
     hosts = [name for name in _TITLES if any(row["host"] == name for row in rows)]
@@ -36,13 +37,12 @@ def block(results: Path) -> str:
     lines.append(f"| runs | {' | '.join(map(str, runs.values()))} | {sum(runs.values())} |")
     lost = sum(row["count"] - row["recovered"] for row in rows)
     missing = [title for name, title in _TITLES.items() if name not in hosts]
-    first = rows[0]
     note = (
         f"<sub>{'Every run ended equal' if not lost else f'{lost} faults in runs that did not end equal'}. "
         + (f"Not run: {', '.join(missing)}. " if missing else "")
-        + f"`python -m tests.drills --seed {first['seed']}`, {first['cpu']}, {first['cores']} cores, fp32; "
-        f"torch {first['torch']}, transformers {first.get('transformers', 'none')}, Python {first['python']}, "
-        f"acdc {first['acdc']} at {first['commit'] or 'an unknown commit'}; {first['run'][:10]}; "
+        + f"`python -m tests.drills --seed {_all(rows, 'seed')}`, {_all(rows, 'cpu')}, {_all(rows, 'cores')} cores, "
+        f"fp32; torch {_all(rows, 'torch')}, transformers {_all(rows, 'transformers')}, Python {_all(rows, 'python')}, "
+        f"acdc {_all(rows, 'acdc')} at {_all(rows, 'commit')}; {', '.join(sorted({row['run'][:10] for row in rows}))}; "
         "[raw](../results/faults.jsonl).</sub>"
     )
     return "\n".join([*lines, "", note]) + "\n"
@@ -53,3 +53,7 @@ def _cell(rows: list[Row]) -> str:
     if not count:
         return "–"
     return str(count) if recovered == count else f"{count} ({recovered} ended equal)"
+
+
+def _all(rows: list[Row], key: str) -> str:
+    return ", ".join(sorted({str(row.get(key, "unknown")) for row in rows}))

@@ -18,9 +18,9 @@ def write(results: Path, *rows: tuple[str, str, int, int], run: str = ROW["run"]
             file.write(json.dumps(row) + "\n")
 
 
-def test_the_newest_drill_is_shown(tmp_path: Path) -> None:
+def test_each_host_s_newest_drill_is_shown(tmp_path: Path) -> None:
     assert fault_tables.block(tmp_path) == ""
-    write(tmp_path, ("text", "SIGKILL", 90, 0), run="2026-11-17T07:00:00Z")
+    write(tmp_path, ("text", "SIGKILL", 90, 0), ("text", "SIGINT", 9, 0), run="2026-11-17T07:00:00Z")
     write(tmp_path, ("text", "SIGKILL", 4, 4), ("images", "SIGKILL", 5, 5), ("images", "disk full", 2, 2))
     head, _, full, kill, total, runs, _, note = fault_tables.block(tmp_path).splitlines()
     assert head == "| fault | `acdc train`, images | `acdc train`, text | all |"

@@ -57,20 +57,21 @@ def main() -> int:
             outcome = drill(build(name, place), place, faults=faults, seed=options.seed, disk=room, say=say)
             problems += outcome.problems
             say(f"  {outcome.runs} runs in {time.monotonic() - began:.0f} s")
-            for kind in (kind for kind in KINDS if kind in outcome.tallies):
-                tally = outcome.tallies[kind]
-                rows.append(
-                    {**shared, "benchmark": "faults", "host": name, "kind": kind, "count": tally.count}
-                    | {"recovered": tally.recovered, "seconds": round(tally.seconds, 1), "runs": outcome.runs}
-                )
+            new = [
+                {**shared, "benchmark": "faults", "host": name, "kind": kind, "count": tally.count}
+                | {"recovered": tally.recovered, "seconds": round(tally.seconds, 1), "runs": outcome.runs}
+                for kind in KINDS
+                if (tally := outcome.tallies.get(kind))
+            ]
+            rows += new
+            if options.record:
+                append(options.record, new)
     count, recovered = (sum(row[key] for row in rows) for key in ("count", "recovered"))
     say(f"{count} faults, {recovered} of them in runs that ended equal; hosts: {', '.join(hosts) or 'none'}")
     for name, why in not_run.items():
         say(f"NOT RUN: {name}: {why}")
     for problem in problems:
         print(f"FAILED: {problem}", file=sys.stderr)
-    if options.record:
-        append(options.record, rows)
     return 1 if problems or not rows else 0
 
 
