@@ -185,7 +185,7 @@ HOSTS = {"Hugging Face": train_huggingface, "Lightning": train_lightning, "Accel
 
 def measure(host: str, rounds: int, *, quick: bool = False) -> list[Row]:
     """Time one host's three copies in turns."""
-    width, depth, shape = (64, 1, (1, 16)) if quick else (256, 4, (2, 128))
+    width, depth, shape = (64, 1, (1, 16)) if quick else (192, 3, (8, 128))
     torch.manual_seed(0)
     tokens = torch.randint(1024, (shape[0], shape[1] + 1))
     batch = {"tokens": tokens[:, :-1].contiguous(), "labels": tokens[:, 1:].contiguous()}
@@ -271,7 +271,7 @@ def host_table(rows: list[Row]) -> tuple[str, list[str], list[list[str]], str]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts", description=__doc__)
     parser.add_argument("--hosts", nargs="+", choices=list(HOSTS), default=list(HOSTS))
-    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--threads", type=int, help="CPU threads of torch, where the machine is shared")
     parser.add_argument("--quick", action="store_true", help="tiny inputs: a trial, not a measurement")
     parser.add_argument("--results", type=Path, default=RESULTS / "hosts.jsonl", help="file to append to")

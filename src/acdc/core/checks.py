@@ -69,6 +69,18 @@ def check_sharding(model: nn.Module, method: Method, layers: Layers) -> Shards:
     return shards
 
 
+def check_values(layers: Layers) -> None:
+    """Raise if weights have no values yet, as on the meta device."""
+    empty = [weight.name for weight in layers.weights if weight.param.device.type == "meta"]
+    if empty:
+        raise ArgumentError(
+            "model",
+            allowed=f"{few(empty)} are on the meta device, where weights have shapes but no values",
+            instead='shard it first if you do, then model.to_empty(device="cpu") and initialise or load the weights, '
+            "build the optimizer, and attach",
+        )
+
+
 def check_optimizer_holds(optimizer: Optimizer, layers: Layers) -> None:
     """Raise unless the optimizer trains all of the weights to be pruned."""
     trained = {id(param) for group in optimizer.param_groups for param in group["params"]}

@@ -178,6 +178,7 @@ class LatentWeights:
         """Put the latent weights into the parameters, for the optimizer."""
         if self._state.weights is Weights.EFFECTIVE:
             for bundle, latent in self._flat.items():
+                _check_kind(latent, bundle.params[0])
                 _copy(bundle.split_once(latent), bundle.params)
             self._state.weights = Weights.LATENT
 
@@ -247,6 +248,14 @@ class LatentWeights:
         for name, value in self.tensors.items():
             value.copy_(state[name])
         self._state.weights = Weights.EFFECTIVE
+
+
+def _check_kind(latent: Tensor, param: Tensor) -> None:
+    if latent.dtype != param.dtype or latent.device != param.device:
+        raise RuntimeError(
+            f"the model's weights are {param.dtype} on {param.device} now, but the latent weights behind them are "
+            f"{latent.dtype} on {latent.device}: cast or move the model before acdc.attach, or back as it was"
+        )
 
 
 def _copy(sources: list[Any], targets: list[Any]) -> None:
