@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from acdc.formatting import si
-from benchmarks import budgets, comparisons, runs, theory_page
+from benchmarks import budgets, comparisons, runs, scale, sharded_tables, theory_page
 from benchmarks.record import Row, read
 from benchmarks.runtime_tables import speed_block, speed_sentence
 
@@ -28,6 +28,8 @@ def filled(root: Path, results: Path) -> dict[Path, str]:
         },
         docs / "costs.md": {"overhead": _overhead(results), "select": _select(results)},
         docs / "export.md": {"sizes": _sizes(results)},
+        docs / "sharded.md": {"sharded": sharded_tables.block(results)},
+        docs / "scale.md": {"scale": scale.block(results)},
         root / "runtime" / "README.md": {"speed": speed_block(results)},
         docs / "theory.md": theory_page.blocks(results / "theory.jsonl"),
     }
