@@ -108,6 +108,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(PY) -m benchmarks.digits
 	$(PY) -m benchmarks.select
+	$(PY) -m benchmarks.sharded
 	$(PY) -m benchmarks.overhead
 	$(PY) -m benchmarks.jpeg
 	$(PY) -m benchmarks.theory

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from acdc.formatting import si
-from benchmarks import budgets, comparisons, fault_tables, runs, theory_page
+from benchmarks import budgets, comparisons, fault_tables, runs, scale, sharded_tables, theory_page
 from benchmarks.hosts import host_table
 from benchmarks.record import Row, read
 from benchmarks.runtime_tables import speed_block, speed_sentence
@@ -30,6 +30,8 @@ def filled(root: Path, results: Path) -> dict[Path, str]:
         docs / "costs.md": {"overhead": _overhead(results), "select": _select(results)},
         docs / "export.md": {"sizes": _sizes(results)},
         docs / "integrations.md": {"hosts": _hosts(results)},
+        docs / "sharded.md": {"sharded": sharded_tables.block(results)},
+        docs / "scale.md": {"scale": scale.block(results)},
         root / "runtime" / "README.md": {"speed": speed_block(results)},
         docs / "faults.md": {"faults": fault_tables.block(results)},
         docs / "theory.md": theory_page.blocks(results / "theory.jsonl"),

@@ -10,8 +10,8 @@ INTRO = """
 ## Selecting over shards
 
 `python -m benchmarks.sharded`: the same selection over shards of the weights, which take turns in one process; a
-network's time is not in it. "Time / unsharded" is the median of the ratios within n rounds. Memory is that of all shards
-together, by the number of weights; the masks are 1 byte of it. "All equal": where every weight is a tie.
+network's time is not in it. "Time / unsharded" is the median of the ratios within n rounds. Memory is that of all
+shards together, by the number of weights; the masks are 1 byte of it. "All equal": where every weight is a tie.
 """
 
 
@@ -39,8 +39,8 @@ def sharded_table(rows: Sequence[Row]) -> Table:
     ]
     loads = ", ".join(dict.fromkeys(str(row["load"]) for row in rows))
     note = (
-        f"{first['device_name']}, {first['cores']} cores, torch threads {first['threads']}, load before the run {loads}; "
-        f"torch {first['torch']}, Python {first['python']}, acdc {first['acdc']} at "
+        f"{first['device_name']}, {first['cores']} cores, torch threads {first['threads']}, load before the runs "
+        f"{loads}; torch {first['torch']}, Python {first['python']}, acdc {first['acdc']} at "
         f"{first['commit'] or 'an unknown commit'}; {first['run'][:10]}."
     )
     return f"Selection over shards on {first['device_name']}", header, cells, note

@@ -10,7 +10,18 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import budgets, comparisons, language_tables, longer, memorized, pages, remedies, runs, shock
+from benchmarks import (
+    budgets,
+    comparisons,
+    language_tables,
+    longer,
+    memorized,
+    pages,
+    remedies,
+    runs,
+    sharded_tables,
+    shock,
+)
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
 from benchmarks.rivals import OURS
@@ -184,6 +195,7 @@ def page(results: Path) -> str:
         (_RECALIBRATION, "recalibration.jsonl", "name", recalibration_table),
         (_DIGITS, "digits.jsonl", "dataset", digits_table),
         (_SELECT, "select.jsonl", "size", select_table),
+        (sharded_tables.INTRO, "sharded.jsonl", "size", sharded_tables.sharded_table),
         (_OVERHEAD, "overhead.jsonl", "net", overhead_table),
         (_METHODS, "methods.jsonl", "net", methods_table),
         (_THROUGHPUT, "throughput.jsonl", "recipe", throughput_table),

@@ -17,7 +17,9 @@ from benchmarks import (
     overhead,
     pages,
     rivals,
+    scale,
     select,
+    sharded,
     tables,
     theory_page,
 )
@@ -129,6 +131,29 @@ def test_jpeg_writes_a_line_for_each_loader_and_step(tmp_path):
         assert row["n"] == len(row["seconds"]) == 1
 
 
+def test_sharded_selections_are_the_unsharded_one_and_the_model_of_scale_counts_their_sums(tmp_path, monkeypatch):
+    monkeypatch.setattr(sharded.subprocess, "run", forked)
+    file = tmp_path / "sharded.jsonl"
+    assert sharded.main(["--sizes", "200K", "--shards", "3", "--rounds", "1", "--results", str(file)]) == 0
+    (row,) = lines(file)
+    assert row["same_masks"]
+    assert row["kept"] == row["k"]
+    assert row["all_reduces"] == [8 << 16, 8 << 15], "of random weights, which seldom tie"
+    model = scale.Model("of the benchmark", row["size"], blocks=1)
+    modelled = scale.cost(model, 3, rate=1.0, added=1.0).all_reduces[-2:]
+    assert [size * row["layers"] for size in modelled] == [
+        size * model.layers for size in row["all_reduces_all_equal"][2:]
+    ]
+    assert scale.block(tmp_path) == "", "before anything was measured on a GPU"
+    gpu = {"device": "cuda", "method": rivals.OURS, "size": 10**9, "median": 0.1, "n": 3, "run": "", "torch": ""}
+    (tmp_path / "select.jsonl").write_text(json.dumps({**gpu, "device_name": "a GPU"}) + "\n")
+    first, *_ = (line for line in scale.block(tmp_path).splitlines() if line.startswith("| selection"))
+    expected = [weights / gpus / 1e10 * max(1.0, row["ratio"]) for weights in (7e9, 70e9) for gpus in (64, 1024)]
+    assert first == f"| selection | {' | '.join(f'{1000 * seconds:.2g} ms' for seconds in expected)} |"
+    with pytest.raises(ValueError, match="NaN or infinite"):  # and no thread waits for ever
+        sharded.select_sharded([{"a": torch.ones(4)}, {"a": torch.full((4,), torch.nan)}], 2)
+
+
 def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
     monkeypatch.setattr(digits.subprocess, "run", forked)
     file = tmp_path / "digits.jsonl"
@@ -146,6 +171,8 @@ def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
         "docs/export.md": ["sizes"],
         "docs/faults.md": ["faults"],
         "docs/integrations.md": ["hosts"],
+        "docs/sharded.md": ["sharded"],
+        "docs/scale.md": ["scale"],
         "docs/theory.md": [*theory_page.TABLES, "cpl"],
         "runtime/README.md": ["speed"],
     }
@@ -211,7 +238,7 @@ def test_the_page_of_results_is_fresh():
 
 @pytest.mark.parametrize(("text", "size"), [("25M", 25 * 10**6), ("1e9", 10**9), ("0.5G", 5 * 10**8), ("300", 300)])
 def test_sizes_are_read(text, size):
-    assert select._size(text) == size
+    assert select.parse_size(text) == size
 
 
 def _anywhere():

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import acdc
 from acdc import methods
+from acdc.core.gathered_state import gather_nested, split_optimizer, split_tensors
 from acdc.sparsity.layers import is_sharded, local_part
 from tests.distributed.ranks import call_on_ranks
 from tests.warned import SMALL_NETS
@@ -290,6 +291,12 @@ def save_at(rank: int, count: int, folder: str) -> None:
         if s.step in (4, 6, 10):
             whole = {**parts_of(model, optimizer), "sparsifier": s.state_dict()}
             save(whole, checkpoint_id=f"{folder}/step-{s.step}")
+            plain = [gather_nested(part.state_dict(), keep=True) for part in (model, optimizer)]
+            gathered = s.state_dict(gather="rank0")
+            if rank:
+                assert not gathered
+            else:
+                torch.save([*plain, gathered], f"{folder}/step-{s.step}.pt")
     result = s.finish(gather="rank0")
     if rank:
         assert not result.sparse
@@ -323,6 +330,7 @@ def resume(rank: int, count: int, folder: str) -> None:
         for part in ("masks", "sparse", "dense"):
             assert_part(getattr(result, part), getattr(expected, part), 0, 1, f"{part} from step {at} on {count}")
         model.load_state_dict(sharded.sparse)
+    go_on_from_gathered(resumable(), folder, 6, expected)
     _, _, other = resumable(acdc.ACDC(**{**ALTERNATING, "sparsity": 0.5}, ramp=0.9))
     with pytest.raises(ValueError, match=r"saved with sparsity=0\.7, but the attached method has sparsity=0\.5"):
         other.load_checkpoint(f"{folder}/step-4")
@@ -334,7 +342,28 @@ def resume(rank: int, count: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+def go_on_from_gathered(
+    parts: tuple[Net, torch.optim.Optimizer, acdc.Sparsifier], folder: str, at: int, expected: acdc.Result
+) -> None:
+    """Resume from the states of a model that is not sharded, on one that may be."""
+    model, optimizer, s = parts
+    weights, moments, state = torch.load(f"{folder}/step-{at}.pt", weights_only=True)
+    model.load_state_dict(split_tensors(weights, model.state_dict()))
+    optimizer.load_state_dict(split_optimizer(moments, optimizer))
+    s.load_state_dict(state)
+    for number in range(at, STEPS):
+        step(model, s, number)
+    result = s.finish(gather="everywhere")
+    for part in ("masks", "sparse", "dense"):
+        assert_part(getattr(result, part), getattr(expected, part), 0, 1, f"{part} from gathered step {at}")
+
+
 def test_a_checkpoint_of_two_ranks_resumes_on_one_two_and_four(tmp_path: Path):
     call_on_ranks(2, save_at, 2, str(tmp_path))
+    for at in (4, 6, 10):
+        model = build(sharded=False)
+        s = attach(model, acdc.ACDC(**ALTERNATING, ramp=0.9))
+        expected = acdc.Result.load(tmp_path / "result")
+        go_on_from_gathered((model, s.context.optimizer, s), str(tmp_path), at, expected)
     for count in (1, 2, 4):
         call_on_ranks(count, resume, count, str(tmp_path))

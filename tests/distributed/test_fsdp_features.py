@@ -105,7 +105,7 @@ def on_two(rank: int, count: int, folder: str) -> None:
         compare(train(model, backward), train(Bare(), plain), rank, count, where)
 
     wrapped = Bare()
-    wrapped.block = checkpoint_wrapper(wrapped.block)
+    wrapped.block = checkpoint_wrapper(wrapped.block)  # pyright: ignore[reportAttributeAccessIssue]
     fully_shard(wrapped.block)
     fully_shard(wrapped)
     seen, expected = train(wrapped), train(Bare())

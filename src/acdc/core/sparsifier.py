@@ -413,7 +413,8 @@ class Sparsifier:
         """Resume where `state` was saved. Model and optimizer load their own state, before or after this."""
         self._refuse_if_detached("load_state_dict")
         self._stepper.ownership.check("load_state_dict()")
-        whole = not self._stepper.sharded or "masks" in state  # gathered, or of a model that was not sharded
+        # Gathered, or of a model that was not sharded: others have dotted names only.
+        whole = not self._stepper.sharded or (isinstance(state, Mapping) and "masks" in state)
         if not whole:
             state = unflatten(state, self._stepper.weights)
         check_structure(state)
