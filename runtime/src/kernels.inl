@@ -4,6 +4,7 @@ typedef V::type vec;
 constexpr int kLanes = V::lanes;
 constexpr uint32_t kFull = (1u << kLanes) - 1;
 #define ALWAYS inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")  // a loop over sums: where one is left, the compiler keeps all sums in memory
 
 static ALWAYS uint32_t first_lanes(int n) { return n >= kLanes ? kFull : (1u << n) - 1; }
 
@@ -18,26 +19,19 @@ static ALWAYS void add_products(const float* const* weights, const float* x, vec
     constexpr int spare = V::registers - R * T;  // registers that hold no sums
     if constexpr (T < spare) {                   // all of x fits beside one weight
         vec v[T];
-#pragma GCC unroll 16
-        for (int t = 0; t < T; t++) v[t] = V::load(x + t * kLanes);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++) {
+        UNROLL for (int t = 0; t < T; t++) v[t] = V::load(x + t * kLanes);
+        UNROLL for (int r = 0; r < R; r++) {
             const vec w = V::set1(*weights[r]);
-#pragma GCC unroll 16
-            for (int t = 0; t < T; t++) sum[r][t] = V::fma(w, v[t], sum[r][t]);
+            UNROLL for (int t = 0; t < T; t++) sum[r][t] = V::fma(w, v[t], sum[r][t]);
         }
     } else {  // one vector of x, as many weights as fit, and the others are read where they are multiplied
         constexpr int held = R < spare ? R : spare - 1;
         vec w[R];
-#pragma GCC unroll 16
-        for (int r = 0; r < held; r++) w[r] = V::set1(*weights[r]);
-#pragma GCC unroll 16
-        for (int t = 0; t < T; t++) {
+        UNROLL for (int r = 0; r < held; r++) w[r] = V::set1(*weights[r]);
+        UNROLL for (int t = 0; t < T; t++) {
             const vec v = V::load(x + t * kLanes);
-#pragma GCC unroll 16
-            for (int r = 0; r < held; r++) sum[r][t] = V::fma(w[r], v, sum[r][t]);
-#pragma GCC unroll 16
-            for (int r = held; r < R; r++) sum[r][t] = V::fma_from(weights[r], v, sum[r][t]);
+            UNROLL for (int r = 0; r < held; r++) sum[r][t] = V::fma(w[r], v, sum[r][t]);
+            UNROLL for (int r = held; r < R; r++) sum[r][t] = V::fma_from(weights[r], v, sum[r][t]);
         }
     }
 }
@@ -159,42 +153,33 @@ static void gemm_rows(const float* a, size_t a_stride, int depth, const float* b
                       const Epilogue& e) {
     vec sum[R][T];
     if (e.first) {
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++) {
+        UNROLL for (int r = 0; r < R; r++) {
             const vec bias = V::set1(row_bias ? row_bias[r] : 0.f);
-#pragma GCC unroll 16
-            for (int t = 0; t < T; t++) sum[r][t] = bias;
+            UNROLL for (int t = 0; t < T; t++) sum[r][t] = bias;
         }
         if (column_bias)
-#pragma GCC unroll 16
-            for (int t = 0; t < T; t++) {
+            UNROLL for (int t = 0; t < T; t++) {
                 const vec v = V::mask_load(column_bias + t * kLanes, t == T - 1 ? last_mask : kFull);
-#pragma GCC unroll 16
-                for (int r = 0; r < R; r++) sum[r][t] = V::add(sum[r][t], v);
+                UNROLL for (int r = 0; r < R; r++) sum[r][t] = V::add(sum[r][t], v);
             }
     } else {
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 16
-            for (int t = 0; t < T; t++)
+        UNROLL for (int r = 0; r < R; r++)
+            UNROLL for (int t = 0; t < T; t++)
                 sum[r][t] = t == T - 1 ? V::mask_load(c + r * c_stride + t * kLanes, last_mask)
                                        : V::loadu(c + r * c_stride + t * kLanes);
     }
     for (int k = 0; k < depth; k++) {
         const float* row = b + size_t(k) * kTile;
         if constexpr (Panels)
-            if (k % 4 == 0)
+            if (k % 4 == 0)  // the next rows: a cache line of each panel
                 for (int r = 0; r < R; r += 4) __builtin_prefetch(left<true>(a, a_stride, r + R, k), 0, 3);
         const float* weights[R];
-#pragma GCC unroll 16
-        for (int r = 0; r < R; r++) weights[r] = left<Panels>(a, a_stride, r, k);
+        UNROLL for (int r = 0; r < R; r++) weights[r] = left<Panels>(a, a_stride, r, k);
         add_products<R, T>(weights, row, sum);
     }
     const vec low = V::set1(e.low), high = V::set1(e.high);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 16
-        for (int t = 0; t < T; t++) {
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int t = 0; t < T; t++) {
             const uint32_t m = t == T - 1 ? last_mask : kFull;
             if (e.last) {
                 if (residual) sum[r][t] = V::add(sum[r][t], V::mask_load(residual + r * e.residual_stride + t * kLanes, m));
