@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from acdc.core.checks import check_finished, check_types
+from acdc.core.checks import check_finished, check_types, check_values
 from acdc.core.gathered_state import gather_state, split_state
 from acdc.core.hooks import is_first_process, plain_model, plain_optimizer, untraced
 from acdc.core.method import Method
@@ -81,6 +81,11 @@ def attach(
     when the last has stepped. Methods that look at gradients or train latent weights need one optimizer.
     """
     sparsifier = Sparsifier(model, optimizer, method, steps_per_epoch=steps_per_epoch, scheduler=scheduler)
+    try:
+        check_values(sparsifier.layers)
+    except ArgumentError:
+        sparsifier.detach()
+        raise
     if not quiet and is_first_process():
         for line in sparsifier.choices:
             print(line, file=sys.stderr)

@@ -44,7 +44,6 @@ class Stepper:
         layers = method.layers(model)
         shards = checks.check_sharding(model, method, layers)
         self.sharded = any(is_sharded(weight.param) for weight in layers.weights)
-        checks.check_values(layers)
         checks.check_optimizer_holds(optimizer, layers)
         checks.check_several(optimizer, method)
         checks.check_optimizer_keeps_pruned(optimizer, layers)

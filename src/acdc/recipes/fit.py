@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from acdc import models
 from acdc.core.context import SparsityWarning
 from acdc.core.method import Method
-from acdc.core.sparsifier import Sparsifier, attach
+from acdc.core.sparsifier import Sparsifier
 from acdc.criteria import SynFlow
 from acdc.data.data_facts import Facts, ImageFacts, TextFacts
 from acdc.data.image_sizes import ImageSizes, scaled
@@ -260,7 +260,7 @@ def attach_quietly(model: nn.Module, optimizer: Optimizer, method: Method, steps
     """
     with python_warnings.catch_warnings():
         python_warnings.simplefilter("ignore", SparsityWarning)
-        sparsifier = attach(model, optimizer, method, steps_per_epoch=steps, quiet=True)
+        sparsifier = Sparsifier(model, optimizer, method, steps_per_epoch=steps)  # attach would refuse meta weights
     sparsifier.context.show_warning = log.warning
     return sparsifier
 
