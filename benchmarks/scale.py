@@ -1,11 +1,13 @@
 """A cost model of one compression at sizes that were not run: the tables of docs/scale.md, from measured constants.
 
-Measured: the selection's weights per second on one GPU (results/select.jsonl), what sharding adds to its work
-(results/sharded.jsonl). Assumed, and marked so on the page: the network. `python -m benchmarks.scale` prints the block.
+Measured: the selection's time on one GPU (results/select.jsonl), as a fixed part and one for each weight, and what
+sharding adds to its work (results/sharded.jsonl). Assumed, and marked so on the page: the network.
+`python -m benchmarks.scale` prints the block.
 """
 
 import argparse
 import math
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,23 +54,43 @@ class Cost:
         return self.select + self.exchange
 
 
-def cost(model: Model, gpus: int, *, rate: float, added: float) -> Cost:
-    """Return the cost by this rate, weights per second on a GPU, and the factor that sharding adds to the work."""
+@dataclass(frozen=True)
+class Speed:
+    """The time of a selection on one GPU: `fixed` seconds, and `each` for a weight."""
+
+    fixed: float
+    each: float
+
+    @classmethod
+    def fit(cls, points: Sequence[tuple[int, float]]) -> "Speed":
+        """Return the line through measured (weights, seconds), by least squares; one point has no fixed part."""
+        if len(points) == 1:
+            ((size, seconds),) = points
+            return cls(0.0, seconds / size)
+        line = statistics.linear_regression(*zip(*points, strict=True))
+        return cls(max(0.0, line.intercept), line.slope)
+
+
+def cost(model: Model, gpus: int, *, speed: Speed, added: float) -> Cost:
+    """Return the cost at this speed of a GPU, with the factor that sharding adds to the work."""
     histograms = tuple(_COUNT << bits for bits in _DIGITS)
     ties = (2 * _COUNT * model.layers, _COUNT * model.layers * gpus)
     hops = 2 * math.ceil(math.log2(gpus))
     exchange = sum(hops * LATENCY + 2 * size / BANDWIDTH for size in (*histograms, *ties))
-    return Cost((*histograms, *ties), added * model.weights / gpus / rate, exchange, 4 * model.weights)
+    select = added * (speed.fixed + speed.each * model.weights / gpus)
+    return Cost((*histograms, *ties), select, exchange, 4 * model.weights)
 
 
 def block(results: Path) -> str:
     """Return the tables of docs/scale.md, or nothing before there are measurements."""
-    gpu = _newest([row for row in read(results / "select.jsonl") if row["device"] == "cuda" and row["method"] == OURS])
-    shard = _newest(read(results / "sharded.jsonl"))
-    if gpu is None or shard is None:
+    ours = [row for row in read(results / "select.jsonl") if row["device"] == "cuda" and row["method"] == OURS]
+    measured = {row["size"]: row for row in sorted(ours, key=lambda row: row["run"]) if "median" in row}
+    shard = _largest(read(results / "sharded.jsonl"))
+    if not measured or shard is None:
         return ""
-    rate, added = gpu["size"] / gpu["median"], max(1.0, shard["ratio"])
-    cases = [(model, gpus, cost(model, gpus, rate=rate, added=added)) for model in MODELS for gpus in GPUS]
+    points = [(size, row["median"]) for size, row in sorted(measured.items())]
+    gpu, speed, added = measured[max(measured)], Speed.fit(points), max(1.0, shard["ratio"])
+    cases = [(model, gpus, cost(model, gpus, speed=speed, added=added)) for model in MODELS for gpus in GPUS]
     return "\n".join(
         [
             "| one compression, in each process | " + " | ".join(f"{m.name}, {g:,} GPUs" for m, g, _ in cases) + " |",
@@ -91,10 +113,11 @@ def block(results: Path) -> str:
             _line("masks, gathered (1 bit a weight)", [si(m.weights / 8, "B") for m in MODELS]),
             _line("dense twin, from its phase on", [si(12 * m.weights, "B") for m in MODELS]),
             "",
-            f"<sub>`python -m benchmarks.scale`. Measured: {gpu['size']:,} float32 weights selected in "
-            f"{_time(gpu['median'])} on one {gpu['device_name']} (n = {gpu['n']}, torch {gpu['torch']}, "
-            f"[raw](../results/select.jsonl)); {shard['shards']} shards of {shard['size']:,} weights take "
-            f"{shard['ratio']:.2f} of the unsharded work on {shard['device_name']}, n = {shard['n']}, counted as "
+            f"<sub>`python -m benchmarks.scale`. Measured on one {gpu['device_name']}: "
+            f"{', '.join(f'{si(size)} float32 weights in {_time(seconds)}' for size, seconds in points)} "
+            f"(n = {gpu['n']}, torch {gpu['torch']}, [raw](../results/select.jsonl)), so {_time(speed.fixed)} and "
+            f"{1 / speed.each / 1e9:.1f} G weights a second; {shard['shards']} shards of {shard['size']:,} weights "
+            f"take {shard['ratio']:.2f} of the unsharded work on {shard['device_name']}, n = {shard['n']}, counted as "
             f"{added:.2f} ([raw](../results/sharded.jsonl)). Assumed: {LATENCY * 1e6:.0f} µs a hop, "
             f"2 log2(GPUs) hops an all-reduce, {BANDWIDTH / 1e9:.0f} GB/s.</sub>",
             "",
@@ -102,10 +125,9 @@ def block(results: Path) -> str:
     )
 
 
-def _newest(rows: Sequence[Row]) -> Row | None:
+def _largest(rows: Sequence[Row]) -> Row | None:
     """Return the newest row of the largest size, in the largest number of shards."""
-    measured = [row for row in rows if "median" in row]
-    return max(measured, key=lambda row: (row["size"], row.get("shards", 1), row["run"]), default=None)
+    return max(rows, key=lambda row: (row["size"], row["shards"], row["run"]), default=None)
 
 
 def _line(name: str, cells: Sequence[str]) -> str:

@@ -140,15 +140,17 @@ def test_sharded_selections_are_the_unsharded_one_and_the_model_of_scale_counts_
     assert row["kept"] == row["k"]
     assert row["all_reduces"] == [8 << 16, 8 << 15], "of random weights, which seldom tie"
     model = scale.Model("of the benchmark", row["size"], blocks=1)
-    modelled = scale.cost(model, 3, rate=1.0, added=1.0).all_reduces[-2:]
+    modelled = scale.cost(model, 3, speed=scale.Speed(0.0, 1.0), added=1.0).all_reduces[-2:]
     assert [size * row["layers"] for size in modelled] == [
         size * model.layers for size in row["all_reduces_all_equal"][2:]
     ]
     assert scale.block(tmp_path) == "", "before anything was measured on a GPU"
-    gpu = {"device": "cuda", "method": rivals.OURS, "size": 10**9, "median": 0.1, "n": 3, "run": "", "torch": ""}
-    (tmp_path / "select.jsonl").write_text(json.dumps({**gpu, "device_name": "a GPU"}) + "\n")
+    gpu = {"device": "cuda", "device_name": "a GPU", "method": rivals.OURS, "n": 3, "run": "", "torch": ""}
+    points = [{**gpu, "size": 10**9, "median": 0.11}, {**gpu, "size": 10**8, "median": 0.02}]
+    (tmp_path / "select.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
     first, *_ = (line for line in scale.block(tmp_path).splitlines() if line.startswith("| selection"))
-    expected = [weights / gpus / 1e10 * max(1.0, row["ratio"]) for weights in (7e9, 70e9) for gpus in (64, 1024)]
+    times = [0.01 + weights / gpus / 1e10 for weights in (7e9, 70e9) for gpus in (64, 1024)]
+    expected = [seconds * max(1.0, row["ratio"]) for seconds in times]
     assert first == f"| selection | {' | '.join(f'{1000 * seconds:.2g} ms' for seconds in expected)} |"
     with pytest.raises(ValueError, match="NaN or infinite"):  # and no thread waits for ever
         sharded.select_sharded([{"a": torch.ones(4)}, {"a": torch.full((4,), torch.nan)}], 2)
