@@ -18,6 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE / "build" / "fuzz"
+_MEMORY = 4000  # MiB a session may plan for a run that is tried; the sanitizer stops a process that takes 1000 more
 _ENDS = (0, 1, -1, 2, 3, 7, 255, 1 << 16, (1 << 31) - 1, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1, -(1 << 63))
 
 
@@ -121,8 +122,8 @@ def try_inputs(first: int, count: int) -> Counter:
                 shape = [s if isinstance(s, int) else 1 for s in info.shape or []]
                 kind = {"tensor(float)": np.float32, "tensor(int64)": np.int64}.get(info.type, np.bool_)
                 feed[info.name] = np.zeros(shape, kind) if np.prod(shape, dtype=float) < 1 << 22 else None
-            if any(v is None for v in feed.values()):
-                found["loaded, input too large to try"] += 1
+            if any(v is None for v in feed.values()) or session.memory() > _MEMORY << 20:
+                found["loaded, too large to try"] += 1
                 continue
             session.run(None, feed)
             found["ran"] += 1
@@ -158,7 +159,7 @@ def main() -> int:
     ]
     settings = {
         "LD_PRELOAD": " ".join(libraries),
-        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:hard_rss_limit_mb=4000",
+        "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:hard_rss_limit_mb={_MEMORY + 1000}",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     }
     total: Counter = Counter()
