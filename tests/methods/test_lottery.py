@@ -147,7 +147,7 @@ def test_the_point_to_go_back_to_stays_on_the_host():
     t.step([-1, -1, -1, -1])
     t.step()
     model = nn.Sequential(nn.Linear(4, 1, bias=False, device="meta"))
-    sparsifier = acdc.attach(model, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5), method())
+    sparsifier = acdc.Sparsifier(model, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5), method())
     sparsifier.load_state_dict(t.sparsifier.state_dict())
     start = sparsifier.context.memory["start"]
     assert start["model"]["0.weight"].tolist() == [[2, 3, 4, 5]]

@@ -75,8 +75,8 @@ def check_values(layers: Layers) -> None:
     if empty:
         raise ArgumentError(
             "model",
-            allowed=f"{few(empty)} are on the meta device, where weights have shapes but no values",
-            instead='shard it first if you do, then model.to_empty(device="cpu") and initialise or load the weights, '
+            allowed=f"on the meta device weights have shapes but no values, and there are {few(empty)}",
+            instead='shard it if you do, then model.to_empty(device="cpu") and initialise or load the weights, '
             "build the optimizer, and attach",
         )
 
