@@ -24,7 +24,7 @@ help:
 	@echo "make fuzz-runtime   feed it 100,000 damaged models, built with sanitizers"
 	@echo "make wheels  build wheels of both distributions into dist/"
 	@echo "make matrix  regenerate docs/compatibility.md from the tests"
-	@echo "make drills  disturb runs at random moments, 320 times, and damage files thousands of times"
+	@echo "make drills  disturb runs at random moments, 330 times, and damage files thousands of times"
 	@echo "make browser-test  look at reports in headless Chromium (needs chromium installed)"
 	@echo "make figure  redraw docs/wrn.svg from the kept run"
 

@@ -1,6 +1,6 @@
 """Fire drills: disturb training runs at random moments until they end, and compare them with ones that were left alone.
 
-    python -m tests.drills [--hosts images,text] [--faults 320] [--seed 0] [--record results/faults.jsonl]
+    python -m tests.drills [--hosts "images;text"] [--faults 330] [--seed 0] [--record results/faults.jsonl]
 
 Every host trains a tiny model once undisturbed. Then its runs are killed, stopped, paused, run into a full disk and a
 read-only folder, and lose or find damaged what they have written, at random moments; each time they go on. At the end
@@ -34,7 +34,7 @@ _SHARES = {"images": 8, "images, RigL": 2, "images, SNFS": 2, "text": 6, "ddp": 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.drills", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--hosts", default="all", help=f"some of {'; '.join(NAMES)}, separated by ; (default all)")
-    parser.add_argument("--faults", type=int, default=320, help="in all, shared out among the hosts (default 320)")
+    parser.add_argument("--faults", type=int, default=330, help="in all, shared out among the hosts (default 330)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path, help="append the counts to this file of JSON lines")
     options = parser.parse_args()
