@@ -156,6 +156,7 @@ SURGERY = {
 OTHERS_ERRORS = {
     "data/image_folder.py",  # a worker of torch's that died
     "runs/checkpoint.py",  # torch's reader and writer, and its allocator
+    "sparsity/published.py",  # the first line of what torch's reader raises
     "export/shrinking.py",  # the first line of what a model raises
     "export/trace.py",  # the first line of what torch.export, its ONNX exporter and ONNX Runtime raise
     "recipes/fit.py",  # the first line of what a model raises

@@ -125,6 +125,23 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "acdc-serve"
     timeout = 30  # seconds that a client may take to send a request
 
+    def parse_request(self) -> bool:
+        """Count a request as running before "100 Continue" lets the client send the rest of it."""
+        self._count(1)
+        counted = False
+        try:
+            parsed = super().parse_request()
+            counted = parsed and hasattr(self, f"do_{self.command}")  # _answer counts it off
+        finally:
+            if not counted:
+                self._count(-1)
+        return parsed
+
+    def _count(self, requests: int) -> None:
+        with self.server.idle:
+            self.server.running += requests
+            self.server.idle.notify_all()
+
     def do_GET(self) -> None:
         self._answer({"/health": self._health, "/model": lambda: self.server.served.describe()})
 
@@ -136,10 +153,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, routes: dict[str, Any]) -> None:
         """Find the handler of a path, and send what it returns, or what it raises as an error in words."""
-        server, length = self.server, self.headers.get("Content-Length", "0")
+        length = self.headers.get("Content-Length", "0")
         self.unread = 0
-        with server.idle:
-            server.running += 1
         try:
             if not (length.isascii() and length.isdigit() and len(length) < 16):
                 raise bad(f"Content-Length {length[:40]!r}: expected a number of bytes")
@@ -160,9 +175,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(status, answer)
             self._discard()
         finally:
-            with server.idle:
-                server.running -= 1
-                server.idle.notify_all()
+            self._count(-1)
 
     def _send(self, status: HTTPStatus, answer: Any) -> None:
         if isinstance(answer, bytes):
