@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from acdc.errors import ArgumentError
+from acdc.models.transformer_xl import TransformerXL
 from acdc.recipes.schema import Training
 from acdc.train import experiment
 from acdc.train.execution import Execution, choose
@@ -180,6 +181,15 @@ def test_each_size_of_images_is_compiled_for(tools) -> None:
     assert choose(Training(compile="on"), **settings, steps=1, sizes=6).compile
     with pytest.raises(ArgumentError, match=r"train.compile='on': training images grow through 7 sizes.*size_step"):
         choose(Training(compile="on"), **settings, steps=1, sizes=7)
+
+
+@pytest.mark.parametrize(("cutoffs", "graphs"), [([], True), ([10], False)])
+def test_shapes_that_depend_on_the_data_are_not_captured(tools, cutoffs: list[int], graphs: bool) -> None:
+    size = {"layers": 1, "width": 8, "heads": 2, "head_width": 4, "feedforward": 8}
+    model = TransformerXL(20, **size, cutoffs=cutoffs)
+    chosen = choose(Training(), CUDA, steps=100, world=1, model=model)
+    assert chosen.graphs == graphs
+    assert ("shapes in AdaptiveSoftmax depend on the data" in chosen.why[0]) != graphs
 
 
 def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

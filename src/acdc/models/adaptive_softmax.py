@@ -72,6 +72,7 @@ class AdaptiveSoftmax(nn.Module):
         super().__init__()
         self.bounds, self.tied = embedding.bounds, tied
         shapes = embedding.shapes
+        self.fixed_shapes = len(shapes) == 1  # for train.execution
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size, _ in shapes)
         self.clusters = nn.Linear(shapes[0][1], len(shapes) - 1) if len(shapes) > 1 else None
         own = shapes[:1] if tied else shapes

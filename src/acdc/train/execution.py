@@ -32,16 +32,26 @@ class Execution:
     why: tuple[str, ...]
 
 
-def choose(train: Training, device: torch.device, *, steps: int, world: int, sizes: int = 1) -> Execution:
+def choose(
+    train: Training,
+    device: torch.device,
+    *,
+    steps: int,
+    world: int,
+    sizes: int = 1,
+    model: nn.Module | None = None,
+) -> Execution:
     """Choose what the recipe leaves to "auto"; raise an ArgumentError if what it asks for is impossible here.
 
-    Training images come in so many `sizes` one after another. A step is captured, and compiled, anew for each.
+    Training images come in so many `sizes` one after another. A step is captured, and compiled, anew for each. A module
+    of the model whose shapes depend on the data says so by `fixed_shapes = False`.
     """
     cuda, toolchain = device.type == "cuda", _toolchain(device)
     no_graphs = (
         "they need a GPU" if not cuda
         else "fp16's GradScaler looks at gradients on the host" if train.precision == "fp16"
         else "several processes exchange gradients" if world > 1
+        else f"shapes in {varying} depend on the data" if (varying := _varying(model))
         else None
     )  # fmt: skip
     if train.cuda_graphs == "on" and no_graphs:
@@ -77,6 +87,12 @@ def choose(train: Training, device: torch.device, *, steps: int, world: int, siz
     if cuda and not train.deterministic:
         why.append("cuDNN: the first step times several kernels for each layer, so it is slow; later ones are not")
     return Execution(compiled, graphs, tuple(why))
+
+
+def _varying(model: nn.Module | None) -> str | None:
+    """Return the type of a module whose shapes depend on the data, or None."""
+    modules = model.modules() if model is not None else ()
+    return next((type(module).__name__ for module in modules if not getattr(module, "fixed_shapes", True)), None)
 
 
 def _why(requested: str, chosen: bool, reason: str) -> str:

@@ -96,7 +96,8 @@ class PreparedRun:
         """Choose how the steps run: compiled, replayed from CUDA graphs, or neither."""
         steps = sum(len(stage.kinds) for stage in self.plan.values()) * self.steps_per_epoch
         sizes = len(self.image_sizes.changes()) if self.image_sizes else 1
-        return execution.choose(self.recipe.train, self.device, steps=steps, world=self.world.size, sizes=sizes)
+        train, world = self.recipe.train, self.world.size
+        return execution.choose(train, self.device, steps=steps, world=world, sizes=sizes, model=self.skeleton)
 
     @cached_property
     def image_sizes(self) -> ImageSizes | None:
