@@ -321,6 +321,7 @@ def test_a_second_ctrl_c_says_what_is_done_what_is_lost_and_how_to_go_on(tmp_pat
     assert not any(Path(f"/proc/{pid}").exists() for pid in runs), "none goes on by itself"
 
 
+@pytest.mark.long
 def test_runs_stop_with_a_checkpoint_where_nobody_reads_what_becomes_of_them(tmp_path: Path) -> None:
     out = tmp_path / "c"
     command = [sys.executable, "-m", "acdc", "compare-methods", *SMALL, "--methods", "dense"]

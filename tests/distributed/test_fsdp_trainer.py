@@ -145,6 +145,7 @@ def test_transformer_xl_with_lamb_clipping_and_accumulation(tmp_path: Path, text
     assert "and a model with a memory resumes on as many; run: torchrun --nproc-per-node 2" in done.stderr
 
 
+@pytest.mark.long
 def test_images_with_batch_norm_random_labels_and_recalibration(tmp_path: Path) -> None:
     assert_same_files(*both(tmp_path, "digits", IMAGES))
 

@@ -122,6 +122,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.long
 def test_a_rank_that_is_late_goes_the_same_way(tmp_path: Path) -> None:
     """Rank 0 has written files by the time the other looks: what is there is asked once for all."""
     (tmp_path / "late.py").write_text(LATE)
