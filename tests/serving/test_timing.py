@@ -117,8 +117,23 @@ def test_engines_are_picked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentError, match=r"not installed; pip install \./runtime"):
         engines.pick("acdc-runtime")
     assert engines.pick(None) == []
-    with pytest.raises(ArgumentError, match=r"not installed; pip install .deepsparse==1.8.0. \(Python 3.11 or older\)"):
+    with pytest.raises(ArgumentError, match=r"not installed; make an environment .* set ACDC_DEEPSPARSE_PYTHON=DIR"):
         engines.pick("deepsparse")
+    monkeypatch.setenv("ACDC_DEEPSPARSE_PYTHON", "python3")
+    assert [engine.name for engine in engines.pick(None)] == ["deepsparse"]
+
+
+def test_an_engine_may_have_an_environment_of_its_own(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of our packages it sees acdc alone: not tests, which the interpreter of these tests finds in its folder."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("ACDC_TORCH_PYTHON", sys.executable)
+    monkeypatch.setenv("ACDC_OPENVINO_PYTHON", "/nowhere/python")
+    monkeypatch.setenv("ACDC_ACDC_RUNTIME_PYTHON", sys.executable)
+    chosen = [engines.ENGINES["torch"], engines.ENGINES["openvino"], fake("acdc-runtime")]
+    (table,) = timing.compare_engines(model, chosen, batches=[1], threads=[1], rounds=1)
+    assert len(table[0].ms) == 1
+    assert table[1].problem == "/nowhere/python cannot be started: No such file or directory"
+    assert table[2].problem == "ModuleNotFoundError: No module named 'tests'"
 
 
 def test_torch_runs_the_file(model: Path) -> None:

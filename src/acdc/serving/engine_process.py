@@ -11,6 +11,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from importlib import import_module
@@ -59,10 +60,23 @@ class Worker:
         # A program of its own, which imports nothing but the engine: its memory is the engine's. A fork would also
         # inherit locks and threads of this process.
         self._pipe, theirs = Pipe()
-        command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), str(os.getpid())]
-        places = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=places, stdin=subprocess.DEVNULL)
-        theirs.close()
+        command = [engine.python or sys.executable, "-c", _PROGRAM, str(theirs.fileno()), str(os.getpid())]
+        self._folder = tempfile.TemporaryDirectory()
+        places = [p for p in sys.path if p]
+        if engine.python:  # its own packages, and of ours acdc alone
+            Path(self._folder.name, "acdc").symlink_to(Path(__file__).parents[1])
+            places = [self._folder.name]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+        try:
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL
+            )
+        except OSError as error:
+            self._pipe.close()
+            self._folder.cleanup()
+            raise WorkerLost(f"{engine.python} cannot be started: {error.strerror}") from None
+        finally:
+            theirs.close()
         try:
             with contextlib.suppress(ConnectionError):  # _answer says what became of it
                 self._pipe.send((engine, path, threads, x))
@@ -94,6 +108,7 @@ class Worker:
         self._process.kill()
         self._process.wait()
         self._pipe.close()
+        self._folder.cleanup()
 
     def _answer(self) -> Any:
         try:

@@ -2,6 +2,9 @@
 
 An engine is a function from a file, a number of threads and an example input to a function that runs a batch. One that
 is not installed, or that cannot run the file, says so in an `EngineMissing`.
+
+An engine whose packages do not fit beside ours can have an environment of its own: ACDC_DEEPSPARSE_PYTHON names its
+python.
 """
 
 import os
@@ -32,8 +35,13 @@ class Engine:
     open: Open
 
     @property
+    def python(self) -> str | None:
+        """Return the interpreter of the engine's own environment, if a variable names one."""
+        return os.environ.get(f"ACDC_{self.name.upper().replace('-', '_')}_PYTHON")
+
+    @property
     def installed(self) -> bool:
-        return all(find_spec(package) is not None for package in self.needs)
+        return self.python is not None or all(find_spec(package) is not None for package in self.needs)
 
 
 def _acdc(path: Path, threads: int, example: np.ndarray, kernels: str = "") -> Run:
@@ -103,6 +111,10 @@ def _torch(path: Path, threads: int, example: np.ndarray, compiled: bool = False
 
 _RUNTIME = ("acdc_runtime",), "pip install ./runtime"
 _TORCH = ("torch", "onnx"), "pip install onnx"
+_OWN_ENVIRONMENT = (
+    "make an environment for it (python3.11 -m venv DIR), type DIR/bin/pip install deepsparse==1.8.0 'numpy<2', and "
+    "set ACDC_DEEPSPARSE_PYTHON=DIR/bin/python"
+)
 ENGINES = {
     e.name: e
     for e in (
@@ -112,7 +124,7 @@ ENGINES = {
         Engine("openvino", ("openvino",), "pip install openvino", _openvino),
         Engine("torch", *_TORCH, _torch),
         Engine("torch-compile", *_TORCH, partial(_torch, compiled=True)),
-        Engine("deepsparse", ("deepsparse",), 'pip install "deepsparse==1.8.0" (Python 3.11 or older)', _deepsparse),
+        Engine("deepsparse", ("deepsparse",), _OWN_ENVIRONMENT, _deepsparse),
     )
 }
 DEFAULT = ("acdc-runtime", "onnxruntime", "openvino", "torch", "torch-compile", "deepsparse")

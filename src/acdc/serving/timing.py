@@ -95,9 +95,9 @@ def _one_table(path: Path, engines: Sequence[Engine], x: np.ndarray, threads: in
     with ExitStack() as processes:
         workers: dict[str, Worker] = {}
         for engine, timing in zip(engines, table, strict=True):  # one after the other: opening is timed, too
-            worker = Worker(engine, path, threads, x)
-            processes.callback(worker.end)
             try:
+                worker = Worker(engine, path, threads, x)
+                processes.callback(worker.end)
                 opened = worker.open()
             except WorkerLost as lost:
                 timing.problem = str(lost)
