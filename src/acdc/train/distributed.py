@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,6 +99,9 @@ def join(device: str) -> Iterator[World]:
     try:
         yield world
     finally:
+        # Gloo's threads drop Python objects after their last exchange. If the group is destroyed before they have the
+        # interpreter's lock, it waits for them, and they for the lock, for ever.
+        time.sleep(0.1)
         distributed.destroy_process_group()
 
 
