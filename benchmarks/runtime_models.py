@@ -109,7 +109,9 @@ class _Writer:
         image = helper.make_tensor_value_info("input", TensorProto.FLOAT, self.shape)
         logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, self.out)
         graph = helper.make_graph(self.nodes, "network", [image], [logits], self.tensors)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        # Old engines read old files: only Gelu needs a new one.
+        opset, version = (20, 9) if any(node.op_type == "Gelu" for node in self.nodes) else (13, 7)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=version)
 
     def classifier(self, x: str, features: int) -> str:
         pooled = self.then("Flatten", self.then("GlobalAveragePool", x))
