@@ -185,8 +185,7 @@ def test_each_size_of_images_is_compiled_for(tools) -> None:
 
 @pytest.mark.parametrize(("cutoffs", "graphs"), [([], True), ([10], False)])
 def test_shapes_that_depend_on_the_data_are_not_captured(tools, cutoffs: list[int], graphs: bool) -> None:
-    size = {"layers": 1, "width": 8, "heads": 2, "head_width": 4, "feedforward": 8}
-    model = TransformerXL(20, **size, cutoffs=cutoffs)
+    model = TransformerXL(20, layers=1, width=8, heads=2, head_width=4, feedforward=8, cutoffs=cutoffs)
     chosen = choose(Training(), CUDA, steps=100, world=1, model=model)
     assert chosen.graphs == graphs
     assert ("shapes in AdaptiveSoftmax depend on the data" in chosen.why[0]) != graphs
