@@ -39,6 +39,8 @@ WRONG: dict[str, Callable[[State], Any]] = {
     "state.model.conv.weight = 3: expected a tensor": lambda state: state["model"].update({"conv.weight": 3}),
     "state.rng: expected 1 ranks, received 2": lambda state: state["rng"].append(state["rng"][0]),
     "state.totals[0]: expected 5 numbers, received 4": lambda state: state["totals"][0].pop(),
+    "state.curves: expected 1 ranks, received 0": lambda state: state["curves"].clear(),
+    "state.curves: expected 2 x 5 numbers for each rank": lambda state: state["curves"][0][1].pop(),
     "state.rng[0].python = […]: expected 3 items, not 2": lambda state: state["rng"][0].update(python=(3, (1,))),
     "state.extra.world is missing": lambda state: state["extra"].pop("world"),
     "state.extra.recipe.lr = a tensor of shape [2] (float32): expected plain data": lambda state: state["extra"][

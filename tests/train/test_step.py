@@ -11,7 +11,7 @@ from acdc.models.transformer_xl import TransformerXL
 from acdc.recipes.schema import Training
 from acdc.train import experiment
 from acdc.train.execution import Execution, choose
-from acdc.train.step import Step, Totals
+from acdc.train.step import Step, Totals, loss_curve
 from tests.conformance.harness import DEVICE
 from tests.train.problems import EAGER, outcome, recipe, stage
 
@@ -103,6 +103,32 @@ def test_totals_remember_the_first_loss_that_is_not_finite() -> None:
     assert totals.values[1:].tolist() == [4, 8, 0, 2]
     totals.reset()
     assert totals.values.tolist() == [0, 0, 0, 1, 0]
+
+
+def test_the_loss_curve_has_at_most_100_points_each_the_mean_over_its_samples() -> None:
+    totals = Totals(CPU, steps=250)  # three steps make a point, and the last has one
+    assert loss_curve(totals.curve) is None  # no step yet
+    for step in range(250):
+        totals.add(torch.tensor(float(step)), torch.tensor(0), 4 if step % 3 else 8)
+    curve = loss_curve(totals.curve)
+    assert curve is not None
+    assert len(curve) == 84
+    assert curve[:2] == (0.75, 3.75)  # (8·0 + 4·1 + 4·2) / 16, and three more
+    assert curve[-1] == 249
+
+
+def test_the_loss_curve_of_an_epoch_resumed_inside_is_that_of_the_whole_epoch() -> None:
+    part, later, older = (Totals(CPU, steps=6) for _ in range(3))
+    losses = [torch.tensor(value) for value in (3.0, 2.0, 2.5, 1.0, 1.5, 0.5)]
+    for loss in losses[:4]:
+        part.add(loss, torch.tensor(0), 2)
+    later.load(part.values.tolist(), part.curve.tolist(), step=4)
+    older.load(part.values.tolist(), None, step=4)  # from a checkpoint of an earlier version
+    for totals in (later, older):
+        for loss in losses[4:]:
+            totals.add(loss, torch.tensor(0), 2)
+    assert loss_curve(later.curve) == (3.0, 2.0, 2.5, 1.0, 1.5, 0.5)
+    assert loss_curve(older.curve) is None
 
 
 @pytest.mark.parametrize("mode", MODES)

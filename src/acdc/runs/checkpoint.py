@@ -25,7 +25,7 @@ from acdc.core.state_dict import SparsifierState
 from acdc.io import IntegrityError, UnsealedError, seal_zip, verify_zip
 from acdc.measure.dynamics import Dynamics
 from acdc.runs.folder import DAMAGED
-from acdc.runs.records import ModelResult
+from acdc.runs.records import ModelResult, steps_per_loss
 from acdc.state_dicts import check_optimizer, check_tensors
 from acdc.typed_data import DataError, Limits, Plain, check
 
@@ -152,6 +152,7 @@ class Contents(TypedDict):
     seconds: Seconds
     rng: list[Generators]  # by rank
     totals: list[list[float]]  # by rank
+    curves: NotRequired[list[list[list[float]]]]  # by rank; earlier versions had none
     skipped_images: list[str]
     extra: Extra
     language: NotRequired[LanguageState]
@@ -162,7 +163,7 @@ def check_contents(path: Path, state: Any) -> None:
     try:
         check(state, Contents, "state")
         world = state["extra"]["world"]
-        for key in ("rng", "totals"):
+        for key in ("rng", "totals", *(["curves"] if "curves" in state else [])):
             if len(state[key]) != world:
                 raise DataError(f"state.{key}", f"{world} ranks, received {len(state[key])}")
         language, best = state.get("language"), state["best"]
@@ -173,6 +174,9 @@ def check_contents(path: Path, state: Any) -> None:
         for rank, sums in enumerate(state["totals"]):
             if len(sums) != _SUMS:
                 raise DataError(f"state.totals[{rank}]", f"{_SUMS} numbers, received {len(sums)}")
+        points = -(-state["steps_per_epoch"] // steps_per_loss(state["steps_per_epoch"]))
+        if any([*map(len, rows)] != [points, points] for rows in state.get("curves", ())):
+            raise DataError("state.curves", f"2 x {points} numbers for each rank")
     except DataError as error:
         raise MismatchError(f"{path}: not a checkpoint of this version of acdc ({error})") from error
 

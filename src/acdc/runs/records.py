@@ -57,6 +57,13 @@ class LanguageResult:
 
 # metrics.jsonl
 
+_MOST_LOSSES = 100  # in a row
+
+
+def steps_per_loss(steps_per_epoch: int) -> int:
+    """Return the number of steps behind each of EpochRow.losses but the last, which may have fewer."""
+    return max(1, -(-steps_per_epoch // _MOST_LOSSES))
+
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRow:
@@ -86,6 +93,7 @@ class EpochRow:
     image_size: AtLeastOne | None = None  # the shorter side of the images trained on, if they grow
     size_share: Share = 1.0  # FLOPs of a forward pass on images of that size / of full size
     language: LanguageEpoch | None = None
+    losses: tuple[float, ...] | None = None  # training loss through the epoch: means over steps_per_loss steps each
 
     def __post_init__(self) -> None:
         _check_task(self.language, train_accuracy=self.train_accuracy, test_accuracy=self.test_accuracy)

@@ -45,7 +45,7 @@ from acdc.train.evaluate import Score, evaluate, perplexity
 from acdc.train.execution import Loaders, Progress, Setting
 from acdc.train.optim import Rates
 from acdc.train.precision import Scaler
-from acdc.train.step import Step, Totals, TotalsReader, autocast, compiled
+from acdc.train.step import Step, Totals, TotalsReader, autocast, compiled, loss_curve
 from acdc.train.stopping import Stopped
 from acdc.train.tasks import find_task, is_text
 
@@ -83,7 +83,7 @@ class Stage:
         self.rates = Rates(recipe.stretched_rate(), recipe.optimizer.lr, self.epochs, each, starts)
         self.scaler = Scaler(model, setting.device) if recipe.train.precision == "fp16" else None
         self.ema = _average(model, recipe.train.ema) if recipe.train.ema is not None else None
-        self.totals = Totals(setting.device)
+        self.totals = Totals(setting.device, loaders.train.steps)
         self.best: dict[str, Any] | None = None  # of the final phase, or of all compressed ones
         self.best_weights: StateDict | None = None
         self.seconds = 0.0  # of the current epoch, before the checkpoint it was resumed from
@@ -201,6 +201,7 @@ class Stage:
 
     def _row(self, start: float, trained: float) -> EpochRow:
         sums = self.setting.world.sum(self.totals.values.double()).tolist()
+        curve = loss_curve(self.setting.world.sum(self.totals.curve.double()))
         self._check_finite()
         self.setting.world.share_buffers(self.model)
         if self.ema is not None:
@@ -256,6 +257,7 @@ class Stage:
             image_size=side,
             size_share=1.0 if side is None else self._size_shares[side],
             language=self._language(test, validation, average, trained - start),
+            losses=curve,
         )
 
     def _language(
@@ -424,7 +426,8 @@ class Stage:
         unreadable = skipped_images(self.loaders.train, self.setting.world)
         rng = self.setting.world.gather(checkpoint.rng_state())
         totals = self.setting.world.gather(self.totals.values.tolist())
-        each: dict[str, Any] = {"rng": rng, "totals": totals}  # by rank
+        curves = self.setting.world.gather(self.totals.curve.tolist())
+        each: dict[str, Any] = {"rng": rng, "totals": totals, "curves": curves}  # by rank
         if is_text(self.loaders.train):
             each["language"] = {
                 "memory": self.setting.world.gather(self.task.state_dict()),

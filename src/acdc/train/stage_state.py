@@ -86,7 +86,12 @@ def _load_own(stage: "Stage", state: StateDict) -> None:
     rank = min(world.rank, saved - 1)
     if world.rank < saved:
         checkpoint.set_rng_state(state["rng"][rank])
-    stage.totals.load(state["totals"][rank] if saved == world.size else _merged(state["totals"], first=world.first))
+    totals, curves = state["totals"], state.get("curves")
+    if saved == world.size:
+        stage.totals.load(totals[rank], curves[rank] if curves else None, stage.batch)
+    else:
+        whole = _merged_curves(curves) if curves and world.first else None
+        stage.totals.load(_merged(totals, first=world.first), whole, stage.batch)
     if "language" in state and saved == world.size:
         stage.task.load_state_dict(state["language"]["memory"][rank], stage.setting.device)
 
@@ -95,3 +100,8 @@ def _merged(totals: Sequence[Sequence[float]], *, first: bool) -> list[float]:
     """Return the sums of all ranks for the first one, and none for others; see step.Totals."""
     *sums, finite, steps = zip(*totals, strict=True)
     return [*(sum(each) if first else 0.0 for each in sums), min(finite), min(steps)]
+
+
+def _merged_curves(curves: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
+    """Return the sum of all ranks' loss curves."""
+    return [[sum(point) for point in zip(*of_rank, strict=True)] for of_rank in zip(*curves, strict=True)]

@@ -15,6 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from acdc.core.sparsifier import Sparsifier
 from acdc.recipes.schema import Training
+from acdc.runs.records import steps_per_loss
 from acdc.train.execution import Execution, compiled, without_kernel_search
 from acdc.train.precision import autocast
 from acdc.train.tasks import ImageClassification, Task
@@ -24,29 +25,56 @@ _EVERY = 0.5  # seconds between two readings of the running loss
 
 
 class Totals:
-    """Sums over an epoch's steps, on the device: nothing waits for them until they are read."""
+    """Sums over an epoch's steps, on the device: nothing waits for them until they are read.
 
-    def __init__(self, device: torch.device) -> None:
+    An epoch of `steps` steps also has a loss curve, whose points are means over some consecutive steps.
+    """
+
+    def __init__(self, device: torch.device, steps: int = 0) -> None:
         self.values = torch.zeros(5, device=device)  # loss · samples, correct, samples, all finite so far, steps finite
+        self._each = steps_per_loss(steps)
+        self.curve = torch.zeros(2, -(-steps // self._each), device=device)  # loss · samples, samples
+        self._step = torch.zeros(1, dtype=torch.long, device=device)
         self.reset()
 
     def reset(self) -> None:
         self.values.zero_()
         self.values[3] = 1
+        self.curve.zero_()
+        self._step.zero_()
 
-    def load(self, values: Sequence[float]) -> None:
+    def load(self, values: Sequence[float], curve: Sequence[Sequence[float]] | None = None, step: int = 0) -> None:
+        """Go on after `step` steps of an epoch. Checkpoints of earlier versions have no curve."""
         self.values.copy_(torch.tensor(values))
+        if curve is not None:
+            self.curve.copy_(torch.tensor(curve))
+        self._step.fill_(step)
 
     def add(self, loss: Tensor, correct: Tensor, samples: int) -> None:
         """Add one step's mean loss, number of correct answers, and number of samples."""
         sums = self.values
-        sums[0] += (loss * samples).nan_to_num(
-            0.0, 0.0, 0.0
-        )  # under fp16 the run continues; otherwise sums[3] stops it
+        finite = (loss * samples).nan_to_num(0.0, 0.0, 0.0)  # under fp16 the run continues; otherwise sums[3] stops it
+        sums[0] += finite
+        if self.curve.shape[1]:
+            point = (self._step // self._each).clamp_(max=self.curve.shape[1] - 1)
+            self.curve[0].index_add_(0, point, finite.reshape(1))
+            self.curve[1].index_add_(0, point, torch.full_like(finite, samples).reshape(1))
+            self._step += 1
         sums[1] += correct
         sums[2] += samples
         sums[3] *= loss.isfinite()
         sums[4] += sums[3]
+
+
+def loss_curve(sums: Tensor) -> tuple[float, ...] | None:
+    """Return the means of a loss curve's points, from Totals.curve of one rank or the sum over all.
+
+    None if a point has no step, as after resuming from a checkpoint without a curve.
+    """
+    losses, samples = sums.tolist()
+    if not samples or not all(samples):
+        return None
+    return tuple(round(loss / each, 5) for loss, each in zip(losses, samples, strict=True))
 
 
 class TotalsReader:
