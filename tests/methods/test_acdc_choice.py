@@ -176,6 +176,7 @@ def test_the_paper_is_one_word_away() -> None:
         ({"schedule": PRUNED, "gradual": True}, "gradual=True: it raises the sparsity .*schedule has no decompression"),
         ({"schedule": "imagenet", "rise": 2}, "rise=2: expected a fraction of the run"),
         ({"schedule": "imagenet", "ramp": -1}, "ramp=-1: expected a fraction of a dense phase"),
+        ({"schedule": "imagenet", "ease": 1.5}, "ease=1.5: expected a fraction of a compressed phase"),
     ],
 )
 def test_refusals(knobs: dict, message: str) -> None:
@@ -222,6 +223,8 @@ def test_a_pattern_of_one_sparsity_does_not_rise() -> None:
     assert acdc.ACDC(pattern=acdc.NM(2, 4), epochs=20).rise == 0
     with pytest.raises(ValueError, match=r"rise=0\.5: NM\(n=2, m=4\) has one sparsity only; omit rise"):
         acdc.ACDC(pattern=acdc.NM(2, 4), epochs=20, rise=0.5)
+    with pytest.raises(ValueError, match=r"ease=0\.5: NM\(n=2, m=4\) has one sparsity only; omit ease"):
+        acdc.ACDC(pattern=acdc.NM(2, 4), epochs=20, ease=0.5)
 
 
 def test_replacing_a_knob_keeps_the_choice_open() -> None:
@@ -262,6 +265,33 @@ def test_the_sparsity_rises_with_time_also_inside_phases() -> None:
     for step in (2, 3, 4, 6, 7, 8, 9, 11):
         assert seen[step] == pytest.approx(expected[step], abs=1e-3), step
     assert seen[5] < 0.1 < seen[4], "decompressed"
+
+
+def test_a_compression_that_is_eased_takes_its_weights_in_ten_parts() -> None:
+    """Of 40 compressed steps the first half: after every second one s · (1 − (1 − t / 10)³), t = 1 at its first."""
+    phases = acdc.Schedule.from_phases([("dense", "2st"), ("sparse", "40st"), ("dense", "3st"), ("sparse", "5st")])
+    method = acdc.ACDC(sparsity=0.9, schedule=phases, ease=0.5)
+    seen = sparsities(method, 50)
+    for step in range(40):
+        taken = min(10, step // 2 + 1)
+        assert seen[2 + step] == pytest.approx(0.9 * (1 - (1 - taken / 10) ** 3), abs=1e-3), step
+    assert seen[42] < seen[41], "decompressed: outputs that kept a weight get others back"
+    final = [0.9 * (1 - (1 - taken / 2) ** 3) for taken in (1, 2)]  # two steps are half of five
+    assert seen[45:] == pytest.approx([final[0], *[final[1]] * 4], abs=1e-3)
+    steps = [step for step in range(50) if method.next_compression(None, step) == step]
+    assert steps == [*range(2, 22, 2), 45, 46]
+
+
+def test_easing_and_rising_multiply() -> None:
+    phases = acdc.Schedule.from_phases([("dense", "4st"), ("sparse", "16st")])
+    rising, eased = (acdc.ACDC(sparsity=0.9, schedule=phases, rise=0.8, ease=ease) for ease in (0.0, 0.5))
+    for step in range(4, 20):
+        factor = 1 - (1 - min(8, step - 3) / 8) ** 3
+        assert eased._share_of(phases.phases[1], step, None) == rising._share_of(phases.phases[1], step, None) * factor
+    assert (
+        "each compression eased into over 20% of its phase"
+        in acdc.ACDC(sparsity=0.9, epochs=20, ease=0.2).for_steps(500).choices_made()[0]
+    )
 
 
 def test_masks_are_taken_forty_times_at_most_where_an_epoch_is_long() -> None:

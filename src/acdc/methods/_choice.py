@@ -110,6 +110,7 @@ def describe(
     ramp: float | None,
     keeps: bool,
     gradual: bool = False,
+    ease: float = 0.0,
 ) -> tuple[str, str]:
     """Return in two lines what was chosen, and why."""
     compress, decompress = choice.schedule.transitions
@@ -120,6 +121,7 @@ def describe(
         f"sparsity rising to {target} from compression to compression" if gradual else f"sparsity {target} at once"
     )
     parts += [f"sparsity rising to {target} by epoch {rise * epochs:.3g}" if rise else at_once]
+    parts += [f"each compression eased into over {ease:.0%} of its phase" if ease else ""]
     parts += [f"weights that come back ramp up over {ramp:.0%} of a dense phase" if decompress and ramp else ""]
     parts += ["momentum kept" if decompress and keeps else ""]
     why = "decompressions late or at the full sparsity cost accuracy"

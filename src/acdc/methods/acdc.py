@@ -9,14 +9,14 @@ Knobs      sparsity and epochs: begin, cycles, rise, ramp and reset are then cho
            criterion ("magnitude"; acdc ls criteria); twin ("last"; "best" by a metric you report; "late" pays for a
            dense phase near the end). Beyond the paper, each off unless chosen: begin (when the first compression is),
            cycles (how many decompressions, all in the first half), rise (the sparsity grows with time), gradual (it
-           grows from compression to compression), ramp (short steps at first for weights that come back),
-           own_timesteps (Adam's bias correction for them), revive (random weights for filters that a compression took
-           whole).
+           grows from compression to compression), ease (each compression takes a while), ramp (short steps at first
+           for weights that come back), own_timesteps (Adam's bias correction for them), revive (random weights for
+           filters that a compression took whole).
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte per weight for the mask; one in-place pass over the gradients in compressed phases; one selection per
-           compression, with rise one per epoch or 40 per run; with ramp or own_timesteps, one copy of the weights and
-           one pass over them in each shortened step; on the host, one copy of the model and its
-           optimizer state, the dense twin.
+           compression, with rise one per epoch or 40 per run, with ease 10 per compressed phase; with ramp or
+           own_timesteps, one copy of the weights and one pass over them in each shortened step; on the host, one copy
+           of the model and its optimizer state, the dense twin.
 Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC: Alternating Compressed/DeCompressed Training of Deep Neural
            Networks. NeurIPS 2021.
 """
@@ -38,8 +38,9 @@ from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, check_axes
 
 _UPDATES = 40  # of the masks in a run whose sparsity rises, where an epoch is longer than that
+_EASE_STEPS = 10  # compressions in which ease reaches a phase's sparsity
 _CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing"}  # with epochs and no schedule; rise, when steps are known
-_LATER = ("begin", "cycles", "rise", "ramp", "own_timesteps")
+_LATER = ("begin", "cycles", "rise", "ramp", "ease", "own_timesteps")
 _PAPER: dict[str, Any] = {"rise": 0.0, "ramp": 0.0, "reset": "momentum"}
 
 
@@ -78,6 +79,9 @@ class ACDC(Scored):
 
     gradual       raise the sparsity from compression to compression, s · (1 − (1 − i/n)³) at the i-th of n, in place
                   of rise.
+    ease          the share of each compressed phase over which its sparsity grows from that of the dense phase before,
+                  s · (1 − (1 − t)³) in ten compressions. Without it the loss jumps at a compression that takes many
+                  weights at once, and recovers within some steps; see docs/language.md.
     own_timesteps give weights that come back Adam's or LAMB's bias correction of their own, by the steps since they
                   did: their second moment starts at 0, which makes their first steps 3 times as long.
     revive        give filters that were pruned whole random weights at a decompression, as large as the layer's other
@@ -90,6 +94,7 @@ class ACDC(Scored):
     rise: float | None = None
     ramp: float | None = None
     gradual: bool = False
+    ease: float = 0.0
     own_timesteps: bool = False
     revive: bool = False
     reset: Literal["momentum", "all", "nothing"] | None = None
@@ -137,7 +142,7 @@ class ACDC(Scored):
             if getattr(self, knob) is None:
                 object.__setattr__(self, knob, value)
         super().__post_init__()
-        for knob in ("gradual", "rise"):
+        for knob in ("gradual", "rise", "ease"):
             if getattr(self, knob) and self.pattern.sparsity is not None:
                 allowed = f"{self.pattern} has one sparsity only"
                 raise ArgumentError(knob, received=getattr(self, knob), allowed=allowed, instead=f"omit {knob}")
@@ -150,6 +155,7 @@ class ACDC(Scored):
             ("begin", "the run", "0.1"),
             ("rise", "the run", "0.75"),
             ("ramp", "a dense phase", "0.2"),
+            ("ease", "a compressed phase", "0.2"),
         ):
             if getattr(self, knob) is not None:
                 check_fraction(knob, getattr(self, knob), example, of=what)
@@ -229,6 +235,7 @@ class ACDC(Scored):
             ramp=self.ramp,
             keeps=self.reset == "nothing",
             gradual=fitted.gradual,
+            ease=fitted.ease,
         )
         object.__setattr__(fitted, "_lines", lines)
         return fitted
@@ -268,21 +275,22 @@ class ACDC(Scored):
         return RISE if self.rise is None else self.rise
 
     def updates_at(self, context: MethodContext, step: int) -> bool:
-        return context.phase.kind == "sparse" and self._rises_at(context.steps_per_epoch, step)
+        each = context.steps_per_epoch
+        return context.phase.kind == "sparse" and (self._rises_at(each, step) or step in self._easing(each, step))
 
     def update(self, context: MethodContext) -> None:
         self.compress(context, budgets=self._budgets_of(context, context.phase))
 
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
-        upcoming = super().next_compression(steps_per_epoch, step)
-        if not self._rise_end:
-            return upcoming
-        first, last, every = self._times(steps_per_epoch)
-        update = min(max(first, step + (first - step) % every), last)
-        while update < last and self.schedule.phase_at(update, steps_per_epoch).kind == "dense":
-            update = min(update + every, last)
-        candidates = [at for at in (upcoming, update) if at is not None and at >= step]
-        return min(candidates, default=None)
+        candidates = [super().next_compression(steps_per_epoch, step)]
+        if self._rise_end:
+            first, last, every = self._times(steps_per_epoch)
+            update = min(max(first, step + (first - step) % every), last)
+            while update < last and self.schedule.phase_at(update, steps_per_epoch).kind == "dense":
+                update = min(update + every, last)
+            candidates.append(update)
+        candidates += [at for at in self._easing(steps_per_epoch, step) if at >= step][:1]
+        return min((at for at in candidates if at is not None and at >= step), default=None)
 
     def _rises_at(self, steps_per_epoch: int | None, step: int) -> bool:
         if not self._rise_end:
@@ -298,6 +306,16 @@ class ACDC(Scored):
         gradients = min(self.criterion.window, (last - first) // 4)  # that a criterion sees before each of four
         return first, last, max(1, gradients, min(steps_per_epoch or total, total // _UPDATES))
 
+    def _easing(self, steps_per_epoch: int | None, step: int) -> range:
+        """Return the steps in which the phase of `step` is eased into, without its first; none in a dense phase."""
+        phase = self.schedule.phase_at(step, steps_per_epoch)
+        if not self.ease or phase.kind == "dense":
+            return range(0)
+        start, end = (0, *self.schedule.boundaries(steps_per_epoch))[phase.index : phase.index + 2]
+        length = int(self.ease * (end - start))
+        every = max(1, length // _EASE_STEPS, self.criterion.window)
+        return range(start + every, start + length, every)
+
     def _budgets_of(self, context: MethodContext, phase: Phase) -> list[Budget]:
         """Return what survives the compression that the coming step begins with."""
         share = self._share_of(phase, context.step, context.steps_per_epoch)
@@ -308,10 +326,21 @@ class ACDC(Scored):
         first, last, every = self._times(each)
         end = (epoch + 1) * each - 1  # FLOPs are counted as an epoch ends, by the masks taken last
         taken = first + (end - first) // every * every if end < last else end
-        return self._share_of(self.schedule.phase_at(end, each), taken, each)
+        phase = self.schedule.phase_at(end, each)
+        return self._risen(phase, taken, each) * self._eased(end, each)
 
     def _share_of(self, phase: Phase, step: int, steps_per_epoch: int | None) -> float:
         """Return the share of the target sparsity that a step of a compressed phase has."""
+        return self._risen(phase, step, steps_per_epoch) * self._eased(step, steps_per_epoch)
+
+    def _eased(self, step: int, steps_per_epoch: int | None) -> float:
+        """Return the share of its sparsity that a compressed phase has, while it is eased into."""
+        updates = self._easing(steps_per_epoch, step)
+        left = sum(at > step for at in updates) / (len(updates) + 1)
+        return 1 - left**3
+
+    def _risen(self, phase: Phase, step: int, steps_per_epoch: int | None) -> float:
+        """Return the share that the run, or the number of compressions, has brought."""
         if self._rise_end:
             first, last, _ = self._times(steps_per_epoch)
             return 1.0 if step >= last else 1 - (1 - (step - first) / (last - first)) ** 3
