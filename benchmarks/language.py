@@ -3,7 +3,8 @@
     attention   steps of two copies of the model, one with relative_attention and one with its slow reference
     phases      steps of three copies: plain, with acdc in a dense phase, with acdc in a compressed phase
     selection   masks of the largest weights by global magnitude, of the linear layers and of all with the embeddings
-    throughput  all three
+    data        steps of two copies: one on the same batch again and again, one on the batches of a long text
+    throughput  all four
 
 A step is forward, backward, gradients clipped at .25 and LAMB, with the memory of the segment before, in bf16 on a GPU.
 Copies take turns, every round in another order, and ratios are within rounds.
@@ -16,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import acdc
+from acdc.data.token_batches import Streams
 from acdc.models.relative_attention import relative_attention_reference
 from acdc.models.transformer_xl import Memory, RelativeAttention, TransformerXL
 from acdc.sparsity.masks import new_mask
@@ -32,10 +35,12 @@ from benchmarks.language_tables import language_table
 from benchmarks.record import RESULTS, Row, append, environment
 
 SPARSITY = 0.8
-PARTS = ("attention", "phases", "selection")
+PARTS = ("attention", "phases", "selection", "data")
 MODELS = {"transformer-xl": 267_735, "transformer-xl-base": 267_735, "transformer-xl-small": 33_278}
 FUSED, REFERENCE = "fused attention", "reference attention"
 PLAIN, DENSE, COMPRESSED = "plain", "acdc, dense phase", "acdc, compressed phase"
+SAME, TEXT = "the same batch", "batches of a text"
+_SEGMENTS = 200  # of each row of the text that batches are read from
 _LONG = "1000000st"
 _SCHEDULES = {
     DENSE: acdc.Schedule.from_phases([("dense", _LONG), ("sparse", "1st")]),
@@ -57,11 +62,14 @@ class Trainer:
         self.memory: Memory | None = None
         self.peak_bytes: int | None = None
 
+    def batch(self) -> tuple[Tensor, Tensor]:
+        return self.words[:, :-1], self.words[:, 1:]
+
     def step(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
-        on_gpu = self.words.device.type == "cuda"
-        with torch.autocast("cuda", torch.bfloat16) if on_gpu else nullcontext():
-            loss, self.memory = self.model(self.words[:, :-1], self.words[:, 1:], self.memory)
+        words, following = self.batch()
+        with torch.autocast("cuda", torch.bfloat16) if words.is_cuda else nullcontext():
+            loss, self.memory = self.model(words, following, self.memory)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 0.25)
         self.optimizer.step()
@@ -76,6 +84,18 @@ class Trainer:
         if device.type == "cuda":
             self.peak_bytes = torch.cuda.max_memory_allocated(device) - before
         return seconds
+
+
+class TextTrainer(Trainer):
+    """The same on the batches of a text, as the training loop reads them."""
+
+    def __init__(self, model: TransformerXL, words: Tensor, text: Tensor) -> None:
+        super().__init__(model, words)
+        streams = Streams(text, words.device, batch_size=len(words), length=model.target_length)
+        self._batches = chain.from_iterable(streams.batches(epoch) for epoch in count())
+
+    def batch(self) -> tuple[Tensor, Tensor]:
+        return next(self._batches)
 
 
 def measure_attention(model: TransformerXL, words: Tensor, rounds: int, steps: int, compiled: bool) -> list[Row]:
@@ -121,6 +141,12 @@ def measure_selection(model: TransformerXL, rounds: int) -> list[Row]:
         assert kept == layers.size - round(SPARSITY * layers.size)
         rows.append({"variant": variant, "weights": layers.size, "seconds": times, "median": statistics.median(times)})
     return rows
+
+
+def measure_data(model: TransformerXL, words: Tensor, rounds: int, steps: int) -> list[Row]:
+    text = words[:, 1:].repeat(1, _SEGMENTS).flatten().to(torch.int32)
+    trainers = {SAME: Trainer(copy.deepcopy(model), words), TEXT: TextTrainer(copy.deepcopy(model), words, text)}
+    return _rows(trainers, _in_turns("data", trainers, rounds, steps), SAME)
 
 
 def _in_turns(title: str, trainers: Mapping[str, Trainer], rounds: int, steps: int) -> dict[str, list[float]]:
@@ -192,6 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
         "attention": lambda: measure_attention(model, words, options.rounds, options.steps, options.compile),
         "phases": lambda: measure_phases(model, words, options.rounds, options.steps),
         "selection": lambda: measure_selection(model, options.rounds),
+        "data": lambda: measure_data(model, words, options.rounds, options.steps),
     }
     for part in PARTS if options.only == "throughput" else (options.only,):
         rows = [{**shared, "part": part, **row} for row in measures[part]()]

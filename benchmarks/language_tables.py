@@ -10,7 +10,8 @@ INTRO = """
 `python -m benchmarks.language --only throughput`: training steps on words drawn by Zipf's law, with forward, backward,
 clipping, LAMB and the memory of the segment before. Copies of the model take turns; ratios are medians within rounds.
 "Reference" computes relative attention score by score, as in Dai et al.'s appendix B; "fused" gives torch's kernel the
-term of the positions as a bias. Memory is what a step takes beside weights and optimizer state.
+term of the positions as a bias. "Batches of a text" are read from its tokens as in training, "the same batch" is
+there already. Memory is what a step takes beside weights and optimizer state.
 """
 
 

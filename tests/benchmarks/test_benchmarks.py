@@ -99,6 +99,7 @@ def test_language_writes_a_line_for_each_step_and_selection(tmp_path):
         *(("attention", name) for name in (language.FUSED, language.REFERENCE)),
         *(("phases", name) for name in (language.PLAIN, language.DENSE, language.COMPRESSED)),
         *(("selection", name) for name in ("linear layers", "all weights with the embeddings")),
+        *(("data", name) for name in (language.SAME, language.TEXT)),
     ]
     for row in rows:
         assert set(row) >= COMMON - {"method"} | {"seconds", "median", "parameters", "batch"}
@@ -107,7 +108,7 @@ def test_language_writes_a_line_for_each_step_and_selection(tmp_path):
     file.write_text("".join(json.dumps({**row, "quick": False}) + "\n" for row in rows))
     assert tables.main(["--results", str(tmp_path)]) == 0
     page = (tmp_path / "README.md").read_text()
-    assert page.count("### transformer-xl: ") == 3
+    assert page.count("### transformer-xl: ") == 4
     with pytest.raises(SystemExit):
         language.main(["--batch", "0"])
 
