@@ -3,11 +3,13 @@
 import io
 import json
 import re
+import shutil
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from acdc.io import write_json
 from acdc.runs.json_files import require
 from acdc.runs.records import RunConfig
 
@@ -36,6 +38,18 @@ def without_places(log: str, run: str) -> str:
         log = log.replace(f"{place}{run}", run)  # by what the log itself says: a path may have spaces
     inside = f"/{run}/"
     return _PLACE.sub(lambda found: inside[1:] + found[0].partition(inside)[2] if inside in found[0] else "", log)
+
+
+def copy_run(source: Path, target: Path, commit: str | None = None) -> None:
+    """Copy a run's small files to a new folder, with the commit of the code that ran, if given."""
+    target.mkdir(parents=True)
+    for name in (*FILES, "agreement.json"):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    if log := log_of(source):
+        (target / "run.log").write_text(log, encoding="utf-8")
+    config = settings_of(source)
+    write_json(target / "config.json", {**config, "commit": commit} if commit else config)
 
 
 def pack(target: Path, runs: Mapping[str, Path], more: Mapping[str, bytes] | None = None) -> None:

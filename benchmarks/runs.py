@@ -5,7 +5,6 @@ python -m benchmarks.runs RUN [RUN ...]    keep these run folders of `acdc train
 
 import argparse
 import math
-import shutil
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from acdc.runs.json_files import read_lines, require
 from acdc.runs.quality import ACCURACY
 from acdc.runs.records import EpochRow, RunConfig, RunResult
 from benchmarks.console import run, say
-from benchmarks.keeping import FILES, log_of, settings_of
+from benchmarks.keeping import copy_run, settings_of
 from benchmarks.record import RESULTS
 
 Kept = dict[str, Any]
@@ -38,14 +37,7 @@ def keep(source: Path, results: Path = RESULTS, commit: str | None = None) -> Pa
         raise FileNotFoundError(f"{source} has no result.json: only complete runs are kept")
     recipe = load.from_dict(settings_of(source)["recipe"])
     target = results / "runs" / name_of(recipe)
-    target.mkdir(parents=True)
-    for name in (*FILES, "agreement.json"):
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
-    if log := log_of(source):
-        (target / "run.log").write_text(log, encoding="utf-8")
-    config = settings_of(source)
-    write_json(target / "config.json", {**config, "commit": commit} if commit else config)
+    copy_run(source, target, commit)
     return target
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks import (
     budgets,
     comparisons,
+    language_results,
     language_tables,
     longer,
     memorized,
@@ -143,13 +144,8 @@ def main(arguments: list[str] | None = None) -> int:
     pages_by_path = {options.results / "README.md": page(options.results)}
     if options.results == RESULTS:
         pages_by_path |= pages.filled(ROOT, options.results)
-        labels = ROOT / "docs" / "memorization.md"
-        block = {"memorization": memorized.block(options.results, markdown)}
-        pages_by_path[labels] = pages.insert(labels.read_text(encoding="utf-8"), block, labels.name)
-        lengths, lines = ROOT / "docs" / "longer.md", {"longer": longer.block(options.results, markdown)}
-        pages_by_path[lengths] = pages.insert(lengths.read_text(encoding="utf-8"), lines, lengths.name)
-        shocks = ROOT / "docs" / "decompression.md"
-        pages_by_path[shocks] = pages.insert(shocks.read_text(encoding="utf-8"), _shocks(options.results), shocks.name)
+        for path, blocks in _blocks(options.results).items():
+            pages_by_path[path] = pages.insert(path.read_text(encoding="utf-8"), blocks, path.name)
     stale = [
         path for path, text in pages_by_path.items() if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
@@ -161,6 +157,17 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.check:
         say(f"written: {', '.join(map(str, stale)) or 'nothing, everything was up to date'}")
     return 1 if options.check and stale else 0
+
+
+def _blocks(results: Path) -> dict[Path, dict[str, str]]:
+    """Return the blocks of the pages of docs/ that have tables as results/README.md has them."""
+    docs = ROOT / "docs"
+    return {
+        docs / "memorization.md": {"memorization": memorized.block(results, markdown)},
+        docs / "longer.md": {"longer": longer.block(results, markdown)},
+        docs / "decompression.md": _shocks(results),
+        docs / "language.md": language_results.blocks(results, docs / "language.md", markdown),
+    }
 
 
 def _shocks(results: Path) -> dict[str, str]:
@@ -191,6 +198,7 @@ def page(results: Path) -> str:
         text += _MEMORIZATION + markdown(memorized.table(found))
     if found := longer.read_kept(results):
         text += _LONGER + markdown(longer.table(found))
+    text += language_results.section(results, markdown)
     for intro, file, key, table in (
         (_RECALIBRATION, "recalibration.jsonl", "name", recalibration_table),
         (_DIGITS, "digits.jsonl", "dataset", digits_table),

@@ -7,7 +7,7 @@ import pytest
 
 from acdc.cli import main
 from acdc.report.compose import compose
-from acdc.report.groups import group_runs
+from acdc.report.groups import check_same_data, group_runs
 from acdc.report.read import read
 from acdc.report.standings import leaders, standings_of
 from tests.cli import in_process
@@ -58,3 +58,19 @@ def test_a_run_s_page_has_what_only_language_models_have(compared: tuple[Path, s
     assert "per token" in models.note
     assert report.notes == [], "no predictions are missing: none are kept for text"
     assert "--data text" in report.commands[0]
+
+
+def test_models_of_different_widths_are_measured_on_the_same_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last layer with masks need not have an output for each token: here the embedding computes the logits."""
+    monkeypatch.setenv("ACDC_CACHE", str(tmp_path / "cache"))
+    text, runs = folder(tmp_path / "text"), []
+    for width in (16, 8):
+        settings = [*SMALL, "train.epochs=1", "method.name=dense", "method.sparsity=", f"model.width={width}"]
+        typed = [part for setting in settings for part in ("--set", setting)]
+        out = tmp_path / str(width)
+        assert main(["train", "text-quick", "--data", str(text), "--out", str(out), "--no-report", *typed]) == 0
+        runs.append(read(out))
+    check_same_data(runs)
+    assert {run.config.data.vocabulary for run in runs} == {runs[0].config.data.vocabulary}

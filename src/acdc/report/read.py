@@ -185,7 +185,7 @@ def read(folder: Path, comparisons: "Comparisons | None" = None, *, qualified: b
         if not pairs and result is not None and images and pair_agreement.has_pair(result):
             notes.append("predictions.safetensors is missing: agreement between the models is not shown.")
     classes = next((one.classes for one in kept.values()), classes)
-    if classes is None and ends:
+    if classes is None and ends and quality_of(rows[0]) is ACCURACY:  # text has a vocabulary instead
         classes = list(ends[-1].filters.values())[-1]
     return Run(
         folder=folder,
