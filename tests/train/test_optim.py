@@ -85,6 +85,31 @@ def test_a_recipe_s_step_is_the_one_that_trains_transformer_xl() -> None:
     torch.testing.assert_close(model.weight.detach(), expected - 0.01 * 10 / (r.norm() + 1e-6) * r, rtol=1e-14, atol=0)
 
 
+@pytest.mark.parametrize("more", [{}, {"weight_decay": 0.1}, {"bias_correction": False, "max_weight_norm": None}])
+def test_parameters_together_take_the_steps_they_take_alone(more: dict) -> None:
+    """Bit by bit on a CPU: of two types, one all zeros, and one without a gradient in the first step."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(3, 4), (5,), (2, 2, 2), (4,), (6,)]
+    start = [torch.randn(shape, generator=generator) for shape in shapes]
+    start[1].zero_()
+    start[4] = start[4].double()
+    gradients = [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(3)]
+    after = []
+    for foreach in (False, True):
+        params = [nn.Parameter(values.clone()) for values in start]
+        optimizer = Lamb(params, lr=0.1, foreach=foreach, **more)
+        for number, step in enumerate(gradients):
+            for param, gradient in zip(params, step, strict=True):
+                param.grad = gradient.to(param.dtype)
+            if number == 0:
+                params[3].grad = None
+            optimizer.step()
+        after.append([*params, *(optimizer.state[param]["exp_avg_sq"] for param in params)])
+    for alone, together in zip(*after, strict=True):
+        assert torch.equal(alone, together)
+    assert not torch.equal(after[0][1], start[1])
+
+
 def test_the_defaults() -> None:
     assert Lamb([param([1.0])]).defaults == {
         "lr": 1e-3,
@@ -93,6 +118,7 @@ def test_the_defaults() -> None:
         "weight_decay": 0.0,
         "bias_correction": True,
         "max_weight_norm": 10.0,
+        "foreach": None,
     }
 
 

@@ -22,6 +22,8 @@ from torch.optim import Optimizer
 from acdc.errors import ArgumentError
 from acdc.recipes import schema
 
+_torch: Any = torch  # whose functions for lists of tensors have no types
+
 
 def build(settings: schema.Optimizer, model: nn.Module, device: torch.device, precision: str) -> Optimizer:
     """Build the recipe's optimizer, fused on a GPU. Weight decay applies to all parameters, as in the paper.
@@ -106,7 +108,11 @@ class Rates:
 
 
 class Lamb(Optimizer):
-    """LAMB, as in You et al. 2020; see the module docstring for the formula."""
+    """LAMB, as in You et al. 2020; see the module docstring for the formula.
+
+    With `foreach` all parameters take each part of a step together, which a GPU does in a few launches instead of some
+    for every parameter, at the price of two copies of the weights. None is True on a GPU, as in torch's optimizers.
+    """
 
     keeps_zeros: ClassVar[bool] = True  # zero weight, gradient and state give zero weight and state
 
@@ -120,6 +126,7 @@ class Lamb(Optimizer):
         weight_decay: float = 0.0,
         bias_correction: bool = True,
         max_weight_norm: float | None = 10.0,
+        foreach: bool | None = None,
     ) -> None:
         for name, value, ok, allowed, example in (
             ("lr", lr, lr >= 0, "0 or more", "lr=0.01"),
@@ -143,6 +150,7 @@ class Lamb(Optimizer):
             "weight_decay": weight_decay,
             "bias_correction": bias_correction,
             "max_weight_norm": max_weight_norm,
+            "foreach": foreach,
         }
         super().__init__(params, defaults)
 
@@ -153,13 +161,20 @@ class Lamb(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    self._update(param, param.grad, group)
+            params = [param for param in group["params"] if param.grad is not None]
+            for param in params:
+                self._begin(param)
+            for together in self._split(params, group["foreach"]):
+                if len(together) == 1:
+                    self._update(together[0], group)
+                else:
+                    self._update_together(together, group)
         return loss
 
-    def _update(self, param: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
-        if grad.is_sparse:
+    def _begin(self, param: Tensor) -> None:
+        """Count the step, and make the state of a parameter that has none."""
+        assert param.grad is not None
+        if param.grad.is_sparse:
             raise RuntimeError("Lamb needs dense gradients: build the embedding with nn.Embedding(..., sparse=False)")
         state = self.state[param]
         if not state:
@@ -167,21 +182,66 @@ class Lamb(Optimizer):
             state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
             state["exp_avg_sq"] = torch.zeros_like(param, memory_format=torch.preserve_format)
         state["step"] += 1
+
+    def _update(self, param: Tensor, group: dict[str, Any]) -> None:
+        state, grad = self.state[param], param.grad
+        assert grad is not None
         step, mean, square = state["step"].item(), state["exp_avg"], state["exp_avg_sq"]
-        beta1, beta2 = group["betas"]
+        (beta1, beta2), (correction1, correction2) = group["betas"], _corrections(group, step)
         mean.mul_(beta1).add_(grad, alpha=1 - beta1)
         square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-
-        correction1 = 1 - beta1**step if group["bias_correction"] else 1.0
-        correction2 = 1 - beta2**step if group["bias_correction"] else 1.0
         update = (mean / correction1).div_(square.sqrt().div_(math.sqrt(correction2)).add_(group["eps"]))
         if group["weight_decay"]:
             update.add_(param, alpha=group["weight_decay"])
+        # Norms stay on the device, so no step waits for it.
+        param.sub_(update.mul_(_rate(_norm(param), _norm(update), group)))
 
-        weight_norm, update_norm = _norm(param), _norm(update)
-        limited = weight_norm.clamp(max=group["max_weight_norm"]) if group["max_weight_norm"] else weight_norm
-        ratio = torch.where((weight_norm > 0) & (update_norm > 0), limited / (update_norm + group["eps"]), 1.0)
-        param.sub_(update.mul_(ratio * group["lr"]))  # norms stay on the device, so no step waits for it
+    def _update_together(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        """Do what `_update` does, operation by operation, for all of them; they have taken equally many steps."""
+        states = [self.state[param] for param in params]
+        grads = [param.grad for param in params]
+        means, squares = [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
+        (beta1, beta2), (correction1, correction2) = group["betas"], _corrections(group, states[0]["step"].item())
+        _torch._foreach_mul_(means, beta1)
+        _torch._foreach_add_(means, grads, alpha=1 - beta1)
+        _torch._foreach_mul_(squares, beta2)
+        _torch._foreach_addcmul_(squares, grads, grads, value=1 - beta2)
+        roots = _torch._foreach_sqrt(squares)
+        _torch._foreach_div_(roots, math.sqrt(correction2))
+        _torch._foreach_add_(roots, group["eps"])
+        updates = _torch._foreach_div(means, correction1)
+        _torch._foreach_div_(updates, roots)
+        if group["weight_decay"]:
+            _torch._foreach_add_(updates, params, alpha=group["weight_decay"])
+        wide = torch.promote_types(params[0].dtype, torch.float32)
+        weight_norms, update_norms = (
+            torch.stack(_torch._foreach_norm(tensors, 2, dtype=wide)) for tensors in (params, updates)
+        )
+        _torch._foreach_mul_(updates, list(_rate(weight_norms, update_norms, group).unbind()))
+        _torch._foreach_sub_(params, updates)
+
+    def _split(self, params: list[Tensor], foreach: bool | None) -> list[list[Tensor]]:
+        """Return parameters in lists that take a step together: of one device, type and number of steps, or alone."""
+        together: dict[object, list[Tensor]] = {}
+        for param in params:
+            joins = param.is_cuda if foreach is None else foreach
+            # A sharded parameter is a DTensor, whose norm is that of all shards: it steps alone.
+            key = (param.device, param.dtype, self.state[param]["step"].item())
+            together.setdefault(key if joins and type(param) is nn.Parameter else id(param), []).append(param)
+        return list(together.values())
+
+
+def _corrections(group: dict[str, Any], step: float) -> tuple[float, float]:
+    """Return Adam's bias corrections of both moments."""
+    beta1, beta2 = group["betas"]
+    return (1 - beta1**step, 1 - beta2**step) if group["bias_correction"] else (1.0, 1.0)
+
+
+def _rate(weight_norm: Tensor, update_norm: Tensor, group: dict[str, Any]) -> Tensor:
+    """Return the learning rate of each layer: lr · φ(‖θ‖) / ‖r‖."""
+    limited = weight_norm.clamp(max=group["max_weight_norm"]) if group["max_weight_norm"] else weight_norm
+    ratio = torch.where((weight_norm > 0) & (update_norm > 0), limited / (update_norm + group["eps"]), 1.0)
+    return ratio * group["lr"]
 
 
 def _norm(values: Tensor) -> Tensor:
