@@ -246,6 +246,25 @@ def test_words_beyond_the_vocabulary_are_refused(cutoffs: tuple[int, ...], div_v
         model(tokens, wrong)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which torch's compiler looks at between two graphs
+def test_what_depends_on_the_words_is_not_compiled_again_for_each_batch() -> None:
+    """The layers are compiled once, and give the loss and gradients that they give uncompiled."""
+    from torch._dynamo.testing import CompileCounter
+
+    torch.compiler.reset()
+    counter, model = CompileCounter(), TransformerXL(60, **TINY)
+    fast = torch.compile(model, backend=counter, dynamic=False)
+    compiled = []
+    for words in (text(), text().clamp(max=19), text().flip(0), text().remainder(30)):
+        loss, _ = fast(words, words)
+        compiled.append(counter.frame_count)
+        assert torch.equal(loss, model(words, words)[0])
+    loss.backward()
+    assert compiled[0] > 0
+    assert compiled == compiled[:1] * 4
+    torch.compiler.reset()
+
+
 def test_what_is_tied() -> None:
     """The vectors, and all projections but the first."""
     tied: Any

@@ -83,6 +83,15 @@ class AdaptiveSoftmax(nn.Module):
 
     def forward(self, embedding: AdaptiveEmbedding, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy of each target, given positions x width; 0 for those that do not count."""
+        if self.fixed_shapes:
+            return self._losses(embedding, hidden, targets)
+        return self._losses_uncompiled(embedding, hidden, targets)
+
+    @torch.compiler.disable  # it would be compiled again for each number of words in each cluster
+    def _losses_uncompiled(self, embedding: AdaptiveEmbedding, hidden: Tensor, targets: Tensor) -> Tensor:
+        return self._losses(embedding, hidden, targets)
+
+    def _losses(self, embedding: AdaptiveEmbedding, hidden: Tensor, targets: Tensor) -> Tensor:
         head = targets
         for cluster in range(1, len(self.biases)):
             inside = (targets >= self.bounds[cluster]) & (targets < self.bounds[cluster + 1])
