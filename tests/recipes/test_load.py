@@ -204,6 +204,15 @@ def test_a_method_that_does_not_alternate_takes_the_place_of_phases_and_keeps_th
 # What is refused
 
 
+def test_another_method_replaces_knobs_that_it_has_not() -> None:
+    assert load.read("text-quick").method.options == {"ease": 0.3}
+    for name in ("dense", "gmp", "rigl"):
+        settings = [f"method.name={name}", *(["run.baseline=false"] if name == "dense" else [])]
+        assert load.read("text-quick", settings).method.options == {}
+    assert load.read("text-quick", ["method.name=gmp", "method.end=0.6"]).method.options == {"end": 0.6}
+    assert "method.ease: no such setting" in only("text-quick", "method.name=gmp", "method.ease=0.5")
+
+
 def test_all_mistakes_at_once() -> None:
     found = problems(
         "cifar100-wrn28-10",

@@ -172,11 +172,16 @@ def _give_way(values: dict[str, Any], changed_keys: set[str]) -> None:
     """Drop settings of a file that are superseded by settings from the command line.
 
     A number of epochs replaces a schedule of fixed length by the paper's proportions, and a schedule the number of
-    epochs; a pattern such as 2:4, which fixes the sparsity, replaces the sparsity and its distribution; and a method
-    that does not alternate replaces phases, but keeps their number of epochs.
+    epochs; a pattern such as 2:4, which fixes the sparsity, replaces the sparsity and its distribution; a method
+    replaces knobs that only others have; and one that does not alternate replaces phases, but keeps their number of
+    epochs.
     """
     method, train = (values[key] if isinstance(values.get(key), dict) else {} for key in ("method", "train"))
     name, schedule = method.get("name"), method.get("schedule")
+    if "method.name" in changed_keys and (name == "dense" or name in methods.names()):
+        for knob in _knobs_of_others(name):
+            if f"method.{knob}" not in changed_keys:
+                method.pop(knob, None)
     own = name == "dense" or (name in methods.names() and not methods.find(name).alternates)
     if own and "method.name" in changed_keys and "method.schedule" not in changed_keys and schedule is not None:
         del method["schedule"]
@@ -199,6 +204,15 @@ def _give_way(values: dict[str, Any], changed_keys: set[str]) -> None:
                 method["sparsity"] = sparsity
             if "method.distribution" not in changed_keys:
                 method.pop("distribution", None)
+
+
+def _knobs_of_others(name: str) -> set[str]:
+    """Return the knobs that some method has and the one of this name has not."""
+    from acdc.core.method import Method
+
+    own = Method if name == "dense" else methods.find(name)
+    every = {knob.name for other in methods.names() for knob in fields(methods.find(other))}
+    return every - {knob.name for knob in fields(own)}
 
 
 # Tables into dataclasses
