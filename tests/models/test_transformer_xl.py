@@ -246,7 +246,7 @@ def test_words_beyond_the_vocabulary_are_refused(cutoffs: tuple[int, ...], div_v
         model(tokens, wrong)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which torch's compiler looks at between two graphs
+@pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore:.*should not be instantiated")  # torch's compiler
 def test_what_depends_on_the_words_is_not_compiled_again_for_each_batch() -> None:
     """The layers are compiled once, and give the loss and gradients that they give uncompiled."""
     from torch._dynamo.testing import CompileCounter

@@ -13,6 +13,7 @@ so that only the words of its own cluster are compared with a rare one.
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from torch.nn import functional as F  # noqa: N812
 from acdc.errors import ArgumentError
 
 IGNORED = -100  # a target that does not count, as in torch's cross_entropy
+_uncompiled: Any = torch.compiler.disable
 
 
 class AdaptiveEmbedding(nn.Module):
@@ -87,7 +89,7 @@ class AdaptiveSoftmax(nn.Module):
             return self._losses(embedding, hidden, targets)
         return self._losses_uncompiled(embedding, hidden, targets)
 
-    @torch.compiler.disable  # it would be compiled again for each number of words in each cluster
+    @_uncompiled  # it would be compiled again for each number of words in each cluster
     def _losses_uncompiled(self, embedding: AdaptiveEmbedding, hidden: Tensor, targets: Tensor) -> Tensor:
         return self._losses(embedding, hidden, targets)
 

@@ -13,6 +13,7 @@ belong to the queries; positions keys x heads x width, from distance keys − 1 
 
 import math
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,29 +37,61 @@ def relative_attention(
 ) -> Tensor:
     """Return the attended values, batch x time x heads x width, by torch's fused attention.
 
-    The term of the positions is its additive bias, and exact. For R in front of which one row is added, row i of
-    (q + v) · Rᵀ has time − i entries that no key of query i meets, and keys + 1 − (time − i) that one does, in order.
-    Read on without the first `time` numbers and in rows of `keys`, each entry stands at its key: the shift of Dai et
-    al.'s appendix B as a view. What the former entries become are the keys after query i − 1, so they are set to −∞.
+    The term of the positions is its additive bias, and exact.
     """
-    batch, time = query.shape[:2]
-    keys, width = key.shape[1], query.shape[3]
-    rows = ((query + position_bias) / math.sqrt(width)).flatten(0, 1).transpose(0, 1)  # heads x (batch · time) x width
-    scores = torch.matmul(rows, F.pad(positions, (0, 0, 0, 0, 1, 0)).permute(1, 2, 0)).unflatten(1, (batch, time))
-    row = torch.arange(time, device=query.device)[:, None]
-    column = torch.arange(keys + 1, device=query.device)
-    hidden = column < (time - row)
-    if reach is not None:
-        hidden = hidden | (column <= keys - reach)
-    # Added, not filled in: attention gives hidden keys a gradient of 0 by itself, which filling would write again.
-    scores = scores.add_(torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, -torch.inf))
-    bias = scores.flatten(2)[..., time:].unflatten(2, (time, keys)).transpose(0, 1)
+    time, width = query.shape[1], query.shape[3]
+    rows = ((query + position_bias) / math.sqrt(width)).to(key.dtype).permute(2, 0, 1, 3)
+    bias = PositionBias.apply(rows, positions.to(key.dtype).transpose(0, 1), reach)
     if time % _ALIGNED:
         bias = bias.contiguous()
     query, key, value = ((query + content_bias).transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
     with sdpa_kernel(_KERNELS) if query.is_cuda else nullcontext():
         out = F.scaled_dot_product_attention(query.to(key.dtype), key, value, attn_mask=bias, dropout_p=dropout)
     return out.transpose(1, 2)
+
+
+class PositionBias(torch.autograd.Function):
+    """The products of queries and positions, each at its key: the shift of Dai et al.'s appendix B, as a view.
+
+    Rows are heads x batch x time x width, positions heads x keys x width; the result is batch x heads x time x keys.
+    Row i of the products has time − 1 − i entries that no key of query i meets, and then one for each key, in order.
+    With one more column in front, read on without the first `time` numbers and in rows of `keys`, each entry stands at
+    its key. The entries that no key meets become those of keys after query i − 1, so they are −∞, as that column is.
+    The gradient takes the same way back. Written by hand, it leaves the products at a width that matrix products and
+    attention both read fast, and copies them once.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, positions: Tensor, reach: int | None) -> Tensor:
+        heads, batch, time, _ = rows.shape
+        keys = positions.shape[1]
+        ctx.save_for_backward(rows, positions)
+        products = torch.matmul(rows.flatten(1, 2), positions.transpose(1, 2)).unflatten(1, (batch, time))
+        row = torch.arange(time, device=rows.device)[:, None]
+        column = torch.arange(1, keys + 1, device=rows.device)
+        hidden = column < (time - row)
+        if reach is not None:
+            hidden = hidden | (column <= keys - reach)
+        shifted = products.new_empty(heads, batch, time, keys + 1)
+        shifted[..., 0] = -torch.inf
+        mask = torch.zeros_like(hidden, dtype=products.dtype).masked_fill_(hidden, -torch.inf)
+        shifted[..., 1:] = products.add_(mask)
+        return shifted.flatten(2)[..., time:].unflatten(2, (time, keys)).transpose(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        rows, positions = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        batch, heads, time, keys = grad.shape
+        products = grad.new_empty(heads, batch, time, keys)
+        products[:, :, 0, : time - 1] = 0
+        products[:, :, 0, time - 1 :] = grad[:, :, 0, : keys - time + 1].transpose(0, 1)
+        if time > 1:  # entries before a row's first key are those of hidden keys of the row before, whose gradient is 0
+            size, stride = (heads, batch, time - 1, keys), (time * keys, heads * time * keys, keys + 1, 1)
+            products[:, :, 1:] = grad.as_strided(size, stride, grad.storage_offset() + keys + 2 - time)
+        products = products.flatten(1, 2)
+        to_rows = torch.matmul(products, positions).view_as(rows)
+        return to_rows, torch.matmul(products.transpose(1, 2), rows.flatten(1, 2)), None
 
 
 def relative_attention_reference(
