@@ -58,3 +58,17 @@ def test_a_run_s_page_has_what_only_language_models_have(compared: tuple[Path, s
     assert "per token" in models.note
     assert report.notes == [], "no predictions are missing: none are kept for text"
     assert "--data text" in report.commands[0]
+
+
+def test_a_page_needs_no_bits_per_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Words that a vocabulary lacks hide their bytes."""
+    monkeypatch.setenv("ACDC_CACHE", str(tmp_path / "cache"))
+    typed = [part for setting in (*SMALL, "data.tokens=words", "data.size=6") for part in ("--set", setting)]
+    arguments = ["--data", str(folder(tmp_path / "text")), "--out", str(tmp_path / "run")]
+    assert main(["train", "text-quick", *arguments, *typed]) == 0
+    assert "no report" not in capsys.readouterr().out
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "in validation" in page
+    assert " bits per byte," not in page

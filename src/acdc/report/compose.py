@@ -183,7 +183,7 @@ def model_card(run: Run, model: Model, speed: Speed | None = None) -> Card:
         where = f"(epoch {model.best.epoch + 1}, chosen on the {model.best.chosen_on} set)"
         rows.append(("best", f"{quality.shown(quality.best(model.best), 2)} {where}"))
     if own := model.language:
-        bits = [f"{own.test.bits_per_byte:.4f} bits per byte"] * (own.test.bits_per_byte is not None)
+        bits = [f"{own.test.bits_per_byte:.4f} bits per byte"] if own.test.bits_per_byte is not None else []
         words = [f"{fmt.fixed(own.test.word_perplexity, 2)} per word"] if own.test.word_perplexity is not None else []
         rows.append(("also", ", ".join((*bits, *words, f"{fmt.fixed(own.validation.perplexity, 2)} in validation"))))
         average = f", {fmt.si(own.average_parameters)} on average in training" if own.average_parameters else ""
