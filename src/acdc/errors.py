@@ -65,6 +65,10 @@ class ArgumentTypeError(ArgumentError, TypeError):
     """A value of the wrong type."""
 
 
+class ConflictError(ArgumentError):
+    """A value that does not suit another argument's: it may be right once that one is changed."""
+
+
 class Shown:
     """A stand-in for a received value that cannot be pickled, or whose own repr would not help."""
 
