@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from acdc.cli import main
-from acdc.data.token_batches import Evaluation, Streams, Windows
+from acdc.data.token_batches import Evaluation, Scored, Streams, Windows
+from acdc.formatting import fixed
 from acdc.models.transformer_xl import TransformerXL
 from acdc.recipes import load
 from acdc.recipes.fit import count_uses
 from acdc.recipes.schema import Recipe
-from acdc.runs.records import EpochRow
+from acdc.runs.quality import PERPLEXITY
+from acdc.runs.records import EpochRow, TextScore
 from acdc.train.distributed import World
-from acdc.train.evaluate import evaluate
+from acdc.train.evaluate import evaluate, text_score
 from acdc.train.execution import Execution, Setting
 from acdc.train.loading import LoadedData
 from acdc.train.loading import load as load_data
 from acdc.train.stage import Stage
 from acdc.train.tasks import LanguageModelling, NextToken
+from acdc.typed_data import decode
 from tests.data.texts import folder, sentences
 
 CPU = torch.device("cpu")
@@ -201,10 +205,18 @@ def test_scores_are_those_of_the_whole_text(order: str, tokens: str, length: int
     assert score.loss == pytest.approx(total / (len(numbers) - 1), rel=1e-6)
     assert score.text.perplexity == math.exp(score.loss)
     scored = data.text.scored("test")
+    assert scored.words is not None
     assert score.text.bits_per_byte == pytest.approx(total / math.log(2) / (scored.bytes or 0), rel=1e-6)
     assert score.text.word_perplexity == pytest.approx(math.exp(total / scored.words), rel=1e-5)
     if tokens == "words":
         assert score.text.word_perplexity == pytest.approx(score.text.perplexity)
+
+
+def test_a_loss_beyond_all_bounds_leaves_records_that_can_be_read() -> None:
+    score = text_score(1e6, 10, Scored(tokens=10, bytes=20, words=2))
+    assert decode(TextScore, asdict(score)) == score
+    assert PERPLEXITY.text(score.perplexity) == fixed(score.perplexity, 2) == "7.72e+99"
+    assert text_score(1.0, 10, Scored(tokens=10, bytes=20, words=None)).word_perplexity is None
 
 
 def test_only_the_beginning_is_evaluated_after_an_epoch(text: Path, tmp_path: Path) -> None:

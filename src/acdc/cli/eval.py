@@ -103,8 +103,9 @@ def _show(folder: Path, measurements: list[Measurement], judged: str, unit: str)
             difference = "the same" if before == now else f"{quality.scaled(now - before):+.2f}"
         own = ()
         if text:
-            own = tuple(
-                "–" if value is None else f"{value:.4f}" for value in (text.bits_per_byte, text.word_perplexity)
+            own = (
+                "–" if text.bits_per_byte is None else f"{text.bits_per_byte:.4f}",
+                "–" if text.word_perplexity is None else quality.text(text.word_perplexity),
             )
         rows.append(
             (

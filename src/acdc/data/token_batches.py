@@ -59,7 +59,7 @@ class Scored:
 
     tokens: int
     bytes: int | None  # None if it is unknown, or if tokens are <unk>, which hides the bytes behind it
-    words: int
+    words: int | None  # None if white space does not separate the text into words, as in Chinese
 
 
 class Windows(_Tokens):
