@@ -250,6 +250,27 @@ def test_an_evaluation_has_its_own_memory(text: Path, tmp_path: Path) -> None:
     assert (model.memory_length, model.target_length) == (20, 12), "training goes on as before"
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ([], (20, 15, False)),
+        (["data.evaluation_clamp=25"], (20, 25, False)),
+        (["data.evaluation_memory=30"], (30, 15, True)),
+        (["data.evaluation_memory=30", "data.evaluation_clamp=25"], (30, 25, True)),
+    ],
+)
+def test_what_an_evaluation_does_not_set_is_as_in_training(
+    settings: list[str], expected: tuple[int, int, bool], text: Path
+) -> None:
+    recipe, data = prepared(XL, text, "model.clamp=15", *settings)
+    model, test = data.new_model(recipe), data.loaders.test
+    assert isinstance(model, TransformerXL)
+    assert isinstance(test, Evaluation)
+    with test.lengths(model):
+        assert (model.memory_length, model.clamp, model.same_length) == expected
+    assert (model.memory_length, model.clamp, model.same_length) == (20, 15, False)
+
+
 # Own models
 
 
@@ -306,6 +327,8 @@ def test_a_run_on_a_text_file_tells_all_it_measures(tmp_path: Path, capsys: pyte
         (["train.label_smoothing=0.1"], "train.label_smoothing = 0.1: not available for text"),
         (["model.name=resnet20", "model.layers=", "model.width=", "model.heads=", "model.context="], "an image model"),
         (["data.vocabulary=none.json"], "there is no such file"),
+        (["data.evaluation_memory=30"], "data.evaluation_memory = 30: this model has no memory"),
+        (["data.evaluation_clamp=30"], "data.evaluation_clamp = 30: this model has no memory"),
     ],
 )
 def test_bad_settings_are_refused(

@@ -154,7 +154,7 @@ def count_uses(model: nn.Module, data: Facts) -> dict[str, float]:
 def _forward(model: nn.Module, recipe: Recipe, data: Facts) -> dict[str, float]:
     """Return how often an image or a token uses each weight; raise if the model cannot process them."""
     if isinstance(data, TextFacts):
-        _check_rows(model, data)
+        _check_rows(model, recipe, data)
     outputs: list[object] = []
     handle = model.register_forward_hook(lambda *call: outputs.append(call[-1]))
     try:
@@ -185,7 +185,7 @@ def _described(output: object) -> str:
     return f"a tensor of {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
 
 
-def _check_rows(model: nn.Module, data: TextFacts) -> None:
+def _check_rows(model: nn.Module, recipe: Recipe, data: TextFacts) -> None:
     """Raise if rows are longer than the model's positions, or do not continue one another as its memory needs."""
     limits = {"context": getattr(model, "context", None), "target_length": getattr(model, "target_length", None)}
     for option, most in limits.items():
@@ -204,6 +204,14 @@ def _check_rows(model: nn.Module, data: TextFacts) -> None:
             allowed="this model has a memory, which must read a text from left to right",
             instead='write order = "streams"',
         )
+    for setting in ("evaluation_memory", "evaluation_clamp"):
+        if recipe.data.options.get(setting) is not None and not callable(getattr(model, "evaluation", None)):
+            raise SettingError(
+                f"data.{setting}",
+                received=recipe.data.options[setting],
+                allowed="this model has no memory whose length can be changed (no evaluation method)",
+                instead="remove it",
+            )
 
 
 def _check_text_output(output: object, model: nn.Module, recipe: Recipe, data: TextFacts) -> None:
