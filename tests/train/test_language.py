@@ -339,6 +339,31 @@ def test_bad_settings_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+class Diverging(Bigram):
+    """A bigram model whose eighth batch has an infinite loss."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__(vocabulary)
+        self.layer = nn.Linear(vocabulary, vocabulary, bias=False)
+        self.batches = 0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.batches += self.training and torch.is_grad_enabled()
+        return self.layer(super().forward(tokens)) * (math.inf if self.batches == 8 else 1)
+
+
+def test_a_run_that_diverges_before_it_prunes_says_so(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """AC/DC prunes gradually, inside an epoch, before the loss of that epoch is looked at."""
+    settings = ["model.name=tests.train.test_language:Diverging", "run.baseline=false", "train.epochs=6"]
+    settings += ["data.steps=6", "model.layers=", "model.width=", "model.heads=", "model.context="]
+    assert train(text, tmp_path / "run", *settings) == 1
+    said = capsys.readouterr().err
+    assert "weights to prune are not finite: layer.weight (" in said
+    assert "Resuming would diverge again. Start a new run with a lower --lr, such as --lr 0.0003." in said
+
+
 def test_a_memory_needs_a_text_in_order(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     typed = ["--data", str(text), "--out", str(tmp_path / "run"), "--set", "data.order=windows"]
     assert main(["train", "wikitext2-transformer-xl", *typed, "--set", "train.batch_size=4"]) == 2
