@@ -313,7 +313,9 @@ def test_a_run_on_a_text_file_tells_all_it_measures(tmp_path: Path, capsys: pyte
     other = tmp_path / "other.txt"
     other.write_text(sentences(100, seed=5), encoding="utf-8")
     assert main(["eval", str(out), "--data", str(other)]) == 0, "in the run's own tokens"
-    assert "this is not the run's data" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "this is not the run's data" in said
+    assert "the last 5 % of the text and the 5 % before them are held out for test and validation" in said
 
 
 @pytest.mark.parametrize(

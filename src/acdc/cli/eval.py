@@ -77,6 +77,8 @@ def _evaluate(folder: Path, files: list[str], place: RunOptions) -> int:
     try:
         if difference := saved_models.data_difference(folder, prepared.data):
             print(f"note: this is not the run's data: {difference}")
+            for note in prepared.data.text.notes if prepared.data.text else ():
+                print(f"note: {note}")
         measurements = saved_models.measure_models(folder, files, prepared, problems)
     except BadImagesError as error:
         raise UsageError([str(error)]) from None
