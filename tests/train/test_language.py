@@ -315,6 +315,8 @@ def test_a_run_on_a_text_file_tells_all_it_measures(tmp_path: Path, capsys: pyte
     assert main(["eval", str(out), "--data", str(other)]) == 0, "in the run's own tokens"
     said = capsys.readouterr().out
     assert "this is not the run's data" in said
+    other.write_text(sentences(5), encoding="utf-8")
+    assert main(["eval", str(out), "--data", str(other)]) == 0, "it is shorter than a batch of training"
     assert "the last 5 % of the text and the 5 % before them are held out for test and validation" in said
 
 
