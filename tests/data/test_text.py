@@ -271,12 +271,21 @@ def test_the_vocabulary_of_another_text_in_the_cache_is_noticed(tmp_path: Path) 
 
 def test_a_crash_while_packing_leaves_nothing(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> None:
-        raise OSError("disk full")
+        raise OSError(28, "disk full")
 
     monkeypatch.setattr(token_files.Vocabulary, "save", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ArgumentError, match=r"cannot be written there \(disk full\)"):
         load_text(folder(tmp_path / "text"), tokens="words")
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["a file", "a file/inside"])
+def test_a_cache_that_cannot_be_written_is_named(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a file").write_text("mine")
+    monkeypatch.setenv("ACDC_CACHE", str(tmp_path / place))
+    with pytest.raises(ArgumentError, match=r"cannot be written there .*; make room, or set ACDC_CACHE to a folder"):
+        load_text(folder(tmp_path / "text"), tokens="characters")
+    assert (tmp_path / "a file").read_text() == "mine"
 
 
 def test_a_folder_that_another_run_finished_first_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from acdc.data.token_batches import Scored
 from acdc.data.token_files import PackedText, PartCounts
 from acdc.data.vocabulary import Kind, Vocabulary, build_vocabulary, count_words, read_vocabulary
 from acdc.errors import ArgumentError
+from acdc.formatting import si
 from acdc.typed_data import Limits
 
 Order = Literal["windows", "streams"]
@@ -176,9 +177,7 @@ def _open(
             return packed
     folder = token_files.cache_folder() / keys[-1]
     parts = read_parts(source)
-    say(
-        f"{source.name}: packing {sum(map(len, parts.values())) / 1e6:,.1f} M characters as {kind}, once, into {folder}"
-    )
+    say(f"{source.name}: packing {si(sum(map(len, parts.values())))} characters as {kind}, once, into {folder}")
     return token_files.pack(folder, parts, own or build_vocabulary(kind, parts, size), source.digest)
 
 
