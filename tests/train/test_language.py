@@ -147,6 +147,32 @@ def test_a_memory_is_what_the_model_returned_before(text: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(kept, memory, strict=True))
 
 
+class Recurrent(nn.Module):
+    """A model of one's own with a memory, which it returns as it computed it: with its gradient."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.words, self.cell = nn.Embedding(vocabulary, 8), nn.GRU(8, 8, batch_first=True)
+        self.out = nn.Linear(8, vocabulary)
+
+    def start_memory(self, batch: int) -> Tensor:
+        return torch.zeros(1, batch, 8)
+
+    def forward(self, tokens: Tensor, targets: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, memory = self.cell(self.words(tokens), memory)
+        return F.cross_entropy(self.out(hidden).flatten(0, 1), targets.flatten()), memory
+
+
+def test_the_memory_of_a_model_of_ones_own_carries_no_gradient(text: Path, tmp_path: Path) -> None:
+    """Its shape is the same from the first batch on, so it is copied in place."""
+    tables = TABLES | {"model": {"name": "tests.train.test_language:Recurrent"}}
+    recipe, data = prepared(tables, text, "data.order=streams")
+    one = stage(recipe, data, tmp_path)
+    assert len(list(one.run())) == 4
+    (memory,) = one.task.state_dict()
+    assert memory.abs().sum() > 0
+
+
 def test_a_batch_in_parts_computes_the_same(text: Path, tmp_path: Path) -> None:
     plain = [f"model.{option}=0" for option in ("dropout", "attention_dropout")]
     ends = []
