@@ -173,6 +173,15 @@ def test_the_memory_of_a_model_of_ones_own_carries_no_gradient(text: Path, tmp_p
     assert memory.abs().sum() > 0
 
 
+def test_flops_that_are_not_counted_are_named(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["model.name=tests.train.test_language:Recurrent", "data.order=streams", "data.length=12"]
+    settings += [f"model.{option}=" for option in ("layers", "width", "heads", "context")]
+    typed = [part for setting in settings for part in ("--set", setting)]
+    assert main(["check", "text-quick", "--data", str(text), "--no-timing", *typed]) == 0
+    said = capsys.readouterr()
+    assert "a lower bound, because these have unknown layer types and count 0: cell.weight_ih_l0" in said.out + said.err
+
+
 def test_a_batch_in_parts_computes_the_same(text: Path, tmp_path: Path) -> None:
     plain = [f"model.{option}=0" for option in ("dropout", "attention_dropout")]
     ends = []
