@@ -20,6 +20,7 @@ from acdc.recipes.fit import count_uses
 from acdc.recipes.schema import Recipe
 from acdc.runs.quality import PERPLEXITY
 from acdc.runs.records import EpochRow, TextScore
+from acdc.train import experiment
 from acdc.train.distributed import World
 from acdc.train.evaluate import evaluate, text_score
 from acdc.train.execution import Execution, Setting
@@ -353,6 +354,28 @@ def test_a_run_on_a_text_file_tells_all_it_measures(tmp_path: Path, capsys: pyte
     other.write_text(sentences(5), encoding="utf-8")
     assert main(["eval", str(out), "--data", str(other)]) == 0, "it is shorter than a batch of training"
     assert "the last 5 % of the text and the 5 % before them are held out for test and validation" in said
+
+
+def test_the_last_model_is_not_measured_again_as_the_best(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+
+    def measure(title: str, *args: Any) -> Any:
+        measured.append(title)
+        return own(title, *args)
+
+    own = experiment._measured
+    monkeypatch.setattr(experiment, "_measured", measure)
+    assert train(text, tmp_path / "run", "run.baseline=false") == 0
+    assert measured == ["AC/DC, sparse", "AC/DC, dense twin"]
+    sparse, best, _ = json.loads((tmp_path / "run" / "result.json").read_text())["models"]
+    assert sparse["best"]["epoch"] == 3
+    same = {"model": sparse["model"], "file": sparse["file"], "best": sparse["best"]}
+    assert (best["model"], best["file"]) == ("AC/DC, sparse, best", "sparse-best.safetensors")
+    assert {**best, **same, "mask_sparsity": sparse["mask_sparsity"]} == sparse
+    assert best["best"] is None
+    assert main(["eval", str(tmp_path / "run")]) == 0
 
 
 @pytest.mark.parametrize(
