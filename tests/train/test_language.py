@@ -30,6 +30,7 @@ from acdc.train.stage import Stage
 from acdc.train.tasks import LanguageModelling, NextToken
 from acdc.typed_data import decode
 from tests.data.texts import folder, sentences
+from tests.docs.blocks import read
 
 CPU = torch.device("cpu")
 TABLES: dict[str, Any] = {
@@ -354,6 +355,20 @@ def test_a_run_on_a_text_file_tells_all_it_measures(tmp_path: Path, capsys: pyte
     other.write_text(sentences(5), encoding="utf-8")
     assert main(["eval", str(out), "--data", str(other)]) == 0, "it is shorter than a batch of training"
     assert "the last 5 % of the text and the 5 % before them are held out for test and validation" in said
+
+
+def test_a_trained_model_writes_on(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As docs/language.md shows."""
+    settings = ["data.steps=2", "train.epochs=2", "run.baseline=false", "data.epoch_evaluation=50"]
+    typed = [part for setting in settings for part in ("--set", setting)]
+    out = tmp_path / "run"
+    assert main(["train", "text-quick", "--data", str(text), "--out", str(out), "--no-report", *typed]) == 0
+    (block,) = (block for block in read("docs/language.md") if "read_vocabulary" in block.text)
+    capsys.readouterr()
+    exec(block.text.replace("runs/text-quick-my-0001", str(out)), {})
+    written = capsys.readouterr().out
+    assert written.startswith("the ")
+    assert len(written.replace("<unk>", "?")) == len("the ") + 100 + 1
 
 
 def test_the_last_model_is_not_measured_again_as_the_best(
