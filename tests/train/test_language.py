@@ -338,6 +338,8 @@ def test_a_run_on_a_text_file_tells_all_it_measures(tmp_path: Path, capsys: pyte
     said = capsys.readouterr().out
     for word in ("tokens/s", "bits/byte", "perplexity per word", "average in training", "FLOPs in theory, per token"):
         assert word in said
+    whole = sum(json.loads((out / "config.json").read_text())["data"][part] for part in ("test", "validation")) - 2
+    assert f"evaluating the final models on all {whole:,} tokens for validation and test" in said
     (sparse, *_) = json.loads((out / "result.json").read_text())["models"]
     assert sparse["language"]["test"]["tokens"] > 50, "the final models are evaluated on all"
     assert "test_accuracy" not in sparse

@@ -113,6 +113,8 @@ def _stages(
         for row in stage.run():
             on_rank_zero(partial(_tell, row, stage, setting, out, console, lines))
         result, parameters = _finish(stage), stage.parameters
+        if (both := _unmeasured(data)) is not None:
+            console.say(f"evaluating the final models on all {both:,} tokens for validation and test")
         kept: dict[str, predictions.Made] = {}
         last: tuple[StateDict, ModelResult, torch.Tensor | None] | None = None
         for title, file, weights in _recalibrated(_models(stage, result), stage, data, setting):
@@ -191,6 +193,14 @@ def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, Sta
 def _equal(one: StateDict, other: StateDict) -> bool:
     """Return True if two models are the same, bit by bit, so that one need not be measured again."""
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def _unmeasured(data: LoadedData) -> int | None:
+    """Return the tokens on which final models are evaluated, where epochs saw fewer: that can take long."""
+    loaders = data.loaders
+    if loaders.test_beginning is None or loaders.validation is None:
+        return None
+    return loaders.test.samples + loaders.validation.samples
 
 
 def _suffixed(file: str, suffix: str) -> str:
