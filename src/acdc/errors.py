@@ -65,6 +65,24 @@ class ArgumentTypeError(ArgumentError, TypeError):
     """A value of the wrong type."""
 
 
+class ConflictError(ArgumentError):
+    """A value that does not suit another argument's: it may be right once that one is changed."""
+
+
+class NotFiniteError(ValueError):
+    """Scores to choose weights by that are NaN or infinite; `where` names the layers."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self.where = where
+
+    def __str__(self) -> str:
+        return (
+            f"NaN or infinite scores in {self.where}: the k largest are undefined. Training has most likely diverged; "
+            "resume from an earlier checkpoint with a lower learning rate or gradient clipping"
+        )
+
+
 class Shown:
     """A stand-in for a received value that cannot be pickled, or whose own repr would not help."""
 

@@ -6,11 +6,17 @@ import statistics
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
+LONG = 1e12  # from here on numbers are written with an exponent
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
 def fixed(value: float, digits: int = 1) -> str:
-    """Round halves up, as people do: 99.25 becomes "99.3". Binary noise in distant digits is ignored."""
+    """Round halves up, as people do: 99.25 becomes "99.3". Binary noise in distant digits is ignored.
+
+    Numbers of more than 12 digits, such as a failed model's perplexity, are written as "2.80e+17".
+    """
+    if abs(value) >= LONG:
+        return f"{value:.2e}"
     return str(Decimal(f"{value:.9f}").quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 

@@ -161,6 +161,8 @@ def test_other_files_are_read_one_after_the_other(tmp_path: Path) -> None:
         ("blank.txt", b" \n\n ", "there is no text in it"),
         ("short.txt", b"ab", "too short to split"),
         ("latin.txt", "café au lait".encode("latin1"), "not UTF-8 text: byte 3 is 0xe9"),
+        ("utf16.txt", "café".encode("utf-16"), "not UTF-8 text: byte 0 is 0xff .*iconv -f utf-16 -t utf-8"),
+        ("utf32.txt", "café".encode("utf-32"), "not UTF-8 text: byte 0 is 0xff .*iconv -f utf-32 -t utf-8"),
         ("cut.txt.xz", lzma.compress(b"text " * 100)[:-20], "damaged or not a .xz file"),
     ],
 )
@@ -269,12 +271,21 @@ def test_the_vocabulary_of_another_text_in_the_cache_is_noticed(tmp_path: Path) 
 
 def test_a_crash_while_packing_leaves_nothing(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object) -> None:
-        raise OSError("disk full")
+        raise OSError(28, "disk full")
 
     monkeypatch.setattr(token_files.Vocabulary, "save", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(ArgumentError, match=r"cannot be written there \(disk full\)"):
         load_text(folder(tmp_path / "text"), tokens="words")
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["a file", "a file/inside"])
+def test_a_cache_that_cannot_be_written_is_named(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a file").write_text("mine")
+    monkeypatch.setenv("ACDC_CACHE", str(tmp_path / place))
+    with pytest.raises(ArgumentError, match=r"cannot be written there .*; make room, or set ACDC_CACHE to a folder"):
+        load_text(folder(tmp_path / "text"), tokens="characters")
+    assert (tmp_path / "a file").read_text() == "mine"
 
 
 def test_a_folder_that_another_run_finished_first_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,6 +339,38 @@ def test_scored_text_is_all_but_the_first_token(kind: Kind, limit: int, tmp_path
     else:  # spaces before the next word are not stored, so only whole parts have a known size
         whole = (tmp_path / "text" / "test.txt").stat().st_size
         assert scored.bytes == (None if limit else whole - len(f"{data.vocabulary.tokens[first]} ".encode()))
+
+
+def test_a_first_token_may_be_part_of_a_character(tmp_path: Path) -> None:
+    """A character that the training part lacks is several tokens of one byte; the first of them is not scored."""
+    path = folder(tmp_path / "text")
+    (path / "test.txt").write_text("語 the cat\n", encoding="utf-8")
+    data = load_text(path, tokens="bpe", size=300)
+    assert data.vocabulary.size_in_bytes(read(data, "test")[0]) == 1
+    assert data.scored("test").bytes == len("語 the cat\n".encode()) - 1
+
+
+@pytest.mark.parametrize("limit", [0, 25])
+def test_words_are_not_counted_where_nothing_separates_them(limit: int, tmp_path: Path) -> None:
+    """Perplexity per word would be that of whole paragraphs; a vocabulary of words says what a word is."""
+    path = tmp_path / "chinese.txt"
+    path.write_text("天地玄黃宇宙洪荒日月盈昃辰宿列張\n" * 200, encoding="utf-8")
+    assert load_text(path, tokens="characters").scored("test", limit).words is not None
+    path.write_text("天地玄黃宇宙洪荒日月盈昃辰宿列張" * 200, encoding="utf-8")
+    assert load_text(path, tokens="characters").scored("test", limit).words is None
+    path.write_text(("x" * 100 + "\n") * 200, encoding="utf-8")
+    scored = load_text(path, tokens="words").scored("test")
+    assert scored.words == scored.tokens
+
+
+@pytest.mark.parametrize(
+    ("content", "count"), [("天地玄黃宇宙洪荒" * 9, "only 1 token"), ("two words" + " " * 900, "no tokens")]
+)
+def test_a_text_without_words_is_not_cut_into_words(content: str, count: str, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ArgumentError, match=f'part has {count}; use more text, or tokens = "characters" or "bpe"'):
+        load_text(path, tokens="words")
 
 
 def test_bytes_behind_unknown_tokens_are_not_guessed(tmp_path: Path) -> None:

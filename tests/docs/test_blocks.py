@@ -75,6 +75,7 @@ ELSEWHERE = {
     ("docs/own-method.md", "4. See that it holds"): "tests/docs/test_own_method.py",
     ("docs/faults.md", "What happens when …"): "tests/integrations/test_pages.py",
     **{(INTEGRATIONS, section): "tests/integrations/test_pages.py" for section in blocks.TRAINERS},
+    ("docs/language.md", "Using a trained model"): "tests/train/test_language.py",
 }
 # Blocks that cannot run in any test, with the reason that stands before them on the page: at present none.
 NOT_RUN: dict[str, int] = {}

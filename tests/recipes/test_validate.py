@@ -186,3 +186,26 @@ def test_bad_sizes(setting: str, said: str) -> None:
     assert problem.startswith(f"data.{setting.partition('=')[0]}")
     assert before in problem
     assert after in problem
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["model.heads=3"], ["model.width=128: expected a multiple of 6: "]),
+        (["model.width=33"], ["model.width=33: expected a multiple of 8: "]),
+        (["model.dropout=1.5"], ["model.dropout=1.5: expected a fraction"]),
+        (
+            ["model.norm=batch", "model.layrs=2", "model.heads=x"],
+            ["model.heads", "model.layrs=2", "model.norm='batch'"],
+        ),
+        (["model.name=gpt"], ["model.name='gpt': expected one of"]),
+    ],
+)
+def test_model_options_are_checked_together(settings: list[str], expected: list[str]) -> None:
+    """Each mistake once; no option is refused because a default does not suit it where the recipe's value does."""
+    with pytest.raises(RecipeError) as caught:
+        load.read("text-quick", settings)
+    problems = sorted(caught.value.problems)
+    assert len(problems) == len(expected)
+    for problem, beginning in zip(problems, expected, strict=True):
+        assert problem.startswith(beginning)

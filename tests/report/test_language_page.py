@@ -58,6 +58,38 @@ def test_a_run_s_page_has_what_only_language_models_have(compared: tuple[Path, s
     assert "per token" in models.note
     assert report.notes == [], "no predictions are missing: none are kept for text"
     assert "--data text" in report.commands[0]
+    (environment,) = (table for table in report.details if table.name == "environment")
+    assert any(name == "measured tokens per second" for name, _ in environment.rows)
+
+
+def test_what_was_evaluated_after_an_epoch_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The best epoch is that of the beginning of the validation part, whose perplexity is not the test part's."""
+    monkeypatch.setenv("ACDC_CACHE", str(tmp_path / "cache"))
+    typed = [part for setting in (*SMALL, "data.epoch_evaluation=100") for part in ("--set", setting)]
+    arguments = ["--data", str(folder(tmp_path / "text")), "--out", str(tmp_path / "run"), "--no-report"]
+    assert main(["train", "text-quick", *arguments, *typed]) == 0
+    report = compose([read(tmp_path / "run")])
+    told = "After each epoch only the first 100 tokens of a part are evaluated; the final models on all."
+    assert told in report.remarks
+    (best,) = {value for card in report.cards for name, value in card.rows if name == "best"}
+    assert best.startswith("epoch 4 on the validation set, at ")
+    assert report.tables[0].note.endswith("chosen on the validation set, with its value there.")
+
+
+def test_a_page_needs_no_bits_per_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Words that a vocabulary lacks hide their bytes."""
+    monkeypatch.setenv("ACDC_CACHE", str(tmp_path / "cache"))
+    typed = [part for setting in (*SMALL, "data.tokens=words", "data.size=6") for part in ("--set", setting)]
+    arguments = ["--data", str(folder(tmp_path / "text")), "--out", str(tmp_path / "run")]
+    assert main(["train", "text-quick", *arguments, *typed]) == 0
+    assert "no report" not in capsys.readouterr().out
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "in validation" in page
+    assert " bits per byte," not in page
 
 
 def test_models_of_different_widths_are_measured_on_the_same_text(

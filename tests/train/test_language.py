@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from acdc.cli import main
-from acdc.data.token_batches import Evaluation, Streams, Windows
+from acdc.data.token_batches import Evaluation, Scored, Streams, Windows
+from acdc.formatting import fixed
 from acdc.models.transformer_xl import TransformerXL
 from acdc.recipes import load
 from acdc.recipes.fit import count_uses
 from acdc.recipes.schema import Recipe
-from acdc.runs.records import EpochRow
+from acdc.runs.quality import PERPLEXITY
+from acdc.runs.records import EpochRow, TextScore
+from acdc.train import experiment
 from acdc.train.distributed import World
-from acdc.train.evaluate import evaluate
+from acdc.train.evaluate import evaluate, text_score
 from acdc.train.execution import Execution, Setting
 from acdc.train.loading import LoadedData
 from acdc.train.loading import load as load_data
 from acdc.train.stage import Stage
 from acdc.train.tasks import LanguageModelling, NextToken
+from acdc.typed_data import decode
 from tests.data.texts import folder, sentences
+from tests.docs.blocks import read
 
 CPU = torch.device("cpu")
 TABLES: dict[str, Any] = {
@@ -143,6 +149,41 @@ def test_a_memory_is_what_the_model_returned_before(text: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(kept, memory, strict=True))
 
 
+class Recurrent(nn.Module):
+    """A model of one's own with a memory, which it returns as it computed it: with its gradient."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.words, self.cell = nn.Embedding(vocabulary, 8), nn.GRU(8, 8, batch_first=True)
+        self.out = nn.Linear(8, vocabulary)
+
+    def start_memory(self, batch: int) -> Tensor:
+        return torch.zeros(1, batch, 8)
+
+    def forward(self, tokens: Tensor, targets: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, memory = self.cell(self.words(tokens), memory)
+        return F.cross_entropy(self.out(hidden).flatten(0, 1), targets.flatten()), memory
+
+
+def test_the_memory_of_a_model_of_ones_own_carries_no_gradient(text: Path, tmp_path: Path) -> None:
+    """Its shape is the same from the first batch on, so it is copied in place."""
+    tables = TABLES | {"model": {"name": "tests.train.test_language:Recurrent"}}
+    recipe, data = prepared(tables, text, "data.order=streams")
+    one = stage(recipe, data, tmp_path)
+    assert len(list(one.run())) == 4
+    (memory,) = one.task.state_dict()
+    assert memory.abs().sum() > 0
+
+
+def test_flops_that_are_not_counted_are_named(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["model.name=tests.train.test_language:Recurrent", "data.order=streams", "data.length=12"]
+    settings += [f"model.{option}=" for option in ("layers", "width", "heads", "context")]
+    typed = [part for setting in settings for part in ("--set", setting)]
+    assert main(["check", "text-quick", "--data", str(text), "--no-timing", *typed]) == 0
+    said = capsys.readouterr()
+    assert "a lower bound, because these have unknown layer types and count 0: cell.weight_ih_l0" in said.out + said.err
+
+
 def test_a_batch_in_parts_computes_the_same(text: Path, tmp_path: Path) -> None:
     plain = [f"model.{option}=0" for option in ("dropout", "attention_dropout")]
     ends = []
@@ -201,10 +242,18 @@ def test_scores_are_those_of_the_whole_text(order: str, tokens: str, length: int
     assert score.loss == pytest.approx(total / (len(numbers) - 1), rel=1e-6)
     assert score.text.perplexity == math.exp(score.loss)
     scored = data.text.scored("test")
+    assert scored.words is not None
     assert score.text.bits_per_byte == pytest.approx(total / math.log(2) / (scored.bytes or 0), rel=1e-6)
     assert score.text.word_perplexity == pytest.approx(math.exp(total / scored.words), rel=1e-5)
     if tokens == "words":
         assert score.text.word_perplexity == pytest.approx(score.text.perplexity)
+
+
+def test_a_loss_beyond_all_bounds_leaves_records_that_can_be_read() -> None:
+    score = text_score(1e6, 10, Scored(tokens=10, bytes=20, words=2))
+    assert decode(TextScore, asdict(score)) == score
+    assert PERPLEXITY.text(score.perplexity) == fixed(score.perplexity, 2) == "7.72e+99"
+    assert text_score(1.0, 10, Scored(tokens=10, bytes=20, words=None)).word_perplexity is None
 
 
 def test_only_the_beginning_is_evaluated_after_an_epoch(text: Path, tmp_path: Path) -> None:
@@ -238,6 +287,27 @@ def test_an_evaluation_has_its_own_memory(text: Path, tmp_path: Path) -> None:
     assert (model.memory_length, model.target_length) == (20, 12), "training goes on as before"
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ([], (20, 15, False)),
+        (["data.evaluation_clamp=25"], (20, 25, False)),
+        (["data.evaluation_memory=30"], (30, 15, True)),
+        (["data.evaluation_memory=30", "data.evaluation_clamp=25"], (30, 25, True)),
+    ],
+)
+def test_what_an_evaluation_does_not_set_is_as_in_training(
+    settings: list[str], expected: tuple[int, int, bool], text: Path
+) -> None:
+    recipe, data = prepared(XL, text, "model.clamp=15", *settings)
+    model, test = data.new_model(recipe), data.loaders.test
+    assert isinstance(model, TransformerXL)
+    assert isinstance(test, Evaluation)
+    with test.lengths(model):
+        assert (model.memory_length, model.clamp, model.same_length) == expected
+    assert (model.memory_length, model.clamp, model.same_length) == (20, 15, False)
+
+
 # Own models
 
 
@@ -268,6 +338,8 @@ def test_a_run_on_a_text_file_tells_all_it_measures(tmp_path: Path, capsys: pyte
     said = capsys.readouterr().out
     for word in ("tokens/s", "bits/byte", "perplexity per word", "average in training", "FLOPs in theory, per token"):
         assert word in said
+    whole = sum(json.loads((out / "config.json").read_text())["data"][part] for part in ("test", "validation")) - 2
+    assert f"evaluating the final models on all {whole:,} tokens for validation and test" in said
     (sparse, *_) = json.loads((out / "result.json").read_text())["models"]
     assert sparse["language"]["test"]["tokens"] > 50, "the final models are evaluated on all"
     assert "test_accuracy" not in sparse
@@ -280,7 +352,47 @@ def test_a_run_on_a_text_file_tells_all_it_measures(tmp_path: Path, capsys: pyte
     other = tmp_path / "other.txt"
     other.write_text(sentences(100, seed=5), encoding="utf-8")
     assert main(["eval", str(out), "--data", str(other)]) == 0, "in the run's own tokens"
-    assert "this is not the run's data" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "this is not the run's data" in said
+    other.write_text(sentences(5), encoding="utf-8")
+    assert main(["eval", str(out), "--data", str(other)]) == 0, "it is shorter than a batch of training"
+    assert "the last 5 % of the text and the 5 % before them are held out for test and validation" in said
+
+
+def test_a_trained_model_writes_on(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As docs/language.md shows."""
+    settings = ["data.steps=2", "train.epochs=2", "run.baseline=false", "data.epoch_evaluation=50"]
+    typed = [part for setting in settings for part in ("--set", setting)]
+    out = tmp_path / "run"
+    assert main(["train", "text-quick", "--data", str(text), "--out", str(out), "--no-report", *typed]) == 0
+    (block,) = (block for block in read("docs/language.md") if "read_vocabulary" in block.text)
+    capsys.readouterr()
+    exec(block.text.replace("runs/text-quick-my-0001", str(out)), {})
+    written = capsys.readouterr().out
+    assert written.startswith("the ")
+    assert len(written.replace("<unk>", "?")) == len("the ") + 100 + 1
+
+
+def test_the_last_model_is_not_measured_again_as_the_best(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+
+    def measure(title: str, *args: Any) -> Any:
+        measured.append(title)
+        return own(title, *args)
+
+    own = experiment._measured
+    monkeypatch.setattr(experiment, "_measured", measure)
+    assert train(text, tmp_path / "run", "run.baseline=false") == 0
+    assert measured == ["AC/DC, sparse", "AC/DC, dense twin"]
+    sparse, best, _ = json.loads((tmp_path / "run" / "result.json").read_text())["models"]
+    assert sparse["best"]["epoch"] == 3
+    same = {"model": sparse["model"], "file": sparse["file"], "best": sparse["best"]}
+    assert (best["model"], best["file"]) == ("AC/DC, sparse, best", "sparse-best.safetensors")
+    assert {**best, **same, "mask_sparsity": sparse["mask_sparsity"]} == sparse
+    assert best["best"] is None
+    assert main(["eval", str(tmp_path / "run")]) == 0
 
 
 @pytest.mark.parametrize(
@@ -294,6 +406,8 @@ def test_a_run_on_a_text_file_tells_all_it_measures(tmp_path: Path, capsys: pyte
         (["train.label_smoothing=0.1"], "train.label_smoothing = 0.1: not available for text"),
         (["model.name=resnet20", "model.layers=", "model.width=", "model.heads=", "model.context="], "an image model"),
         (["data.vocabulary=none.json"], "there is no such file"),
+        (["data.evaluation_memory=30"], "data.evaluation_memory = 30: this model has no memory"),
+        (["data.evaluation_clamp=30"], "data.evaluation_clamp = 30: this model has no memory"),
     ],
 )
 def test_bad_settings_are_refused(
@@ -302,6 +416,31 @@ def test_bad_settings_are_refused(
     assert train(text, tmp_path / "run", *settings) == 2
     assert why in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+class Diverging(Bigram):
+    """A bigram model whose eighth batch has an infinite loss."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__(vocabulary)
+        self.layer = nn.Linear(vocabulary, vocabulary, bias=False)
+        self.batches = 0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.batches += self.training and torch.is_grad_enabled()
+        return self.layer(super().forward(tokens)) * (math.inf if self.batches == 8 else 1)
+
+
+def test_a_run_that_diverges_before_it_prunes_says_so(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """AC/DC prunes gradually, inside an epoch, before the loss of that epoch is looked at."""
+    settings = ["model.name=tests.train.test_language:Diverging", "run.baseline=false", "train.epochs=6"]
+    settings += ["data.steps=6", "model.layers=", "model.width=", "model.heads=", "model.context="]
+    assert train(text, tmp_path / "run", *settings) == 1
+    said = capsys.readouterr().err
+    assert "weights to prune are not finite: layer.weight (" in said
+    assert "Resuming would diverge again. Start a new run with a lower --lr, such as --lr 0.0003." in said
 
 
 def test_a_memory_needs_a_text_in_order(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

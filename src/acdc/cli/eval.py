@@ -77,6 +77,8 @@ def _evaluate(folder: Path, files: list[str], place: RunOptions) -> int:
     try:
         if difference := saved_models.data_difference(folder, prepared.data):
             print(f"note: this is not the run's data: {difference}")
+            for note in prepared.data.text.notes if prepared.data.text else ():
+                print(f"note: {note}")
         measurements = saved_models.measure_models(folder, files, prepared, problems)
     except BadImagesError as error:
         raise UsageError([str(error)]) from None
@@ -103,8 +105,9 @@ def _show(folder: Path, measurements: list[Measurement], judged: str, unit: str)
             difference = "the same" if before == now else f"{quality.scaled(now - before):+.2f}"
         own = ()
         if text:
-            own = tuple(
-                "–" if value is None else f"{value:.4f}" for value in (text.bits_per_byte, text.word_perplexity)
+            own = (
+                "–" if text.bits_per_byte is None else f"{text.bits_per_byte:.4f}",
+                "–" if text.word_perplexity is None else quality.text(text.word_perplexity),
             )
         rows.append(
             (

@@ -18,6 +18,7 @@ from acdc.data.token_batches import Scored
 from acdc.data.token_files import PackedText, PartCounts
 from acdc.data.vocabulary import Kind, Vocabulary, build_vocabulary, count_words, read_vocabulary
 from acdc.errors import ArgumentError
+from acdc.formatting import si
 from acdc.typed_data import Limits
 
 Order = Literal["windows", "streams"]
@@ -28,6 +29,7 @@ Tokens = Annotated[int, Limits(least=0, cap=10**12, text="tokens, 0 or more")]
 
 LENGTH = 256  # tokens of a row, unless a recipe says otherwise
 _FAMILIAR = 0.5  # the share of a text's words that a vocabulary must have to be called its own
+_LONGEST_WORDS = 40  # bytes: the mean above which white space separates no words; Tamil's have about 28
 _DEVICE_SHARE = 0.25  # of a GPU's free memory, which tokens may use
 
 
@@ -80,10 +82,12 @@ class TextData:
         if not limit or limit >= counts.tokens - 1:
             pair = token_files.read_tokens(stored[:2]).tolist()
             first, both, second = (vocabulary.decode(numbers) for numbers in (pair[:1], pair, pair[1:]))
+            size = vocabulary.size_in_bytes(pair[0])  # None for a word: it and a space
+            words = counts.words - (count_words(both) - count_words(second))  # a token may be part of a word
             return Scored(
                 tokens=counts.tokens - 1,
-                bytes=counts.bytes - len(first.encode()) if not counts.unknown else None,
-                words=counts.words - (count_words(both) - count_words(second)),  # a token may be part of a word
+                bytes=counts.bytes - (len(first.encode()) if size is None else size) if not counts.unknown else None,
+                words=words if self._has_words(part) else None,
             )
         numbers = token_files.read_tokens(stored[1 : limit + 1]).tolist()
         sizes = [vocabulary.size_in_bytes(number) for number in numbers] if vocabulary.kind != "words" else []
@@ -91,8 +95,12 @@ class TextData:
         return Scored(
             tokens=limit,
             bytes=sum(size for size in sizes if size is not None) if known else None,
-            words=count_words(vocabulary.decode(numbers)),
+            words=count_words(vocabulary.decode(numbers)) if self._has_words(part) else None,
         )
+
+    def _has_words(self, part: str) -> bool:
+        counts = self.counts(part)
+        return self.vocabulary.kind == "words" or counts.bytes <= _LONGEST_WORDS * counts.words
 
 
 def load_text(
@@ -142,8 +150,9 @@ def load_text(
             raise ArgumentError(
                 "data",
                 received=str(root),
-                allowed=f"its {part} part has only {counts.tokens} token",
-                instead="use more text",
+                allowed=f"its {part} part has {'only 1 token' if counts.tokens else 'no tokens'}",
+                instead="use more text"
+                + (', or tokens = "characters" or "bpe": words end at white space' if tokens == "words" else ""),
             )
     settings = TextSettings(
         length=length,
@@ -168,9 +177,7 @@ def _open(
             return packed
     folder = token_files.cache_folder() / keys[-1]
     parts = read_parts(source)
-    say(
-        f"{source.name}: packing {sum(map(len, parts.values())) / 1e6:,.1f} M characters as {kind}, once, into {folder}"
-    )
+    say(f"{source.name}: packing {si(sum(map(len, parts.values())))} characters as {kind}, once, into {folder}")
     return token_files.pack(folder, parts, own or build_vocabulary(kind, parts, size), source.digest)
 
 

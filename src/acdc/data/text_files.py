@@ -8,6 +8,7 @@ A part that a folder lacks is the last 5 % of its training part. Parts begin whe
 may be compressed: .gz or .xz.
 """
 
+import codecs
 import gzip
 import hashlib
 import lzma
@@ -132,8 +133,15 @@ def _decode(path: Path) -> str:
             "data",
             received=str(path),
             allowed=f"it is not UTF-8 text: byte {error.start:,} is 0x{content[error.start]:02x} ({error.reason})",
-            instead=f"convert it, for example: iconv -f latin1 -t utf-8 {path.name} > utf8.txt",
+            instead=f"convert it, for example: iconv -f {_likely_encoding(content)} -t utf-8 {path.name} > utf8.txt",
         ) from None
+
+
+def _likely_encoding(content: bytes) -> str:
+    """Return the encoding that a mark at the beginning names, or else the most common one."""
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):  # the first begins as UTF-16's does
+        return "utf-32"
+    return "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "latin1"
 
 
 def _stem(path: Path, *, keep: bool = False) -> str:

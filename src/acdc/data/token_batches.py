@@ -59,7 +59,7 @@ class Scored:
 
     tokens: int
     bytes: int | None  # None if it is unknown, or if tokens are <unk>, which hides the bytes behind it
-    words: int
+    words: int | None  # None if white space does not separate the text into words, as in Chinese
 
 
 class Windows(_Tokens):
@@ -235,9 +235,12 @@ class WholeStreams(Evaluation):
         """Return a context in which a model has the memory of an evaluation, the same for each token."""
         if not hasattr(model, "evaluation"):
             return nullcontext()
-        as_trained = {"memory_length": model.memory_length, "clamp": model.clamp, "same_length": model.same_length}
-        own = {"memory_length": self._memory, "clamp": self._clamp, "same_length": True}
-        return model.evaluation(target_length=self.length, **(as_trained if self._memory is None else own))
+        return model.evaluation(
+            target_length=self.length,
+            memory_length=model.memory_length if self._memory is None else self._memory,
+            clamp=model.clamp if self._clamp is None else self._clamp,
+            same_length=model.same_length if self._memory is None else True,
+        )
 
     def restarts(self, epoch: int, batch: int) -> bool:
         return batch in (0, -(-(self.samples // self.batch_size) // self.length))

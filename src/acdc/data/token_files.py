@@ -91,7 +91,7 @@ def open_packed(folder: Path) -> PackedText | None:
     path = folder / "tokens.json"
     try:
         info = decode(PackedInfo, json.loads(path.read_bytes()))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if folder.exists():
             raise _damaged(folder, "tokens.json is missing") from None
         return None
@@ -131,6 +131,21 @@ def _damaged(folder: Path, why: str) -> ArgumentError:
 
 def pack(folder: Path, parts: Mapping[str, str], vocabulary: Vocabulary, source: str) -> PackedText:
     """Encode a text and write its folder, complete or not at all; a folder that another run finished first is kept."""
+    try:
+        _write_folder(folder, parts, vocabulary, source)
+    except OSError as error:
+        raise ArgumentError(
+            "data",
+            received=str(folder),
+            allowed=f"the tokens of the text cannot be written there ({error.strerror})",
+            instead="make room, or set ACDC_CACHE to a folder with more, for example: export ACDC_CACHE=./cache",
+        ) from None
+    packed = open_packed(folder)
+    assert packed is not None, "it has just been written, by this process or another"
+    return packed
+
+
+def _write_folder(folder: Path, parts: Mapping[str, str], vocabulary: Vocabulary, source: str) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -149,9 +164,6 @@ def pack(folder: Path, parts: Mapping[str, str], vocabulary: Vocabulary, source:
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    packed = open_packed(folder)
-    assert packed is not None, "it has just been written, by this process or another"
-    return packed
 
 
 def _write_part(path: Path, text: str, vocabulary: Vocabulary) -> PartCounts:

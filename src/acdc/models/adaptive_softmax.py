@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.errors import ArgumentError
+from acdc.errors import ArgumentError, ConflictError
 
 IGNORED = -100  # a target that does not count, as in torch's cross_entropy
 _uncompiled: Any = torch.compiler.disable
@@ -161,5 +161,5 @@ def check_cutoffs(cutoffs: Sequence[int], vocabulary: int, width: int, div_val: 
     numbers = tuple(cut for cut in numbers if cut < vocabulary)
     if width // div_val ** len(numbers) < 1:
         allowed = f"the {len(numbers) + 1} clusters would have widths of {width} / {div_val}^i, the last of them 0"
-        raise ArgumentError("div_val", div_val, allowed, "write div_val=1, or fewer cutoffs")
+        raise ConflictError("div_val", div_val, allowed, "write div_val=1, or fewer cutoffs")
     return numbers

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.errors import ArgumentError
+from acdc.errors import ConflictError
 from acdc.models.initialise import check_counts, fill, generator_of
 from acdc.models.token_checks import check_choice, check_dropout, check_tokens
 
@@ -112,7 +112,7 @@ class GPT(nn.Module):
             allowed = (
                 f"expected a multiple of {2 * heads}: rotary positions need an even width in each of {heads} heads"
             )
-            raise ArgumentError("width", received=width, allowed=allowed, instead=instead)
+            raise ConflictError("width", received=width, allowed=allowed, instead=instead)
         if feedforward is None:
             feedforward = 64 * math.ceil(8 * width / 3 / 64) if activation == "swiglu" else 4 * width
         check_counts(feedforward=feedforward)

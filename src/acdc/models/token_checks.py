@@ -14,6 +14,8 @@ def check_tokens(argument: str, tokens: Tensor, longest: int, limit: str, instea
         raise ArgumentTypeError(argument, received, "expected token numbers, batch x time, such as torch.int64")
     if not 0 < tokens.shape[1] <= longest:
         allowed = f"expected sequences of 1 to {longest:,} tokens, this model's {limit}"
+        if not tokens.shape[1]:
+            instead = "give it one token or more"
         instead = instead or f"split them, or build the model with {limit}={tokens.shape[1]}"
         raise ArgumentError(argument, Shown(f"sequences of {tokens.shape[1]:,} tokens"), allowed, instead)
 

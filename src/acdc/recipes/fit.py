@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from acdc.criteria import SynFlow
 from acdc.data.data_facts import Facts, ImageFacts, TextFacts
 from acdc.data.image_sizes import ImageSizes, scaled
 from acdc.errors import ArgumentError
+from acdc.flops import counting
 from acdc.flops.uses import forward_uses
 from acdc.measure import predict
 from acdc.methods._choice import RECOVERY
@@ -103,6 +105,7 @@ def check_fit(
             if not idle or text != idle.message()
         ]
     warnings += _odd_rates(recipe)
+    warnings += _uncounted(model, recipe, data)
     if cpu_cores is not None:
         warnings += _takes_days(recipe, data, predict.inference(model, uses, None).dense, cpu_cores)
     return [*map(Finding, errors), *(Finding(warning, "warning") for warning in warnings)]
@@ -145,16 +148,22 @@ def has_memory(model: nn.Module) -> bool:
 
 def count_uses(model: nn.Module, data: Facts) -> dict[str, float]:
     """Return how often an image, or a token, uses each weight; see flops.uses."""
+    inputs, units = _example(model, data)
+    return {name: times / units for name, times in forward_uses(model, inputs).items()}
+
+
+def _example(model: nn.Module, data: Facts) -> tuple[Any, int]:
+    """Return the arguments of a forward pass, and how many images or tokens they are."""
     device = next((param.device for param in model.parameters()), torch.device("cpu"))
     sample, units = data.example(device)
     inputs = (sample, sample, model.start_memory(1)) if has_memory(model) else sample  # pyright: ignore[reportCallIssue]
-    return {name: times / units for name, times in forward_uses(model, inputs).items()}
+    return inputs, units
 
 
 def _forward(model: nn.Module, recipe: Recipe, data: Facts) -> dict[str, float]:
     """Return how often an image or a token uses each weight; raise if the model cannot process them."""
     if isinstance(data, TextFacts):
-        _check_rows(model, data)
+        _check_rows(model, recipe, data)
     outputs: list[object] = []
     handle = model.register_forward_hook(lambda *call: outputs.append(call[-1]))
     try:
@@ -185,7 +194,7 @@ def _described(output: object) -> str:
     return f"a tensor of {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
 
 
-def _check_rows(model: nn.Module, data: TextFacts) -> None:
+def _check_rows(model: nn.Module, recipe: Recipe, data: TextFacts) -> None:
     """Raise if rows are longer than the model's positions, or do not continue one another as its memory needs."""
     limits = {"context": getattr(model, "context", None), "target_length": getattr(model, "target_length", None)}
     for option, most in limits.items():
@@ -204,6 +213,14 @@ def _check_rows(model: nn.Module, data: TextFacts) -> None:
             allowed="this model has a memory, which must read a text from left to right",
             instead='write order = "streams"',
         )
+    for setting in ("evaluation_memory", "evaluation_clamp"):
+        if recipe.data.options.get(setting) is not None and not callable(getattr(model, "evaluation", None)):
+            raise SettingError(
+                f"data.{setting}",
+                received=recipe.data.options[setting],
+                allowed="this model has no memory whose length can be changed (no evaluation method)",
+                instead="remove it",
+            )
 
 
 def _check_text_output(output: object, model: nn.Module, recipe: Recipe, data: TextFacts) -> None:
@@ -322,6 +339,17 @@ def _odd_rates(recipe: Recipe) -> list[ArgumentError]:
         warmup = int(rate.warmup) if rate.warmup == int(rate.warmup) else rate.warmup
         warnings.append(SettingError("rate.warmup", received=warmup, allowed=whole))
     return warnings
+
+
+def _uncounted(model: nn.Module, recipe: Recipe, data: Facts) -> list[ArgumentError]:
+    """Return a warning if a user's own model computes what no FLOPs are counted for."""
+    if not models.is_import_path(recipe.model.name):
+        return []
+    flops, _ = counting.count(model, _example(model, data)[0])
+    if not flops.lower_bound:
+        return []
+    allowed = f"its FLOPs, in all tables, are {flops.doubt}"
+    return [SettingError("model.name", received=recipe.model.name, allowed=allowed)]
 
 
 def _takes_days(recipe: Recipe, data: Facts, flops: int, cores: int) -> list[ArgumentError]:

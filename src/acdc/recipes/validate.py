@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from acdc import data, methods, models
 from acdc.data.data_facts import Facts
-from acdc.errors import ArgumentError, did_you_mean
+from acdc.errors import ArgumentError, ConflictError, did_you_mean
 from acdc.recipes.findings import Finding, SettingError, naming_settings
 from acdc.recipes.fit import check_fit
 from acdc.recipes.load import convert
@@ -194,7 +194,10 @@ def _fixes_sparsity(pattern: str | None) -> bool:
 
 
 def _model(recipe: Recipe) -> list[ArgumentError]:
-    """Check the model's name, and its options one by one. Import paths are checked with the data."""
+    """Check the model's name and its options, without each that was refused. Import paths are checked with the data.
+
+    Options are checked together: a width and a number of heads, say, may be right although neither is alone.
+    """
     settings, errors = recipe.model, list[ArgumentError]()
     settled = {
         "classes": "the data determines it",
@@ -206,22 +209,19 @@ def _model(recipe: Recipe) -> list[ArgumentError]:
         if key in settings.options:
             errors.append(SettingError(f"model.{key}", allowed=why, instead="remove it"))
     options = {key: value for key, value in settings.options.items() if key not in settled}
-    try:
-        models.check(settings.name, options)
-        return errors
-    except ArgumentError as error:
-        together = error.under("model")  # the first mistake; the others show when options are tried one by one
-    alone: list[ArgumentError] = []
-    for option in ({}, *({key: value} for key, value in options.items())):
+    refused: list[ArgumentError] = []
+    while True:
         try:
-            models.check(settings.name, option)
+            models.check(settings.name, options)
         except ArgumentError as error:
-            alone.append(error.under("model"))
-            if not option:  # the name
-                break
-    # Options that only fit each other, such as a width and a number of heads, may be right although neither is alone.
-    named = {error.argument for error in alone}
-    return [*errors, *alone] if together.argument in named else [*errors, together]
+            wrong = error.argument
+            # Later ones may follow from a default in place of a refused value.
+            if not refused or (wrong in options and not isinstance(error, ConflictError)):
+                refused.append(error.under("model"))
+            if wrong in options:
+                options = {key: value for key, value in options.items() if key != wrong}
+                continue
+        return [*errors, *refused]
 
 
 def _data(recipe: Recipe) -> list[ArgumentError]:

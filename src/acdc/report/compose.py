@@ -179,12 +179,15 @@ def model_card(run: Run, model: Model, speed: Speed | None = None) -> Card:
     if model.best and model.role == "twin":
         where = f"epoch {model.best.epoch + 1}, the best of the dense phases on the {model.best.chosen_on} set"
         rows.append(("kept", where))
+    elif model.best and quality is PERPLEXITY and model.best.chosen_on != "test":  # another text, so not comparable
+        where = f"epoch {model.best.epoch + 1} on the {model.best.chosen_on} set"
+        rows.append(("best", f"{where}, at {quality.shown(quality.best(model.best), 2)} there"))
     elif model.best and quality.is_better(quality.best(model.best), model.score):
         where = f"(epoch {model.best.epoch + 1}, chosen on the {model.best.chosen_on} set)"
         rows.append(("best", f"{quality.shown(quality.best(model.best), 2)} {where}"))
     if own := model.language:
-        bits = [f"{own.test.bits_per_byte:.4f} bits per byte"] * (own.test.bits_per_byte is not None)
-        words = [f"{fmt.fixed(own.test.word_perplexity, 2)} per word"] if own.test.word_perplexity is not None else []
+        bits = [f"{own.test.bits_per_byte:.4f} bits per byte"] if own.test.bits_per_byte is not None else []
+        words = [f"{quality.text(own.test.word_perplexity)} per word"] if own.test.word_perplexity is not None else []
         rows.append(("also", ", ".join((*bits, *words, f"{fmt.fixed(own.validation.perplexity, 2)} in validation"))))
         average = f", {fmt.si(own.average_parameters)} on average in training" if own.average_parameters else ""
         rows.append(("parameters", f"{fmt.si(own.parameters)} not 0{average}"))

@@ -8,13 +8,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from acdc import formatting as fmt
 from acdc.flops.training import epoch_flops
 from acdc.measure.dynamics import PhaseEnd
 from acdc.recipes import load, paper
 from acdc.recipes.schema import PaperRow
 from acdc.report.deployment import model_sizes
 from acdc.report.read import Run
-from acdc.runs.quality import ACCURACY
+from acdc.runs.quality import ACCURACY, PERPLEXITY
 from acdc.runs.records import BestEpoch, EpochRow, LanguageResult, ModelResult
 
 ROLES = {"sparse": "sparse", "dense": "twin", "finetuned": "finetuned", "baseline": "baseline"}
@@ -172,6 +173,8 @@ def dense_rival(run: Run) -> Model | None:
 def remarks(run: Run) -> list[str]:
     """Return what a reader should know about a run, besides what is wrong with it."""
     texts = [f"Warning at start: {text}." for text in run.config.warnings]
+    if run.quality is PERPLEXITY:  # how the text was split, and what of it was evaluated when
+        texts += [f"{fmt.capitalize(note)}." for note in run.config.settings.get("notes", ()) if isinstance(note, str)]
     judged, images = run.images, run.test_images
     if judged is not None and images is not None and judged < images:
         unread = f"{images - judged:,} cannot be read"
@@ -185,6 +188,12 @@ def epoch_seconds(run: Run) -> dict[str, float]:
     for row in run.stage(run.main):
         kinds.setdefault(row.kind, []).append(row.seconds)
     return {kind: statistics.median(seconds) for kind, seconds in kinds.items()}
+
+
+def tokens_per_second(run: Run) -> float | None:
+    """Return the median speed of the main stage's epochs, without evaluations; None for image models."""
+    speeds = [row.language.tokens_per_second for row in run.stage(run.main) if row.language]
+    return statistics.median(speeds) if speeds else None
 
 
 def environment(run: Run) -> dict[str, Any]:

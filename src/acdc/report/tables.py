@@ -9,6 +9,7 @@ from acdc.report import deployment, facts
 from acdc.report.facts import Model
 from acdc.report.pair_agreement import Pair, caveat
 from acdc.report.read import Run
+from acdc.runs.quality import PERPLEXITY
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def models(run: Run) -> Table:
     if chosen:
         twin = " (of the dense phases for the twin)" if (model := facts.model_of(run, "twin")) and model.best else ""
         phases = "all compressed phases" if run.recipe and run.recipe.run.best == "compressed" else "the final phase"
-        note += f" Best epoch: of {phases}{twin}, chosen on the {' and '.join(sorted(chosen))} set."
+        there = ", with its value there" if quality is PERPLEXITY else ""
+        note += f" Best epoch: of {phases}{twin}, chosen on the {' and '.join(sorted(chosen))} set{there}."
     return Table("models", "Models", header, rows, note)
 
 
@@ -194,6 +196,8 @@ def environment(run: Run) -> Table:
     names = {"sparse": "compressed", "dense": "dense"}
     times = [f"{fmt.duration(seconds)} ({names[kind]})" for kind, seconds in facts.epoch_seconds(run).items()]
     rows.append(["measured time of an epoch", ", ".join(times) + ", median, including evaluation"])
+    if (speed := facts.tokens_per_second(run)) is not None:
+        rows.append(["measured tokens per second", f"{fmt.si(speed)} in training, median over epochs"])
     if run.result and run.result.seconds is not None:
         rows.append(["whole run", fmt.duration(run.result.seconds)])
     return Table("environment", "Environment", ["", "value"], rows, text=2)
@@ -229,7 +233,7 @@ def _text_cells(model: Model) -> list[str]:
         return ["–"] * len(_TEXT_HEADER)
     return [
         or_dash(own.test.bits_per_byte, lambda value: f"{value:.4f}"),
-        or_dash(own.test.word_perplexity, lambda value: fmt.fixed(value, 2)),
+        or_dash(own.test.word_perplexity, PERPLEXITY.text),
         fmt.fixed(own.validation.perplexity, 2),
         fmt.si(own.parameters),
         or_dash(own.average_parameters, fmt.si),

@@ -46,7 +46,9 @@ class Quality:
 
     def text(self, value: float, digits: int = 2) -> str:
         """Write a value for people, such as "98.75%" or "20.65"."""
-        return f"{value:.{digits}%}" if self is ACCURACY else f"{value:,.{digits if value < 1000 else 0}f}"
+        if self is ACCURACY:
+            return f"{value:.{digits}%}"
+        return f"{value:,.{digits if value < 1000 else 0}f}" if value < fmt.LONG else f"{value:.{digits}e}"
 
     def shown(self, value: float, digits: int = 1) -> str:
         """Write a value for a report, such as "98.8 %" or "20.65": perplexities with a digit more."""

@@ -198,7 +198,8 @@ def _matched(rule: str, value: object, weights: Sequence[Weight]) -> list[Weight
     if not chosen:
         names = ", ".join(w.name for w in weights)
         allowed = f"it matches no prunable layer; the layers are {names}"
-        raise ArgumentError(f"distribution[{rule!r}]", value, allowed, "to prune embeddings, write embeddings=True")
+        instead = "to prune embeddings, write embeddings=True (in a recipe method.embeddings = true)"
+        raise ArgumentError(f"distribution[{rule!r}]", value, allowed, instead)
     return chosen
 
 

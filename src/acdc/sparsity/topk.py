@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from acdc.errors import ArgumentError
+from acdc.errors import ArgumentError, NotFiniteError
 from acdc.sparsity.masks import in_index_order, in_memory_order, new_mask
 
 Scores = Mapping[str, Tensor]
@@ -269,8 +269,4 @@ def _refuse_non_finite(scores: Scores, histogram: Tensor, digit: _Digit) -> None
         return
     bad = {name: int((~score.isfinite()).sum()) for name, score in scores.items()}
     named = ", ".join(f"{name} ({count} of {scores[name].numel()})" for name, count in bad.items() if count)
-    raise ValueError(
-        f"NaN or infinite scores in {named or 'a shard held by another process'}: the k largest are undefined. "
-        "Training has most likely diverged; resume from an earlier checkpoint with a lower learning rate or "
-        "gradient clipping"
-    )
+    raise NotFiniteError(named or "a shard held by another process")

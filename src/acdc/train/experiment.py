@@ -10,7 +10,7 @@ import datetime
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,10 +113,18 @@ def _stages(
         for row in stage.run():
             on_rank_zero(partial(_tell, row, stage, setting, out, console, lines))
         result, parameters = _finish(stage), stage.parameters
+        if (both := _unmeasured(data)) is not None:
+            console.say(f"evaluating the final models on all {both:,} tokens for validation and test")
         kept: dict[str, predictions.Made] = {}
+        last: tuple[StateDict, ModelResult, torch.Tensor | None] | None = None
         for title, file, weights in _recalibrated(_models(stage, result), stage, data, setting):
             masks = result.masks if result and file == SPARSE else {}
-            outcome, logits = _measured(title, file, weights, stage, data, setting, uses, masks)
+            if last and file == _suffixed(last[1].file, "best") and _equal(last[0], weights):  # the last is the best
+                outcome, logits = replace(last[1], model=title, file=file, best=None, mask_sparsity=None), last[2]
+            else:
+                outcome, logits = _measured(title, file, weights, stage, data, setting, uses, masks)
+            if last is None:
+                last = weights, outcome, logits
             on_rank_zero(partial(write_files, {out / file: partial(writer_for(file), tensors=weights)}))
             if logits is not None:
                 kept[Path(file).stem] = predictions.Made(logits, tuple(data.loaders.test.unread))
@@ -180,6 +188,19 @@ def _models(stage: Stage, result: Result | None) -> Iterator[tuple[str, str, Sta
         yield f"{title}, average", _suffixed(file, "ema"), to_cpu(stage.ema.module.state_dict())
     if result is not None and result.dense is not None:
         yield f"{methods.find(stage.recipe.method.name).title()}, dense twin", DENSE, result.dense
+
+
+def _equal(one: StateDict, other: StateDict) -> bool:
+    """Return True if two models are the same, bit by bit, so that one need not be measured again."""
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def _unmeasured(data: LoadedData) -> int | None:
+    """Return the tokens on which final models are evaluated, where epochs saw fewer: that can take long."""
+    loaders = data.loaders
+    if loaders.test_beginning is None or loaders.validation is None:
+        return None
+    return loaders.test.samples + loaders.validation.samples
 
 
 def _suffixed(file: str, suffix: str) -> str:

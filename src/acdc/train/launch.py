@@ -6,7 +6,7 @@ from pathlib import Path
 from acdc.core.method import Method
 from acdc.core.result import DENSE
 from acdc.data.images import BadImagesError, WorkerError
-from acdc.errors import UsageError
+from acdc.errors import NotFiniteError, UsageError
 from acdc.formatting import si
 from acdc.io import IntegrityError
 from acdc.methods._learned import Learned
@@ -56,8 +56,8 @@ def train_run(run: PreparedRun, out: Path, stop: StopRequest, *, resume_from: Pa
             outcomes = experiment.run(run, setting, out, console, resume=resume)
             show_results(console, run.recipe, outcomes, data.loaders.test.samples, out)
     except (
-        stopping.Stopped, KeyboardInterrupt, DivergedError, CheckpointError, IntegrityError, BadImagesError,
-        WorkerError, OSError
+        stopping.Stopped, KeyboardInterrupt, DivergedError, NotFiniteError, CheckpointError, IntegrityError,
+        BadImagesError, WorkerError, OSError
     ) as error:  # fmt: skip
         return explain_end(error, out, resume_from, run.recipe, world)
     finally:
@@ -221,10 +221,11 @@ def explain_end(error: BaseException, out: Path, resume_from: Path, recipe: Reci
     if isinstance(error, IntegrityError):  # in the predictions that earlier stages wrote
         say(f"{error}. Restore or remove the file, then resume with: {command}")
         return 1
-    if isinstance(error, DivergedError):
+    if isinstance(error, DivergedError | NotFiniteError):  # the second inside an epoch, by a method that prunes there
         usual = 0.1 if recipe.optimizer.name == "sgd" else 0.001
         lower = min(recipe.optimizer.lr / 10, usual)
-        say(f"{error}. Resuming would diverge again. Start a new run with a lower --lr, such as --lr {lower:g}.")
+        what = f"weights to prune are not finite: {error.where}" if isinstance(error, NotFiniteError) else error
+        say(f"{what}. Resuming would diverge again. Start a new run with a lower --lr, such as --lr {lower:g}.")
         return 1
     if isinstance(error, BadImagesError):
         more = f", or: {command} --set data.bad_limit={error.enough}" if error.enough else ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,9 @@ def _load_text(
     if batch < world.size:
         allowed = f"fewer rows than the {world.size} processes"
         raise ArgumentError("train.batch_size", received=batch, allowed=allowed, instead=f"set it to {world.size}")
-    loaders = token_loaders(text, facts, batch, device, seed=recipe.run.seeds[0], rank=world.rank, world=world.size)
+    # A text that models are only evaluated on may be shorter than a batch of training.
+    cut = (facts, batch) if vocabulary is None else (replace(facts, length=1), world.size)
+    loaders = token_loaders(text, *cut, device, seed=recipe.run.seeds[0], rank=world.rank, world=world.size)
     limit = text.settings.epoch_evaluation
     short = [part for part in ("valid", "test") if limit and limit < text.counts(part).tokens - 1]
     partly = f"after each epoch only the first {limit:,} tokens of a part are evaluated; the final models on all"

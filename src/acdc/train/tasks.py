@@ -121,7 +121,7 @@ class LanguageModelling:
             fixed = self._fixed[part] = before
         if fixed is not None and _shapes(self._new) == _shapes(fixed):
             for kept, value in zip(pytree.tree_leaves(fixed), pytree.tree_leaves(self._new), strict=True):
-                kept.copy_(value)
+                kept.copy_(value.detach())
             self._memory[part] = fixed
         else:
             self._memory[part] = pytree.tree_map(lambda value: value.detach().clone(), self._new)
