@@ -40,13 +40,14 @@ def relative_attention(
     The term of the positions is its additive bias, and exact.
     """
     time, width = query.shape[1], query.shape[3]
-    rows = ((query + position_bias) / math.sqrt(width)).to(key.dtype).permute(2, 0, 1, 3)
-    bias = PositionBias.apply(rows, positions.to(key.dtype).transpose(0, 1), reach)
+    rows = (query + position_bias.to(query.dtype)).permute(2, 0, 1, 3)
+    bias = PositionBias.apply(rows, (positions / math.sqrt(width)).transpose(0, 1), reach)
     if time % _ALIGNED:
         bias = bias.contiguous()
-    query, key, value = ((query + content_bias).transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
+    query = query + content_bias.to(query.dtype)  # in the type of the products: wider, it would only be copied
+    query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     with sdpa_kernel(_KERNELS) if query.is_cuda else nullcontext():
-        out = F.scaled_dot_product_attention(query.to(key.dtype), key, value, attn_mask=bias, dropout_p=dropout)
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
     return out.transpose(1, 2)
 
 
