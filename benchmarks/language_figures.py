@@ -20,7 +20,7 @@ from acdc.runs.records import steps_per_loss
 from benchmarks.language_groups import Entry, Experiment, parameters, steps_per_epoch
 from benchmarks.language_spikes import WIDTH, curve_of, transitions_of
 
-_AROUND = 0.25  # of the steps before the first transition, and of those up to the last one: drawn before and after
+_BEFORE = 0.25  # of the steps before the first transition that are drawn
 _MARGIN = 1.6  # of the axis of parameters, as a factor: names stand beside marks
 
 
@@ -48,13 +48,11 @@ def loss_chart(experiment: Experiment) -> Chart | None:
     if not ours or dense not in curved or not (transitions := _transitions(first := next(iter(ours.values())))):
         return None
     drawn = {dense: curved[dense]} | {entry: one for entry, one in ours.items() if _transitions(one) == transitions}
-    (opening, _), (closing, _) = transitions[0], transitions[-1]
-    begin = round((1 - _AROUND) * opening)
-    end = min(closing + round(_AROUND * (closing - begin)), first.stage(first.main)[-1].step)
+    begin, end = round((1 - _BEFORE) * transitions[0][0]), first.stage(first.main)[-1].step
     each = steps_per_epoch(first)
     compressed = [(one.first * each, (one.last + 1) * each) for one in facts.phases(first) if one.kind == "sparse"]
     lines = {entry: _smooth(one, begin, end) for entry, one in drawn.items()}
-    title = f"{experiment.name}: the training loss around {len(transitions)} transitions of AC/DC"
+    title = f"{experiment.name}: the training loss from shortly before AC/DC's first compression on"
     names = ", ".join(entry.short for entry in lines)
     alt = f"Training loss from step {begin:,} to {end:,}, means of {WIDTH} steps, one seed each: {names}."
 
