@@ -91,7 +91,7 @@ def perplexities(experiment: Experiment) -> Table:
     ]
     cells = []
     for entry, role, label in lines:
-        scores = [mean_std(entry.group.values(role, of), scale=1, digits=digits) for of, digits in shown.values()]
+        scores = [_score(entry.group.values(role, of), digits) for of, digits in shown.values()]
         counts = [
             entry.group.values(role, lambda model: language_of(model).parameters),
             entry.group.values(role, lambda model: language_of(model).average_parameters),
@@ -107,6 +107,11 @@ def perplexities(experiment: Experiment) -> Table:
             ]
         )
     return experiment.title, header, cells, _note(experiment)
+
+
+def _score(values: Sequence[float], digits: int) -> str:
+    """Return mean ± standard deviation, without digits that say nothing beside thousands."""
+    return mean_std(values, scale=1, digits=0 if values and statistics.fmean(values) >= 1000 else digits)
 
 
 def _models(entry: Entry) -> list[tuple[str, str]]:

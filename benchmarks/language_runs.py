@@ -94,9 +94,10 @@ def _check_comparable(kept: Sequence[Run]) -> None:
 
 
 def read_all(results: Path = RESULTS) -> list[Experiment]:
-    """Return what is kept of each recipe."""
+    """Return what is kept of each recipe, the largest model first."""
     archives = sorted(place_of("", results).glob(f"*/{keeping.ARCHIVE}"))
-    return [read_experiment(archive.parent) for archive in archives]
+    found = [read_experiment(archive.parent) for archive in archives]
+    return sorted(found, key=lambda one: max(entry.size for entry in one.entries), reverse=True)
 
 
 def read_experiment(target: Path) -> Experiment:
