@@ -152,7 +152,7 @@ def test_sharded_selections_are_the_unsharded_one_and_the_model_of_scale_counts_
     first, *_ = (line for line in scale.block(tmp_path).splitlines() if line.startswith("| selection"))
     times = [0.01 + weights / gpus / 1e10 for weights in (7e9, 70e9) for gpus in (64, 1024)]
     expected = [seconds * max(1.0, row["ratio"]) for seconds in times]
-    assert first == f"| selection | {' | '.join(f'{1000 * seconds:.2g} ms' for seconds in expected)} |"
+    assert first == f"| selection | {' | '.join(map(scale._time, expected))} |"
     with pytest.raises(ValueError, match="NaN or infinite"):  # and no thread waits for ever
         sharded.select_sharded([{"a": torch.ones(4)}, {"a": torch.full((4,), torch.nan)}], 2)
 

@@ -96,7 +96,7 @@ def test_transformer_xl_by_hand(memory: int, tied: bool) -> None:
     assert flops.dense == flops.actual == round(by_hand(targets, memory))
     assert not flops.lower_bound, flops.doubt
     keys = T + memory
-    relative = T * 24 * (keys + 1)  # one more column than there are distances
+    relative = T * 24 * keys
     assert flops.attention == 2 * 2 * (relative + 2 * T * keys * 24)
 
 
@@ -141,3 +141,19 @@ def test_products_with_a_transposed_weight_are_counted(way: Any, device: str) ->
     assert flops.attention == 0
     assert not flops.lower_bound
     assert weight_flops({"embedding.weight": 28}, forward_uses(model, words)) == flops.dense
+
+
+def test_a_parameter_in_another_precision_is_followed() -> None:
+    """Added, it enters no product; multiplied by, it is one of an unknown layer, whatever its type."""
+
+    class Biased(nn.Module):
+        def __init__(self, multiplied: bool) -> None:
+            super().__init__()
+            self.multiplied, self.fc, self.own = multiplied, nn.Linear(4, 4), nn.Parameter(torch.randn(4, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            own = self.own.to(torch.float64).to(x.dtype)
+            return self.fc(x @ own if self.multiplied else x + own)
+
+    assert not inference_flops(Biased(False), torch.randn(4, 4)).lower_bound
+    assert inference_flops(Biased(True), torch.randn(4, 4)).uncounted == ("own (Biased)",)

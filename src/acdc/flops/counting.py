@@ -41,6 +41,7 @@ _HARMLESS = {
     "sub",
     *(f"__{way}{op}__" for way in "ri" for op in ("add", "sub")),
 }
+_CASTS = ("to", "type", "type_as", "float", "half", "bfloat16", "double")  # copies that stand for the parameter
 _VIEWS = ("T", "mT", "H", "mH", "data")
 
 _COSTLY = re.compile(
@@ -166,6 +167,7 @@ class _Rest(TorchFunctionMode):
         self._weights = {storage_of(param) for param in model.parameters()} - {None}
         named = (param for param in model.parameters() if id(param) in self._unknown)
         self._named = {storage_of(param) for param in named} - {None}
+        self._casts: list[Tensor] = []
 
     def __enter__(self) -> "_Rest":
         self.unaccounted.__enter__()
@@ -185,7 +187,11 @@ class _Rest(TorchFunctionMode):
             output = func(*args, **kwargs)
         finally:
             self.unaccounted.function, self.unaccounted.accounted = None, False
-        if self._unknown and name not in _HARMLESS:
+        if name in _CASTS and (cast := self._unknown.get(id(args[0]))):
+            self._unknown[id(output)] = cast
+            self._named.add(storage_of(output))
+            self._casts.append(output)  # alive, so that no other tensor gets its id
+        elif self._unknown and name not in _HARMLESS:
             names = (self._unknown.get(id(tensor)) for tensor in _tensors((args, kwargs)))
             self.uncounted.update(dict.fromkeys(filter(None, names)))
         self._count(name, args, kwargs, output)

@@ -120,7 +120,8 @@ def _stages(
         for title, file, weights in _recalibrated(_models(stage, result), stage, data, setting):
             masks = result.masks if result and file == SPARSE else {}
             if last and file == _suffixed(last[1].file, "best") and _equal(last[0], weights):  # the last is the best
-                outcome, logits = replace(last[1], model=title, file=file, best=None, mask_sparsity=None), last[2]
+                outcome = replace(last[1], model=title, file=file, best=None, mask_sparsity=None)
+                logits = last[2].clone() if last[2] is not None else None  # safetensors stores no tensor twice
             else:
                 outcome, logits = _measured(title, file, weights, stage, data, setting, uses, masks)
             if last is None:
