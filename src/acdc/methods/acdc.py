@@ -103,6 +103,7 @@ class ACDC(Scored):
     name: ClassVar[str] = "acdc"
     supports_shards: ClassVar[bool] = True
     alternates: ClassVar[bool] = True
+    raises_sparsity: ClassVar[bool] = True
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "reset": ("momentum", "all", "nothing"),
         "twin": ("last", "best", "late"),

@@ -32,6 +32,7 @@ class GMP(Scored):
 
     name: ClassVar[str] = "gmp"
     supports_shards: ClassVar[bool] = True
+    raises_sparsity: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fraction("begin", self.begin, "0.25")
