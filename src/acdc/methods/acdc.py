@@ -237,6 +237,7 @@ class ACDC(Scored):
             keeps=self.reset == "nothing",
             gradual=fitted.gradual,
             ease=fitted.ease,
+            idle=[knob for knob in ("own_timesteps", "revive") if getattr(self, knob) and not getattr(fitted, knob)],
         )
         object.__setattr__(fitted, "_lines", lines)
         return fitted
