@@ -73,3 +73,26 @@ def test_nearly_empty_is_below_one_percent_and_half_of_the_share(sparsity: float
     counts = {"0.weight": round(kept * 40_000), "2.weight": total - round(kept * 40_000)}
     thin = thin_layers(counts, layers, budgets("global", layers.weights, sparsity))
     assert list(thin) == (["0.weight"] if named else [])
+
+
+@pytest.mark.parametrize("method", [acdc.methods.GMP(sparsity=0.9, epochs=20), acdc.ACDC(sparsity=0.9, epochs=20)])
+def test_a_layer_that_a_rising_sparsity_empties_is_named_at_once_and_once(method: Method) -> None:
+    model = two_layers()
+    with torch.no_grad():
+        model.get_parameter("0.weight").mul_(1e-6)  # from 50 % on nothing of it survives
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=1, quiet=True)
+    emptied = {}
+    for step in range(20):
+        with warned() as messages:
+            optimizer.zero_grad()
+            model(torch.ones(1, 200)).sum().backward()
+            optimizer.step()
+        empty = sparsifier.layer_sparsity["0.weight"] == 1
+        emptied[step] = (empty, sum(text.startswith("all weights of 0.weight are pruned") for text in messages))
+    with warned() as messages:
+        sparsifier.finish()
+    first = min(step for step, (empty, _) in emptied.items() if empty)
+    assert first < 10  # of 20 steps
+    assert [step for step, (_, said) in emptied.items() if said] == [first]
+    assert not [text for text in messages if text.startswith("all weights of")]

@@ -200,6 +200,10 @@ def test_a_run_too_short_to_decompress_prunes_gradually_whatever_was_wanted() ->
     assert (short.gradual, short.revive, short.own_timesteps, short.ramp, short.rise) == (False, False, False, 0, 0.6)
     assert (long.gradual, long.revive, long.own_timesteps, long.ramp, long.rise) == (True, True, True, 0.2, 0)
     assert "sparsity rising to 0.9 from compression to compression" in long.choices_made()[0]
+    assert "; own_timesteps and revive have no effect without a decompression. " in short.choices_made()[1]
+    assert "no effect" not in long.choices_made()[1]
+    _, why = acdc.ACDC(sparsity=0.9, epochs=4, revive=True).for_steps(10).choices_made()
+    assert "; revive has no effect without a decompression. " in why
 
 
 def test_a_run_of_a_few_steps_has_phases_of_steps() -> None:

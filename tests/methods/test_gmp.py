@@ -70,6 +70,7 @@ def test_each_layer_rises_to_its_own():
         ({"begin": 0.8}, r"end=0\.75: the rise must end after it begins, at begin=0\.8; write end="),
         ({"end": 1.5}, r"end=1\.5: expected a fraction .* write end=0\.75"),
         ({"initial": 0.95}, r"initial=0\.95: the sparsity rises to 0\.9; start lower"),
+        ({"epochs": 1}, r"epochs=1: expected a whole number, 2 or more; GMP needs a dense epoch and a sparse one"),
         ({"every": "0st"}, r"every='0st': updates must be some steps or epochs apart; write every=\"1st\""),
         ({"every": "10%"}, r"every='10%': it cannot be a percentage; write"),
         ({"every": "often"}, r"every='often': a duration needs a unit; write"),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import acdc
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.prunable import find_prunable
+from tests.warned import warned
 
 
 class Gated(nn.Module):
@@ -205,3 +206,39 @@ def test_parameters_named_as_weight_norm_names_its_own_are_not_taken_for_them() 
 def test_a_rule_that_cannot_be_asked_says_what_to_write(rule: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         find_prunable(nn.Sequential(nn.Linear(4, 4)), include=[rule])  # pyright: ignore[reportArgumentType]
+
+
+# Recurrent layers that nobody asked for
+
+
+def warned_of(**knobs: Any) -> list[str]:
+    model = nn.ModuleDict({"rnn": nn.GRU(4, 10), "fc": nn.Linear(10, 2)})
+    with warned() as messages:
+        method = acdc.ACDC(sparsity=0.5, epochs=5, **knobs)
+        acdc.attach(model, torch.optim.SGD(model.parameters(), 0.1), method, steps_per_epoch=9, quiet=True)
+    return messages
+
+
+def test_recurrent_layers_that_stay_dense_are_named() -> None:
+    (message,) = warned_of()
+    assert message == (
+        "some weights stay dense: rnn.weight_ih_l0, rnn.weight_hh_l0, which are 420 of 440 weights (95%). GRU layers "
+        "are pruned only on request. To prune them beside all others, write include=['rnn', '*']; to keep them dense "
+        "without this warning, write exclude=['rnn']"
+    )
+
+
+@pytest.mark.parametrize("knobs", [{"include": ["rnn", "*"]}, {"exclude": ["rnn"]}, {"include": ["fc"]}])
+def test_what_the_warning_says_ends_it(knobs: dict) -> None:
+    assert warned_of(**knobs) == []
+
+
+def test_recurrent_layers_are_pruned_beside_others_as_the_warning_says() -> None:
+    model = nn.ModuleDict({"rnn": nn.GRU(4, 10), "fc": nn.Linear(10, 2)})
+    weights = find_prunable(model, include=["rnn", "*"]).weights
+    assert [weight.name for weight in weights] == ["rnn.weight_ih_l0", "rnn.weight_hh_l0", "fc.weight"]
+
+
+def test_recurrent_layers_that_cannot_be_pruned_are_not_named() -> None:
+    model = nn.ModuleDict({"rnn": nn.LSTM(4, 4).requires_grad_(False), "fc": nn.Linear(4, 4)})
+    assert find_prunable(model).on_request == ()

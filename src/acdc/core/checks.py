@@ -183,8 +183,8 @@ def empty_layers(kept: Mapping[str, int]) -> str | None:
         return None
     return (
         f"all weights of {few(empty)} are pruned: the output is constant, and two such layers in a row get no gradient "
-        'to recover with. Train longer before compressing, lower the sparsity, use distribution="erk", or '
-        "ACDC(revive=True)"
+        'to recover with. Train longer before compressing, lower the sparsity, use distribution="erk", or, '
+        "in a run with decompressions, ACDC(revive=True)"
     )
 
 

@@ -71,6 +71,7 @@ class Method(ABC):
     recomputed: ClassVar[tuple[str, ...]] = ()  # those of them that a state dict may lack: they are recomputed
     needs_sparsity: ClassVar[bool] = True  # False if training decides the sparsity
     alternates: ClassVar[bool] = False  # whether pruned weights come back in dense phases between compressed ones
+    raises_sparsity: ClassVar[bool] = False  # whether updates within a phase may prune more than those before
     ends: ClassVar[bool] = True  # False if it does the same at every step, however many there are
     averages: ClassVar[bool] = True  # whether the average of compressed weights, masked, is compressed as well
     supports_shards: ClassVar[bool] = False  # whether it works on this process's part of every tensor alone

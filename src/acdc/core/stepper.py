@@ -71,6 +71,7 @@ class Stepper:
         self.history: list[dict[str, Any]] = []
         self.closures_announce_gradients = False  # whether a closure calls gradients_ready when it has computed them
         self._awaits_gradients = False
+        self._emptied = False
         self._method = method
         self._returning = ReturningWeights(self.weights)
         # Inside a root of fully_shard weights are gathered copies by the time a layer is called.
@@ -157,6 +158,8 @@ class Stepper:
         if due == "phase":
             self._record(self.context.phase)
             self._warn_of_unreported_twin()
+        elif self._method.raises_sparsity:
+            self._warn_of_emptied()
 
     def _take_up_after_forward(self) -> None:
         """Choose masks now, but leave the weights until backward is done: the forward pass has read them."""
@@ -199,6 +202,12 @@ class Stepper:
             topic = f"thin: {', '.join(thin)}"  # regardless of their numbers
             self.context.warn(checks.nearly_empty(thin, len(kept)), topic)
         return kept
+
+    def _warn_of_emptied(self) -> None:
+        """Warn of layers as soon as a rising sparsity takes all they have, once: finish() names those that follow."""
+        if not self._emptied and (warning := checks.empty_layers(self.context.count_nonzero(self.context.masks))):
+            self._emptied = True
+            self.context.warn(warning)
 
     def _warn_of_unreported_twin(self) -> None:
         twin = self.context.twin

@@ -6,6 +6,7 @@ The sparsity rises all the while, so that the first decompressions bring few wei
 when the learning rate has usually fallen. docs/decompression.md has the measurements.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -111,8 +112,9 @@ def describe(
     keeps: bool,
     gradual: bool = False,
     ease: float = 0.0,
+    idle: Sequence[str] = (),
 ) -> tuple[str, str]:
-    """Return in two lines what was chosen, and why."""
+    """Return in two lines what was chosen, and why; `idle` are knobs that were given and have nothing to do."""
     compress, decompress = choice.schedule.transitions
     parts = [f"dense up to epoch {_epoch(compress[0])}"]
     parts += [f"decompressed at epoch {', '.join(map(_epoch, decompress))}" if decompress else ""]
@@ -132,6 +134,8 @@ def describe(
         why = f"{early}, as {choice.shortest}; {why}"
     if choice.late is not None:
         why += "; the late one is for the twin" if choice.late else f"; twin='late' found no room in {epochs} epochs"
+    if idle:
+        why += f"; {' and '.join(idle)} {'have' if len(idle) > 1 else 'has'} no effect without a decompression"
     return (
         f"AC/DC over {epochs} epoch{'s' * (epochs > 1)}: {'; '.join(filter(None, parts))}.",
         f"Why: {why}. The paper's phases: ACDC.paper(...).",

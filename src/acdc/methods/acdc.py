@@ -103,6 +103,7 @@ class ACDC(Scored):
     name: ClassVar[str] = "acdc"
     supports_shards: ClassVar[bool] = True
     alternates: ClassVar[bool] = True
+    raises_sparsity: ClassVar[bool] = True
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "reset": ("momentum", "all", "nothing"),
         "twin": ("last", "best", "late"),
@@ -236,6 +237,7 @@ class ACDC(Scored):
             keeps=self.reset == "nothing",
             gradual=fitted.gradual,
             ease=fitted.ease,
+            idle=[knob for knob in ("own_timesteps", "revive") if getattr(self, knob) and not getattr(fitted, knob)],
         )
         object.__setattr__(fitted, "_lines", lines)
         return fitted

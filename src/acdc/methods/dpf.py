@@ -37,6 +37,7 @@ class DPF(GMP):
 
     name: ClassVar[str] = "dpf"
     supports_shards: ClassVar[bool] = False  # latent weights
+    raises_sparsity: ClassVar[bool] = False  # weights that a layer lost may be back at the next update
 
     def __post_init__(self) -> None:
         check_fraction("freeze", self.freeze, "1.0")

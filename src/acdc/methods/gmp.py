@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from acdc.core.context import MethodContext
-from acdc.errors import ArgumentError
+from acdc.errors import ArgumentError, check_whole
 from acdc.methods._knobs import check_every, check_fraction, in_steps
 from acdc.methods._scored import Scored
 from acdc.schedule import Phase, Schedule
@@ -32,6 +32,7 @@ class GMP(Scored):
 
     name: ClassVar[str] = "gmp"
     supports_shards: ClassVar[bool] = True
+    raises_sparsity: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fraction("begin", self.begin, "0.25")
@@ -48,6 +49,7 @@ class GMP(Scored):
             raise ArgumentError("initial", received=self.initial, allowed=allowed, instead="start lower")
 
     def default_schedule(self, epochs: int) -> Schedule:
+        check_whole("epochs", epochs, 2, "GMP needs a dense epoch and a sparse one, so write epochs=2 or more")
         dense = max(1, round(self.begin * epochs))
         return Schedule.from_phases([("dense", f"{dense}ep"), ("sparse", f"{epochs - dense}ep")])
 

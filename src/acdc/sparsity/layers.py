@@ -25,6 +25,8 @@ AXES = {
 """The axes of output and input channels, by kind. The axes of weights of kind "other" are not known."""
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+ON_REQUEST = (nn.RNNBase, nn.RNNCellBase, nn.Bilinear)
+"""Layers of torch with matrices that are not pruned unless `include` asks for them."""
 
 _CONV = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _CONV_TRANSPOSE = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -139,12 +141,14 @@ def _unknown_axes(weight: Weight) -> str:
 class Layers:
     """The prunable weights of a model in the order they are registered, and why each of the others stays dense.
 
-    `computed` are those that would be pruned if their layers did not compute them from other parameters.
+    `computed` are those that would be pruned if their layers did not compute them from other parameters, `on_request`
+    matrices of torch's layers that only `include` reaches, such as recurrent ones, where none was given.
     """
 
     weights: tuple[Weight, ...]
     left_dense: Mapping[str, str]
     computed: tuple[Weight, ...] = ()
+    on_request: tuple[Weight, ...] = ()
 
     @property
     def size(self) -> int:
@@ -153,21 +157,41 @@ class Layers:
 
     def warnings(self) -> list[str]:
         """Return what may surprise a user about these layers; the sparsifier warns of it when it is attached."""
+        return [*self._of_computed(), *self._on_request()]
+
+    def _of_computed(self) -> Iterator[str]:
         if not self.computed:
-            return []
-        names = [weight.name for weight in self.computed]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        size = sum(weight.param.numel() for weight in self.computed)
-        whole = size + self.size
+            return
         ways = [weight.computation for weight in self.computed if weight.computation]
         by = " or ".join(dict.fromkeys(way.by for way in ways))
         undo = " or ".join(dict.fromkeys(way.undo("layer") for way in ways))
-        return [
-            f"some weights stay dense: {', '.join(names[:3])}{more}, which are {size:,} of {whole:,} weights "
-            f"({size / whole:.0%}). {by} computes them at each forward pass, "
+        names = [weight.name for weight in self.computed]
+        yield (
+            f"{self._stay_dense(self.computed)}. {by} computes them at each forward pass, "
             f"so there is no parameter to prune. To prune them, call {undo} before attaching; to keep them "
             f"dense without this warning, write exclude=[{names[0]!r}{', …' if len(names) > 1 else ''}]"
-        ]
+        )
+
+    def _on_request(self) -> Iterator[str]:
+        if not self.on_request:
+            return
+        kinds = " and ".join(dict.fromkeys(type(weight.module).__name__ for weight in self.on_request))
+        layers = list(dict.fromkeys(weight.name.rpartition(".")[0] or weight.name for weight in self.on_request))
+        listed = repr(layers[0]) + ", …" * (len(layers) > 1)
+        yield (
+            f"{self._stay_dense(self.on_request)}. {kinds} layers are pruned only on request. To prune them beside all "
+            f"others, write include=[{listed}, '*']; to keep them dense without this warning, write exclude=[{listed}]"
+        )
+
+    def _stay_dense(self, weights: Sequence[Weight]) -> str:
+        names = [weight.name for weight in weights]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        size = sum(weight.param.numel() for weight in weights)
+        whole = size + self.size
+        return (
+            f"some weights stay dense: {', '.join(names[:3])}{more}, which are {size:,} of {whole:,} weights "
+            f"({size / whole:.0%})"
+        )
 
 
 def all_weights(model: nn.Module) -> Iterator[Weight]:

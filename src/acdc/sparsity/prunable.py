@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from acdc.errors import ArgumentError, ArgumentTypeError, Shown, did_you_mean
 from acdc.sparsity.layers import (
     NORMS,
+    ON_REQUEST,
     Layers,
     Weight,
     all_weights,
@@ -27,6 +28,8 @@ from acdc.sparsity.layers import (
 
 Rule = str | Callable[[str, nn.Module], bool]
 """A glob over names ("fc", "layer4.*", "*.conv1.weight") or a predicate of (weight name, module that owns it)."""
+
+_UNKNOWN = "of unknown layer type (to prune it, give its full name in include)"
 
 
 def find_prunable(
@@ -83,7 +86,14 @@ def find_prunable(
         settings = {"include": include, "exclude": exclude, "first_and_last_dense": first_and_last_dense}
         settings["depthwise_dense"] = depthwise_dense
         raise _nothing_prunable(model, dense, {name: value for name, value in settings.items() if value})
-    return Layers(tuple(kept), dense, tuple(unprunable))
+    firsts = [aliases[0] for aliases in merge_aliases(rest) if not include]
+    on_request = tuple(weight for weight in firsts if dense[weight.name] == _UNKNOWN and _would_be_pruned(weight))
+    return Layers(tuple(kept), dense, tuple(unprunable), on_request)
+
+
+def _would_be_pruned(weight: Weight) -> bool:
+    """Return True if this weight of unknown layer type would be pruned if `include` asked for it."""
+    return isinstance(weight.module, ON_REQUEST) and weight.param.requires_grad
 
 
 def _computed_weights(model: nn.Module) -> Iterator[Weight]:
@@ -165,7 +175,7 @@ def _why_other_dense(aliases: list[Weight], exclude: Sequence[Rule]) -> str:
         return "excluded"
     if computation := aliases[0].computation:
         return computation.reason
-    return "of unknown layer type (to prune it, give its full name in include)"
+    return _UNKNOWN
 
 
 def _nothing_prunable(model: nn.Module, left: Mapping[str, str], settings: Mapping[str, Any]) -> ArgumentError:
