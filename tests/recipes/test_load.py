@@ -172,7 +172,7 @@ FOUR = 'method.schedule={ warmup = "1ep", sparse = "1ep", dense = "1ep", final_s
         ),
         (["train.epochs=3", "method.schedule=paper"], "so write epochs=4 or more"),
         (["train.epochs=", "method.schedule=paper"], 'method.schedule = "paper" takes any number; set it'),
-        (["train.epochs=1", "method.name=gmp"], "train.epochs = 1: too few for the phases of GMP; set it higher"),
+        (["train.epochs=1", "method.name=gmp"], "a dense epoch and a sparse one, so write epochs=2 or more"),
     ],
 )
 def test_epochs_and_phases_that_differ_get_one_piece_of_advice(settings: list[str], advice: str) -> None:
