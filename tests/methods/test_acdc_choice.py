@@ -240,6 +240,11 @@ def test_replacing_a_knob_keeps_the_choice_open() -> None:
 # The rise
 
 
+def test_a_rise_that_ends_before_it_begins_is_refused_in_words_of_what_was_given() -> None:
+    with pytest.raises(ArgumentError, match=r"rise=0\.05: the first compression comes after 10% of the run; .*lower begin"):
+        acdc.ACDC(sparsity=0.9, epochs=20, rise=0.05)
+
+
 def test_a_short_run_has_more_of_its_steps_at_the_target() -> None:
     method = acdc.ACDC(sparsity=0.9, epochs=10)
     assert [method.for_steps(steps).rise for steps in (None, SHORT // 10, SHORT // 10 - 1)] == [0.75, 0.75, 0.6]

@@ -198,8 +198,11 @@ class ACDC(Scored):
             return
         (compress, _), total = self.schedule.transitions, self.schedule.total
         if total is not None and compress[0] / total.value >= self.rise:
-            share = f"schedule compresses for the first time after {float(compress[0] / total.value):.0%} of the run"
-            raise ArgumentError("rise", received=self.rise, allowed=share, instead="raise rise, or compress earlier")
+            when = f"after {float(compress[0] / total.value):.0%} of the run"
+            allowed, other = f"schedule compresses for the first time {when}", "compress earlier"
+            if self.epochs is not None:
+                allowed, other = f"the first compression comes {when}", "lower begin"
+            raise ArgumentError("rise", received=self.rise, allowed=allowed, instead=f"raise rise, or {other}")
 
     def _check_returning(self, given: bool) -> None:
         """Raise if a knob acts at decompressions and the schedule has none."""
