@@ -48,7 +48,7 @@ _LANGUAGE_MODELS = {
     ),
     "transformer-xl-small": (
         "transformer_xl.transformer_xl_small",
-        "Transformer-XL for WikiText-2 (vocabulary 33,278): 31,132,670 parameters",
+        "Transformer-XL for WikiText-2 (vocabulary 33,278): 28,175,870 parameters",
     ),
 }
 _EVERY = {**_MODELS, **_LANGUAGE_MODELS}

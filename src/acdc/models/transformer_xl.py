@@ -226,7 +226,7 @@ class TransformerXL(nn.Module):
 
 
 # Sizes by name. With WikiText-103's 267,735 words, as in NVIDIA's implementation: 285,167,482 parameters (the paper's)
-# and 191,950,298. With WikiText-2's 33,278 words: 31,132,670.
+# and 191,950,298. With WikiText-2's 33,278 words: 28,175,870.
 transformer_xl = partial(
     TransformerXL,
     layers=18,
@@ -258,11 +258,11 @@ transformer_xl_base = partial(
 )
 transformer_xl_small = partial(
     TransformerXL,
-    layers=12,
+    layers=8,
     width=384,
-    heads=8,
-    head_width=48,
-    feedforward=1024,
+    heads=6,
+    head_width=64,
+    feedforward=1536,
     dropout=0.4,
     attention_dropout=0.1,
     target_length=128,
