@@ -41,13 +41,19 @@ def draw(experiment: Experiment, folder: Path) -> list[Path]:
 
 
 def loss_chart(experiment: Experiment) -> Chart | None:
-    """Return the loss of AC/DC's runs with the same phases and of dense training; None without a loss curve of each."""
+    """Return the loss of AC/DC's runs with the same phases and of dense training, if there is any.
+
+    None without a loss curve of each.
+    """
     curved = {entry: one for entry in experiment.entries if (one := next(filter(_has_curve, entry.group.runs), None))}
     ours = {entry: one for entry, one in curved.items() if entry.group.method == "acdc"}
     dense = experiment.dense
-    if not ours or dense not in curved or not (transitions := _transitions(first := next(iter(ours.values())))):
+    if not ours or (dense is not None and dense not in curved):
         return None
-    drawn = {dense: curved[dense]} | {entry: one for entry, one in ours.items() if _transitions(one) == transitions}
+    if not (transitions := _transitions(first := next(iter(ours.values())))):
+        return None
+    drawn = {dense: curved[dense]} if dense is not None else {}
+    drawn |= {entry: one for entry, one in ours.items() if _transitions(one) == transitions}
     begin, end = round((1 - _BEFORE) * transitions[0][0]), first.stage(first.main)[-1].step
     each = steps_per_epoch(first)
     compressed = [(one.first * each, (one.last + 1) * each) for one in facts.phases(first) if one.kind == "sparse"]
@@ -65,7 +71,9 @@ def loss_chart(experiment: Experiment) -> Chart | None:
             axes.axvspan(low, high, color=LIGHT["shade"], linewidth=0, zorder=0)
         ends = []
         for number, (entry, (steps, losses)) in enumerate(lines.items()):
-            colour = LIGHT["ink"] if entry is dense else SERIES_LIGHT[(number - 1) % len(SERIES_LIGHT)]
+            colour = (
+                LIGHT["ink"] if entry is dense else SERIES_LIGHT[(number - (dense is not None)) % len(SERIES_LIGHT)]
+            )
             axes.plot(steps, losses, color=colour, linewidth=1.1, zorder=2 + (entry is dense))
             ends.append((float(losses[-1]), entry.short, colour))
         label_ends(axes, ends)

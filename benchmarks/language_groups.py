@@ -56,8 +56,9 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        size = max(entry.size for entry in self.entries)
-        return f"`{self.name}`: {recipe_of(self.runs[0]).model.name}, {parameters(size)} parameters"
+        first, size = self.runs[0], max(entry.size for entry in self.entries)
+        text = f" on the text {first.config.dataset}" if recipe_of(first).data.name == "text" else ""
+        return f"`{self.name}`{text}: {recipe_of(first).model.name}, {parameters(size)} parameters"
 
 
 def experiment_of(name: str, kept: Sequence[Run]) -> Experiment:

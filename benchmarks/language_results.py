@@ -37,7 +37,7 @@ _SCORES: dict[str, tuple[Callable[[Model], float | None], int]] = {  # by column
     "bits per byte": (lambda model: language_of(model).test.bits_per_byte, 3),
 }
 _ALT = {
-    "loss": "Training loss around the transitions of AC/DC, beside that of dense training",
+    "loss": "Training loss around the transitions of AC/DC",
     "parameters": "Test score against non-zero parameters, a mark for each setting",
 }
 _TWINS = {"twin": "↳ its dense twin", "finetuned": "↳ its dense twin, fine-tuned", "baseline": "↳ its dense baseline"}
@@ -47,13 +47,19 @@ _TWINS = {"twin": "↳ its dense twin", "finetuned": "↳ its dense twin, fine-t
 
 
 def blocks(results: Path, page: Path, markdown: Callable[[Table], str]) -> dict[str, str]:
-    """Return what stands between the markers of docs/language.md: perplexities, and losses around transitions."""
-    scores, transitions = [], []
+    """Return what stands between the markers of docs/language.md: perplexities, and losses around transitions.
+
+    Recipes without dense training to compare with have the latter alone, in a place of their own.
+    """
+    scores, transitions, alone = [], [], []
     for experiment in read_all(results):
-        scores += [markdown(perplexities(experiment)), figure("parameters", experiment, results, page)]
+        if experiment.dense:
+            scores += [markdown(perplexities(experiment)), figure("parameters", experiment, results, page)]
         if table := language_spikes.table(experiment):
-            transitions += [markdown(table), figure("loss", experiment, results, page)]
-    return {"language": "".join(scores) or NOTHING, "language-transitions": "".join(transitions) or NOTHING}
+            target = transitions if experiment.dense else alone
+            target += [markdown(table), figure("loss", experiment, results, page)]
+    found = {"language": scores, "language-transitions": transitions, "language-alone": alone}
+    return {name: "".join(texts) or NOTHING for name, texts in found.items()}
 
 
 def section(results: Path, markdown: Callable[[Table], str]) -> str:
@@ -66,7 +72,8 @@ def section(results: Path, markdown: Callable[[Table], str]) -> str:
 def figure(name: str, experiment: Experiment, results: Path, page: Path) -> str:
     """Return a kept figure as Markdown for a page; "" if there is none."""
     path = place_of(experiment.name, results) / f"{name}.svg"
-    return f"\n![{_ALT[name]}]({os.path.relpath(path, page.parent)})\n" if path.is_file() else ""
+    beside = ", beside that of dense training" if name == "loss" and experiment.dense else ""
+    return f"\n![{_ALT[name]}{beside}]({os.path.relpath(path, page.parent)})\n" if path.is_file() else ""
 
 
 # Tables

@@ -4,6 +4,9 @@ A spike is the highest mean of WIDTH steps among the AFTER steps that follow a p
 that precede it, minus 1. Neither window reaches beyond the phases on both sides of a transition. Transitions come where
 an epoch begins, and there the loss may move without one: a text that is read in order begins anew, which may be harder
 than its end, and with an empty memory. So the noise floor is the same statistic where other epochs begin.
+
+A text that is read in order has easy and hard parts at the same steps of every pass, which look like spikes. There the
+curve is that of the loss by dense training's at the same step.
 """
 
 from collections.abc import Sequence
@@ -12,8 +15,9 @@ from itertools import pairwise
 import numpy as np
 
 from acdc.formatting import mean_std
+from acdc.report.read import Run
 from acdc.runs.records import EpochRow, steps_per_loss
-from benchmarks.language_groups import Experiment, steps_per_epoch
+from benchmarks.language_groups import Experiment, recipe_of, steps_of, steps_per_epoch
 
 BEFORE, WIDTH, AFTER = 50, 10, 150  # steps
 PLACES = {
@@ -49,9 +53,14 @@ def transitions_of(rows: Sequence[EpochRow]) -> list[tuple[int, str]]:
     ]
 
 
-def spikes(rows: Sequence[EpochRow]) -> dict[str, list[float]]:
-    """Return the spikes of a stage by the kind of their place, of PLACES; none where the curve is not complete."""
+def spikes(rows: Sequence[EpochRow], beside: Sequence[EpochRow] = ()) -> dict[str, list[float]]:
+    """Return the spikes of a stage by the kind of their place, of PLACES; none where the curve is not complete.
+
+    With rows of another stage of the same length, the curve is that of the loss by the other's.
+    """
     curve, transitions = curve_of(rows), dict(transitions_of(rows))
+    if beside:
+        curve = curve / curve_of(beside)
     edges = [0, *transitions, len(curve)]
     found: dict[str, list[float]] = {place: [] for place in PLACES}
     for before, after in pairwise(rows):
@@ -80,12 +89,33 @@ def table(experiment: Experiment) -> tuple[str, list[str], list[list[str]], str]
     if not any(map(transitions_of, stages.values())):
         return None
     cells = []
+    paired = _is_paired(experiment)
     for entry in experiment.entries:
-        measured = [of for run in entry.group.runs if any((of := spikes(stages[run.folder])).values())]
+        measured = []
+        for run in entry.group.runs:
+            other = _dense_beside(experiment, run) if paired else None
+            if paired and other is None:
+                continue
+            of = spikes(stages[run.folder], stages[other.folder] if other else ())
+            if any(of.values()):
+                measured.append(of)
         largest = [_largest([of[place] for of in measured]) for place in PLACES]
         cells.append([entry.label, str(len(measured)), *largest])
     header = ["largest spike of the training loss, %", "n", *PLACES.values()]
     return f"{experiment.title}: the loss around transitions", header, cells, _note(experiment)
+
+
+def _is_paired(experiment: Experiment) -> bool:
+    """Return True if the text is read in order, and there is dense training to compare with at the same steps."""
+    orders = {(recipe_of(one).data.options or {}).get("order") for one in experiment.runs}
+    return orders == {"streams"} and experiment.dense is not None
+
+
+def _dense_beside(experiment: Experiment, run: Run) -> Run | None:
+    """Return dense training over as many steps, other than this run itself: of its seed if there is one."""
+    assert experiment.dense is not None
+    others = [one for one in experiment.dense.group.runs if one is not run and steps_of(one) == steps_of(run)]
+    return min(others, key=lambda one: one.seed != run.seed, default=None)
 
 
 def _largest(by_run: Sequence[Sequence[float]]) -> str:
@@ -109,6 +139,11 @@ def _note(experiment: Experiment) -> str:
         "“Elsewhere” is where all other epochs begin, as transitions do: the noise floor. The largest of many places "
         "is larger than the largest of a few."
     )
+    if _is_paired(experiment):
+        text += (
+            " The text is read in the same order in every pass, with easy and hard parts at the same steps: the loss "
+            "is taken relative to that of dense training at the same step (for dense training itself, of another seed)."
+        )
     epochs = [row for one in experiment.runs for row in one.stage(one.main)]
     if missing := sum(row.losses is None for row in epochs):
         text += f" {missing:,} of {len(epochs):,} epochs have no loss curve and are left out."

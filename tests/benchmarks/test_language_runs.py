@@ -133,7 +133,7 @@ def test_runs_with_other_tokens_are_not_kept_together(trained: Path, tmp_path: P
 def test_the_table_has_a_row_for_each_setting_and_each_twin(trained: Path, experiment: Experiment) -> None:
     title, header, rows, note = language_results.perplexities(experiment)
     sizes = {name: results_of(trained / name)[0]["language"]["all_parameters"] for name in RUNS}
-    assert title == f"`wiki-gpt-30m`: gpt-30m, {si(sizes['dense-0'])} parameters"
+    assert title == f"`wiki-gpt-30m` on the text text: gpt-30m, {si(sizes['dense-0'])} parameters"
     assert [row[0] for row in rows] == [
         "dense",
         f"dense, {si(sizes['small'])}, `model.width=8`",
@@ -216,6 +216,26 @@ def test_runs_without_loss_curves_are_named_as_such(trained: Path, tmp_path: Pat
     assert "6 of 12 epochs have no loss curve and are left out." in table[3]
 
 
+def test_texts_read_in_order_are_measured_beside_dense_training(trained: Path, tmp_path: Path) -> None:
+    for name in ("acdc-50", "dense-0", "dense-1"):
+        shutil.copytree(trained / name, tmp_path / name)
+        edit(
+            tmp_path / name / "config.json", lambda config: config["recipe"]["data"]["options"].update(order="streams")
+        )
+    keep([tmp_path / name for name in ("acdc-50", "dense-0", "dense-1")], "abc123", tmp_path)
+    (experiment,) = read_all(tmp_path)
+    table = language_spikes.table(experiment)
+    assert table is not None
+    _, header, rows, note = table
+    cells = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    dense, ours = ((one := read(trained / name)).stage(one.main) for name in ("dense-0", "acdc-50"))
+    found = language_spikes.spikes(ours, dense)
+    shown = cells['AC/DC at 50 %, `method.schedule="paper"`']["at compressions"]
+    assert float(shown.partition(" ")[0].replace("−", "-")) == pytest.approx(100 * max(found["compression"]), abs=0.051)
+    assert cells["dense"]["n"] == "2", "each beside the other"
+    assert "relative to that of dense training" in note
+
+
 # Pictures and pages
 
 
@@ -233,7 +253,7 @@ def test_pictures_are_drawn_again_from_what_is_kept(results: Path) -> None:
 
 
 def test_the_pages_have_tables_and_pictures_or_say_that_there_are_none(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = ROOT / "docs" / "language.md"
     text = page.read_text(encoding="utf-8")
@@ -245,8 +265,14 @@ def test_the_pages_have_tables_and_pictures_or_say_that_there_are_none(
     assert "](../language/wiki-gpt-30m/parameters.svg)" in blocks["language"]
     assert "](../language/wiki-gpt-30m/loss.svg)" in blocks["language-transitions"]
     filled = pages.insert(text, blocks, page.name)
-    assert filled.count("### `wiki-gpt-30m`") == 2
+    assert filled.count("### `wiki-gpt-30m` on the text") == 2
     assert pages.insert(filled, nothing, page.name) == pages.insert(text, nothing, page.name)
+
+    keep([trained / "acdc-50"], "abc123", tmp_path)
+    language_runs.main(["--results", str(tmp_path)])
+    alone = language_results.blocks(tmp_path, tmp_path / "docs" / "language.md", tables.markdown)
+    assert "](../language/wiki-gpt-30m/loss.svg)" in alone["language-alone"], "without dense training to compare with"
+    assert alone["language"] == alone["language-transitions"] == "Not measured yet.\n"
 
     assert tables.main(["--results", str(results)]) == 0
     assert tables.main(["--check", "--results", str(results)]) == 0

@@ -88,3 +88,15 @@ def test_epochs_without_a_curve_are_left_out() -> None:
     nothing = spikes([row(0, None), row(1, None, "sparse")])
     assert not any(nothing.values())
     assert not any(spikes([]).values())
+
+
+def test_hard_parts_of_a_text_are_no_spikes_beside_training_on_the_same_text() -> None:
+    hard = [2.0] * 10 + [4.0] * 20 + [2.0] * 70
+    dense = [row(0, [2.0] * 100), row(1, hard)]
+    ours = [row(0, [3.0] * 100), row(1, [1.5 * loss for loss in hard], "sparse")]
+    assert spikes(ours)["compression"] == [pytest.approx(1.0)]
+    assert spikes(ours, dense)["compression"] == [pytest.approx(0.0)]
+    worse = [ours[0], row(1, [3.0] * 100, "sparse")]
+    assert spikes(worse, dense)["compression"] == [pytest.approx(0.0)], "less than the text's own is none"
+    jump = [ours[0], row(1, [1.5 * loss + 0.3 * (index < 10) for index, loss in enumerate(hard)], "sparse")]
+    assert spikes(jump, dense)["compression"] == [pytest.approx(0.1)]
