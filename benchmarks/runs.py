@@ -25,18 +25,23 @@ from benchmarks.keeping import copy_run, settings_of
 from benchmarks.record import RESULTS
 
 Kept = dict[str, Any]
+_LAST = 30  # epochs that the docs compare runs by
 CHOSEN = "of the final phase (dense training: of all epochs), chosen on the test set, as the paper does"
 
 
-def keep(source: Path, results: Path = RESULTS, commit: str | None = None) -> Path:
+def keep(source: Path, results: Path = RESULTS, commit: str | None = None, *, unfinished: bool = False) -> Path:
     """Copy a complete run's small files to results/runs, with the commit of the code that ran, if given.
 
-    A run that is kept already is not overwritten.
+    A run that is kept already is not overwritten. With `unfinished`, one that ended early is kept, under a name that
+    says so, and counts in no table.
     """
-    if not (source / "result.json").is_file():
-        raise FileNotFoundError(f"{source} has no result.json: only complete runs are kept")
-    recipe = load.from_dict(settings_of(source)["recipe"])
-    target = results / "runs" / name_of(recipe)
+    recipe, complete = load.from_dict(settings_of(source)["recipe"]), (source / "result.json").is_file()
+    if complete == unfinished:
+        if unfinished:
+            raise FileExistsError(f"{source} has a result.json: it is complete; keep it without --unfinished")
+        raise FileNotFoundError(f"{source} has no result.json: only complete runs are kept, or --unfinished ones")
+    name = name_of(recipe)
+    target = results / "runs" / (f"{name}-{len(_rows(source))}of{recipe.epochs}" if unfinished else name)
     copy_run(source, target, commit)
     return target
 
@@ -60,25 +65,28 @@ def read_all(results: Path = RESULTS) -> list[Kept]:
 def _read(folder: Path) -> Kept:
     config, result = require(RunConfig, folder / "config.json"), require(RunResult, folder / "result.json")
     models = {Path(model.file).stem: asdict(model) for model in result.models}
-    dense = result.models[0].dense_flops
-    stage = [row for row in _rows(folder) if row.run != "finetune"]
     recipe = load.from_dict(config.recipe.settings)
-    method = recipe.build_method()
-    sparse = method.sparse_flops if method else None
-    each = [row.size_share * epoch_flops(row.kind, row.flops, dense, sparse=sparse) for row in stage]
-    cost = sum(each) / (3 * dense * len(stage))
     return {
         "folder": folder.name,
         "recipe": recipe,
         "paper": row_for(recipe),
         "models": models,
-        "training": cost,
+        "training": training_cost(folder, recipe, result.models[0].dense_flops),
         "hardware": config.hardware,
         "versions": config.versions,
         "started": config.started,
         "commit": config.commit or "an unknown commit",
         "seconds": result.seconds,
     }
+
+
+def training_cost(folder: Path, recipe: Recipe, dense: float) -> float:
+    """Return the FLOPs of the epochs there are, as a fraction of as many of dense training."""
+    stage = [row for row in _rows(folder) if row.run != "finetune"]
+    method = recipe.build_method()
+    sparse = method.sparse_flops if method else None
+    each = [row.size_share * epoch_flops(row.kind, row.flops, dense, sparse=sparse) for row in stage]
+    return sum(each) / (3 * dense * len(stage))
 
 
 def grouped(kept: Sequence[Kept]) -> list[list[Kept]]:
@@ -174,13 +182,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("runs", nargs="*", type=Path, help="folders that `acdc train` wrote")
     parser.add_argument("--commit", help="of the code that ran, where that was a copy outside git")
     parser.add_argument(
+        "--unfinished", action="store_true", help="keep runs that ended early, under a name that says so"
+    )
+    parser.add_argument(
         "--final",
         metavar="NAME",
         help="show how test accuracy moved in the phases of a kept run, especially the final one, and how fast it ran",
     )
     options = parser.parse_args(arguments)
     for source in options.runs:
-        say(f"kept: {keep(source, commit=options.commit)}")
+        say(f"kept: {keep(source, commit=options.commit, unfinished=options.unfinished)}")
     if options.final:
         folder = RESULTS / "runs" / options.final
         for line in (*phase_ends(folder), *final_phase(folder), speed(folder)):
@@ -205,8 +216,13 @@ def phase_ends(folder: Path) -> list[str]:
 def speed(folder: Path) -> str:
     """Describe the training images per second, including evaluation and everything else in an epoch."""
     images = require(RunConfig, folder / "config.json").data.train or 0
+    rows = _rows(folder)
+    _, *others = (row.seconds for row in rows)
+    if not (folder / "result.json").is_file():
+        recipe = load.from_dict(require(RunConfig, folder / "config.json").recipe.settings)
+        cost = training_cost(folder, recipe, max(row.flops for row in rows))
+        return f"ended after {len(rows)} of {recipe.epochs} epochs; {cost:.3f} of the FLOPs of as many dense ones"
     whole = require(RunResult, folder / "result.json").seconds or math.inf
-    _, *others = (row.seconds for row in _rows(folder))
     return (
         f"{images / statistics.mean(others):,.0f} images/s from the second epoch on, evaluation included; "
         f"{images * (1 + len(others)) / whole:,.0f} of the whole command, with compiling and all that follows"
@@ -219,14 +235,14 @@ def _rows(folder: Path) -> list[EpochRow]:
 
 
 def final_phase(folder: Path) -> list[str]:
-    """Describe how test accuracy moved in the final phase, or over the last 30 epochs of a run without phases.
+    """Describe how test accuracy moved in the final phase, or over the last _LAST epochs of a run without phases.
 
     With a fine-tuned twin, also whether that moved along.
     """
     rows = _rows(folder)
     stage = [row for row in rows if row.run != "finetune"]
     last = [row for row in stage if row.phase == "final compressed"]
-    name, last = ("final phase", last) if last else ("no phases, the last", stage[-30:])
+    name, last = ("final phase", last) if last else ("no phases, the last", stage[-_LAST:])
     final, twin = (
         [100 * ACCURACY.of(row) for row in some] for some in (last, [r for r in rows if r.run == "finetune"])
     )
@@ -234,6 +250,11 @@ def final_phase(folder: Path) -> list[str]:
         f"{name}, {len(final)} epochs: mean {statistics.mean(final):.2f}, standard deviation "
         f"{statistics.pstdev(final):.2f}, last {final[-1]:.2f}, best {max(final):.2f}"
     ]
+    if len(final) > _LAST:
+        lines.append(
+            f"the last {_LAST} of them: mean {statistics.mean(final[-_LAST:]):.2f}, standard deviation "
+            f"{statistics.pstdev(final[-_LAST:]):.2f}"
+        )
     if len(twin) == len(final) > 2:
         together, shifted = statistics.correlation(final, twin), statistics.correlation(final[1:], twin[:-1])
         lines.append(

@@ -47,6 +47,20 @@ def test_a_run_is_kept_once_without_its_weights(tmp_path: Path) -> None:
         runs.keep(source, tmp_path / "elsewhere")
 
 
+def test_a_run_that_ended_early_is_kept_apart_and_in_no_table(tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError, match="it is complete"):
+        runs.keep(KEPT, tmp_path, unfinished=True)
+    source = copy(tmp_path / "run")
+    (source / "result.json").unlink()
+    rows = (KEPT / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (source / "metrics.jsonl").write_text("".join(rows[:195]))
+    target = runs.keep(source, tmp_path, unfinished=True)
+    assert target.name == f"{KEPT.name}-195of200"
+    assert runs.read_all(tmp_path) == []
+    assert runs.speed(target) == "ended after 195 of 200 epochs; 0.524 of the FLOPs of as many dense ones"
+    assert len(runs.final_phase(target)) == 1, "25 epochs of its final phase: the last 30 would reach beyond it"
+
+
 def test_seeds_are_one_row_beside_the_paper_s(tmp_path: Path) -> None:
     for seed in (0, 1):
         runs.keep(copy(tmp_path / str(seed), run__seeds=[seed]), tmp_path)

@@ -67,6 +67,16 @@ def test_labels_say_what_differs(tmp_path: Path) -> None:
     assert "reset all" in labels[1]
 
 
+def test_labels_leave_out_what_follows_from_the_phases(tmp_path: Path) -> None:
+    """The knobs of chosen phases are no settings of the runs, unless nothing else tells them apart."""
+    paper = make_run(tmp_path / "paper", settings=['method.schedule="paper"'])
+    chosen = make_run(tmp_path / "chosen", settings=["method.schedule="])
+    edited = make_run(tmp_path / "edited", settings=["method.schedule=", "method.ramp=0.5"])
+    assert [group.label for group in group_runs([read(paper), read(chosen)])] == ["schedule paper", "chosen phases"]
+    labels = [group.label for group in group_runs([read(paper), read(chosen), read(edited)])]
+    assert labels == ["schedule paper, ramp unset", "chosen phases, ramp 0.2", "chosen phases, ramp 0.5"]
+
+
 def test_the_table_has_mean_and_deviation(runs: list[Path]) -> None:
     table = group_tables.all_settings(group_runs(read_runs(expand(runs))))
     assert table.sortable

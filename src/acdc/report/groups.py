@@ -111,6 +111,9 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     cells = [(settings.get("method.name"), settings.get("method.sparsity")) for settings in firsts]
     if all(run.cell for run in runs) and len({*cells}) == len(cells):
         differing = ["method.name", *(["method.sparsity"] if len({share for _, share in cells} - {None}) > 1 else [])]
+    typed = [key for key in differing if not _followed(key, runs)]
+    if len({_label(settings, typed) for settings in firsts}) == len(firsts):
+        differing = typed
     groups, copied = [], {setting for setting, copy in together if copy}
     for number, (((setting, _), members), settings) in enumerate(zip(together.items(), firsts, strict=True)):
         seeds = sorted((runs[index] for index in members), key=lambda run: (run.seed is None, run.seed))
@@ -135,6 +138,15 @@ def _differs(key: str, firsts: Sequence[Mapping[str, Any]]) -> bool:
         own = key.startswith("method.") and key not in ("method.name", "method.sparsity")
         values.setdefault(str(method) if own else "", set()).add(json.dumps(settings.get(key)))
     return any(len(different) > 1 for different in values.values())
+
+
+def _followed(key: str, runs: Sequence[Run]) -> bool:
+    """Return True if no run's recipe has this knob of its method: it follows from the phases, which are named."""
+    knob = key.removeprefix("method.")
+    return knob != key and not any(
+        knob in method.settings or knob in (method.settings.get("options") or {})
+        for method in (run.config.recipe.method for run in runs)
+    )
 
 
 def _settings(run: Run) -> dict[str, Any]:
@@ -185,6 +197,7 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
     "method.name": method_title,
     "method.sparsity": lambda value: f"{fmt.short_percent(value)} sparse" if value is not None else "",
     "train.epochs": lambda epochs: f"{epochs} epochs" if epochs is not None else "",
+    "method.schedule": lambda value: f"schedule {_short(value)}" if value is not None else "chosen phases",
     "train.times": lambda times: f"{times}x epochs" if times is not None else "",
 }
 
@@ -201,7 +214,7 @@ def _label(settings: Mapping[str, Any], differing: Sequence[str]) -> str:
 
 
 def _short(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else "unset" if value is None else json.dumps(value)
 
 
 def say_once(runs: Sequence[Run], texts: Callable[[Run], Sequence[str]]) -> list[str]:
