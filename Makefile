@@ -128,6 +128,7 @@ matrix: $(STAMP)
 	$(PY) -m pytest tests/conformance/test_optimizers.py --numprocesses 2 --matrix docs/compatibility.md
 
 WRN = results/runs/cifar100-wrn28-10-cifar100_20-90-seed0
+CHOSEN = $(addprefix results/runs/cifar100-wrn28-10-,200ep-90-seed0-197of200 cifar100_20-90-seed1 dense-seed0)
 MORE = results/runs/cifar100-wrn28-10-cifar100_20-95-seed0 results/runs/cifar100-wrn28-10-dense-seed0
 
 figure: $(STAMP)
@@ -135,6 +136,7 @@ figure: $(STAMP)
 	$(PY) -m acdc report $(WRN) --figure signature --out docs/wrn.svg
 	for name in mask-change inactive; do $(PY) -m acdc report $(WRN) --figure $$name --out docs/wrn-$$name.svg; done
 	$(PY) -m acdc report $(WRN) $(MORE) --figure curves --out docs/wrn-curves.svg
+	$(PY) -m acdc report $(CHOSEN) --figure curves --out docs/wrn-chosen.svg
 
 browser-test: $(STAMP)
 	$(PY) -m pytest tests/report/browser

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -189,12 +189,19 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="NAME",
         help="show how test accuracy moved in the phases of a kept run, especially the final one, and how fast it ran",
     )
+    parser.add_argument(
+        "--spans",
+        metavar="E,E",
+        default="",
+        help="with --final: also show means from each of these epochs to the next, such as where the rate falls",
+    )
     options = parser.parse_args(arguments)
     for source in options.runs:
         say(f"kept: {keep(source, commit=options.commit, unfinished=options.unfinished)}")
     if options.final:
         folder = RESULTS / "runs" / options.final
-        for line in (*phase_ends(folder), *final_phase(folder), speed(folder)):
+        edges = [int(edge) for edge in options.spans.split(",") if edge]
+        for line in (*phase_ends(folder), *spans(folder, edges), *final_phase(folder), speed(folder)):
             say(line)
     return 0
 
@@ -209,6 +216,21 @@ def phase_ends(folder: Path) -> list[str]:
         lines.append(
             f"{phase}, to epoch {rows[-1].epoch + 1}: mean of the last {len(values)} {statistics.mean(values):.2f}, "
             f"standard deviation {statistics.pstdev(values):.2f}, training loss {rows[-1].loss:.4f}"
+        )
+    return lines
+
+
+def spans(folder: Path, edges: Sequence[int]) -> list[str]:
+    """Describe the epochs from each edge to the next: means of test accuracy, test loss and training loss."""
+    stage = [row for row in _rows(folder) if row.run != "finetune"]
+    lines = []
+    for low, high in pairwise(edges):
+        rows = stage[low:high]
+        accuracies = [100 * ACCURACY.of(row) for row in rows]
+        losses = [statistics.mean(getattr(row, name) for row in rows) for name in ("test_loss", "loss")]
+        lines.append(
+            f"epochs {low + 1} to {rows[-1].epoch + 1}: test accuracy {statistics.mean(accuracies):.2f}, "
+            f"test loss {losses[0]:.3f}, training loss {losses[1]:.4f}"
         )
     return lines
 

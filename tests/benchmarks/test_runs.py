@@ -112,6 +112,14 @@ def test_throughput_measures_a_small_recipe(tmp_path: Path, capsys) -> None:
     assert "cifar10-resnet20" in capsys.readouterr().out
 
 
+def test_spans_of_epochs_have_their_means() -> None:
+    rows = [json.loads(line) for line in (DENSE / "metrics.jsonl").read_text().splitlines()]
+    first, last = runs.spans(DENSE, [76, 116, 200])
+    mean = sum(row["test_accuracy"] for row in rows[76:116]) / 40
+    assert first.startswith(f"epochs 77 to 116: test accuracy {100 * mean:.2f}, ")
+    assert last.endswith(f"training loss {sum(row['loss'] for row in rows[116:200]) / 84:.4f}")
+
+
 def test_where_each_phase_ends_is_told() -> None:
     lines = runs.phase_ends(KEPT)
     assert len(lines) == 10
