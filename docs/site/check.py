@@ -1,4 +1,5 @@
-"""Check a built site: nothing that a page loads comes from another host, and no link from page to page is broken.
+"""Check a built site: nothing that a page loads comes from another host, no link from page to page is broken, and no
+list was read as part of a paragraph, as it is where Markdown wants an empty line before it.
 
 MkDocs checks the links of Markdown; this reads the HTML that came of it: python docs/site/check.py site
 """
@@ -11,6 +12,7 @@ from urllib.parse import unquote, urldefrag
 
 _OUTSIDE = re.compile(r"(?:https?:)?//")
 _STYLE_URL = re.compile(r"""url\(\s*["']?((?:https?:)?//[^)"']+)|@import\s+["']((?:https?:)?//[^"']+)""")
+_SWALLOWED = re.compile(r"<p>(?:(?!</p>).)*?\n(?:[-*]|\d+\.) ((?:(?!</p>|\n).)*)", re.DOTALL)
 
 
 class _Page(HTMLParser):
@@ -19,6 +21,7 @@ class _Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.ids, self.links, self.loaded = set[str](), list[str](), list[str]()
+        self.swallowed = _SWALLOWED.findall(text)
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -31,12 +34,13 @@ class _Page(HTMLParser):
 
 
 def problems(site: Path) -> list[str]:
-    """Return a line for each thing from outside that a page loads, and for each link that leads nowhere."""
+    """Return a line for each thing from outside that a page loads, each link that leads nowhere, and each lost list."""
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
         name = path.relative_to(site)
         found += [f"{name} loads {link}" for link in page.loaded if _OUTSIDE.match(link)]
+        found += [f"{name} has a list inside a paragraph, at: {item}" for item in page.swallowed]
         if path.name == "404.html":  # its links begin with /, as it may be shown at any address
             continue
         for link in (*page.links, *page.loaded):

@@ -25,6 +25,7 @@ def site(folder: Path, body: str, style: str = "") -> Path:
         '<a href="https://arxiv.org/abs/1801.05134">x</a>',
         '<img src="data:image/png;base64,AAAA">',
         '<link rel="stylesheet" href="style.css">',
+        "<p>2 - 1</p>\n<ul>\n<li>- one</li></ul>",
     ],
 )
 def test_what_is_in_order(body: str, tmp_path: Path) -> None:
@@ -36,6 +37,7 @@ def test_what_is_in_order(body: str, tmp_path: Path) -> None:
     [
         ('<a href="gone.html">x</a>', "", "index.html links to gone.html, which is not there"),
         ('<a href="other.html#gone">x</a>', "", "index.html links to other.html#gone: that page has no such place"),
+        ("<p>Worth .6.\n- one\nmore</p>", "", "index.html has a list inside a paragraph, at: one"),
         ('<script src="https://cdn.example/a.js"></script>', "", "index.html loads https://cdn.example/a.js"),
         ('<link rel="stylesheet" href="//fonts.example/f.css">', "", "index.html loads //fonts.example/f.css"),
         ("", "@import 'https://fonts.example/f.css';", "style.css loads https://fonts.example/f.css"),
