@@ -80,7 +80,7 @@ def _read(folder: Path) -> Kept:
     }
 
 
-def training_cost(folder: Path, recipe: Recipe, dense: float) -> float:
+def training_cost(folder: Path, recipe: Recipe, dense: int) -> float:
     """Return the FLOPs of the epochs there are, as a fraction of as many of dense training."""
     stage = [row for row in _rows(folder) if row.run != "finetune"]
     method = recipe.build_method()
