@@ -7,10 +7,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 
 from acdc.report.compose import compose
+from acdc.report.facts import Phase
 from acdc.report.figures import bars, run_curves, theme, zeros
 from acdc.report.figures.annotate import space_out
+from acdc.report.figures.axes import name_phases
 from acdc.report.figures.chart import Chart, inline_svg
 from acdc.report.read import Run, read
 from tests.report.runs import make_run, read_lines, write_lines
@@ -70,6 +73,28 @@ def test_masks_that_keep_moving_are_not_said_to_settle(run: Path) -> None:
         end["regrown"] = 0.3 if end["regrown"] is not None else None
     write_lines(run / "phases.jsonl", ends)
     assert titles(run)["mask-change"].startswith("The support keeps moving: 30 %")
+
+
+def test_masks_inside_one_another_do_not_move(run: Path) -> None:
+    """As while the sparsity rises: positions change, though no kept weight is new; the axis has room for them."""
+    ends = read_lines(run / "phases.jsonl")
+    for end in ends:
+        if end["regrown"] is not None:
+            end["regrown"], end["mask_change"] = 0.0, 24.7
+    write_lines(run / "phases.jsonl", ends)
+    chart = next(chart for chart in compose([read(run)]).charts if chart.name == "mask-change")
+    assert chart.title == "No weight enters the support again: every mask is a part of the one before"
+    assert chart.draw(False).axes[0].get_ylim()[1] > 24.7
+
+
+@pytest.mark.parametrize(("sparsities", "patched"), [((0.9, 0.9), False), ((0.1, 0.7), True)])
+def test_a_phase_is_named_on_what_fills_it_or_on_a_patch(sparsities: tuple[float, float], patched: bool) -> None:
+    phase = Phase(name="compressed", kind="sparse", first=0, last=9, score=0.9, best=0.9, sparsity=sparsities[-1],
+                  flops=1, seconds=1.0, end=None)  # fmt: skip
+    figure = Figure(figsize=(6, 1))
+    axes = figure.add_axes((0, 0, 1, 1))
+    name_phases(axes, [phase], 50, fills=[[100 * share for share in sparsities]])
+    assert (axes.texts[0].get_bbox_patch() is not None) == patched
 
 
 def test_weights_that_all_come_back_are_said_so(run: Path) -> None:

@@ -16,6 +16,7 @@ from acdc.runs.records import EpochRow
 HALF, WIDE, NARROW = 440, 1040, 420  # pixels: half the page, all of it, a phone
 ALONE = 800  # width in pixels of a figure in its own file, as a README shows it
 _GAP = 28  # pixels between panels
+_LINE = 12  # percent of a small panel, half a line of its text
 SHORT = {"warm-up": "W", "compressed": "C", "decompressed": "D", "final compressed": "C", "dense": "D"}
 _LETTER = 0.6  # letter width by font size, on average
 
@@ -111,23 +112,31 @@ def shade(axes: Axes, phases: Sequence[Span]) -> None:
             axes.axvspan(phase.first, phase.last + 1, color=LIGHT["shade"], linewidth=0, zorder=0)
 
 
-def name_phases(axes: Axes, phases: Sequence[Span], y: float, *, on_fill: bool = False) -> str:
-    """Write every phase's name in its middle, or a letter if there is no room. Return what the letters mean."""
+def name_phases(axes: Axes, phases: Sequence[Span], y: float, *, fills: Sequence[Sequence[float]] = ()) -> str:
+    """Write every phase's name in its middle, or a letter if there is no room. Return what the letters mean.
+
+    `fills` has the heights of what is drawn in each phase: a name stands on it, or on a patch of its own where some
+    would reach into it.
+    """
     last = max(phase.last + 1 for phase in phases)
     scale = axes.bbox.width / max(1, last)
     rooms = [(phase.last + 1 - phase.first) * scale - 4 for phase in phases]
     narrow = {p.name for p, room in zip(phases, rooms, strict=True) if len(p.name) * SMALL * _LETTER > room}
     short: dict[str, str] = {}
-    for phase, room in zip(phases, rooms, strict=True):
+    for index, (phase, room) in enumerate(zip(phases, rooms, strict=True)):
         text = phase.name
         if text in narrow:
             text = SHORT.get(phase.name, phase.name[:1].upper())
             short.setdefault(text, phase.name.removeprefix("final "))
         if len(text) * SMALL * _LETTER > room + 3:
             continue
-        colour = LIGHT["page"] if on_fill and phase.kind == "sparse" else LIGHT["muted"]
+        heights = fills[index] if fills else ()
+        covered = bool(heights) and min(heights) > y + _LINE
+        patch = {"facecolor": LIGHT["page"], "edgecolor": "none", "pad": 1} if not covered and any(heights) else None
+        colour = LIGHT["page"] if covered else LIGHT["muted"]
         middle = (phase.first + phase.last + 1) / 2
-        axes.text(middle, y, text, ha="center", va="center", fontsize=SMALL, color=colour, clip_on=True)
+        style = {"ha": "center", "va": "center", "fontsize": SMALL, "color": colour, "clip_on": True}
+        axes.text(middle, y, text, bbox=patch, **style)
     return ", ".join(f"{letter}: {name}" for letter, name in short.items())
 
 

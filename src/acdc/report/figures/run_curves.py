@@ -95,14 +95,15 @@ def signature(run: Run) -> Chart:
                 ends.append((height, text, LIGHT[kind]))
         label_ends(top, ends)
         low = add_panel(figure, "sparsity (%)", left=34, right=right, top=264 if narrow else 318, height=70)
+        fills = []
         for phase in phases:
             part = [row for row in rows if phase.first <= row.epoch <= phase.last]
             edges = [*(row.epoch for row in part), part[-1].epoch + 1]
-            values = [100 * row.sparsity for row in part]
-            low.stairs(values, edges, fill=True, color=LIGHT[phase.kind], linewidth=0)
+            fills.append([100 * row.sparsity for row in part])
+            low.stairs(fills[-1], edges, fill=True, color=LIGHT[phase.kind], linewidth=0)
         low.set_ylim(0, 100)
         low.set_yticks([0, 50, 100])
-        short = name_phases(low, phases, 50, on_fill=True) if run.main != "dense" else ""
+        short = name_phases(low, phases, 50, fills=fills) if run.main != "dense" else ""
         count_epochs(low, last, label="epochs trained" + (f" ({short})" if short else ""))
         return figure
 

@@ -47,6 +47,8 @@ def mask_change(run: Run) -> Chart | None:
     verb = "settles" if last < first / 2 else "keeps moving"
     title = f"The support {verb}: {fmt.short_percent(first)} of the kept weights are new at compression {moved[0][0]}"
     title += f", {fmt.short_percent(last)} at the last" if len(moved) > 1 else ""
+    if not any(regrown for _, regrown, _ in moved):  # while the sparsity rises, and dense phases bring few weights back
+        title = "No weight enters the support again: every mask is a part of the one before"
 
     def draw(narrow: bool) -> Figure:
         figure = new_figure(HALF, 330)
@@ -58,7 +60,7 @@ def mask_change(run: Run) -> Chart | None:
             if len(places) < 9:  # pale bars get whole numbers: two small ones side by side would touch
                 marks = [fmt.bar_label(v) if values is regrown or v >= 0.95 else "" for v in values]
                 top.bar_label(drawn, labels=marks, padding=1, fontsize=9, color=LIGHT[colour])
-        top.set_ylim(0, max(1.15 * max(regrown), 1))
+        top.set_ylim(0, max(1.15 * max(*regrown, *changed), 1))
         top.set_xlim(0.5, len(sparse) + 0.5)
         hide_x(top)
         top.text(1.02, 0.94, "new, of kept", transform=top.transAxes, color=LIGHT["sparse"], fontsize=10, va="center")
