@@ -70,10 +70,8 @@ def loss_chart(experiment: Experiment) -> Chart | None:
         for low, high in compressed:
             axes.axvspan(low, high, color=LIGHT["shade"], linewidth=0, zorder=0)
         ends = []
-        for number, (entry, (steps, losses)) in enumerate(lines.items()):
-            colour = (
-                LIGHT["ink"] if entry is dense else SERIES_LIGHT[(number - (dense is not None)) % len(SERIES_LIGHT)]
-            )
+        for number, (entry, (steps, losses)) in enumerate(lines.items(), start=0 if dense is None else -1):
+            colour = LIGHT["ink"] if entry is dense else SERIES_LIGHT[number % len(SERIES_LIGHT)]
             axes.plot(steps, losses, color=colour, linewidth=1.1, zorder=2 + (entry is dense))
             ends.append((float(losses[-1]), entry.short, colour))
         label_ends(axes, ends)
@@ -105,14 +103,19 @@ def _smooth(run: Run, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def parameter_chart(experiment: Experiment) -> Chart | None:
-    """Return the test score of each setting against its non-zero parameters; None if there are fewer than two."""
+    """Return the test score of each setting against its non-zero parameters; None if there are fewer than two.
+
+    Of dense training at full size only the setting that the others are compared with: its line joins sizes.
+    """
     label, score = "test bits per byte", _bits_per_byte
     if any(score(entry) is None for entry in experiment.entries):  # of words, some of which are <unk>
         label, score = "test perplexity", _perplexity
     points = [
         (entry, count, value)
         for entry in experiment.entries
-        if (count := entry.mean(lambda result: result.parameters)) and (value := score(entry)) is not None
+        if not _is_other_dense(entry, experiment)
+        and (count := entry.mean(lambda result: result.parameters))
+        and (value := score(entry)) is not None
     ]
     if len(points) < 2:
         return None
@@ -137,6 +140,12 @@ def parameter_chart(experiment: Experiment) -> Chart | None:
 
     title = f"{experiment.name}: {label} against non-zero parameters"
     return Chart("parameters", title, f"A mark for each setting, the mean over its seeds. {listed}.", figure)
+
+
+def _is_other_dense(entry: Entry, experiment: Experiment) -> bool:
+    """Return True for dense training at full size with settings of its own, such as another dropout."""
+    dense = experiment.dense
+    return dense is not None and entry is not dense and entry.group.is_dense and entry.size == dense.size
 
 
 def _bits_per_byte(entry: Entry) -> float | None:
