@@ -75,7 +75,9 @@ def test_nearly_empty_is_below_one_percent_and_half_of_the_share(sparsity: float
     assert list(thin) == (["0.weight"] if named else [])
 
 
-@pytest.mark.parametrize("method", [acdc.methods.GMP(sparsity=0.9, epochs=20), acdc.ACDC(sparsity=0.9, epochs=20)])
+@pytest.mark.parametrize(
+    "method", [acdc.methods.GMP(sparsity=0.9, epochs=20), acdc.ACDC(sparsity=0.9, epochs=20, floor=0.0)]
+)
 def test_a_layer_that_a_rising_sparsity_empties_is_named_at_once_and_once(method: Method) -> None:
     model = two_layers()
     with torch.no_grad():

@@ -174,6 +174,11 @@ def test_the_paper_is_one_word_away() -> None:
         ({"schedule": PRUNED, "own_timesteps": True}, "own_timesteps=True: .*schedule has no decompression"),
         ({"schedule": PRUNED, "revive": True}, "revive=True: .*schedule has no decompression; omit revive or schedule"),
         ({"schedule": PRUNED, "gradual": True}, "gradual=True: it raises the sparsity .*schedule has no decompression"),
+        (
+            {"schedule": "imagenet", "floor": 0.5, "distribution": "erk"},
+            "floor=0.5: distribution='erk' gives each layer its own share, .*omit floor or distribution",
+        ),
+        ({"schedule": "imagenet", "floor": 75}, "floor=75: expected a fraction of a layer's"),
         ({"schedule": "imagenet", "rise": 2}, "rise=2: expected a fraction of the run"),
         ({"schedule": "imagenet", "ramp": -1}, "ramp=-1: expected a fraction of a dense phase"),
         ({"schedule": "imagenet", "ease": 1.5}, "ease=1.5: expected a fraction of a compressed phase"),
@@ -221,6 +226,37 @@ def test_what_became_of_a_late_phase_is_said() -> None:
     assert "; the late one is for the twin" in why
     _, why = acdc.ACDC(sparsity=0.9, epochs=4, twin="late").for_steps(10).choices_made()
     assert "; twin='late' found no room in 4 epochs" in why
+
+
+def test_only_a_short_run_keeps_layers_above_a_floor() -> None:
+    method = acdc.ACDC(sparsity=0.9, epochs=20)
+    short, long = method.for_steps(74), method.for_steps(75)
+    assert (short.floor, long.floor) == (0.75, 0.0)
+    assert "; no layer below 75% of what distribution='erk' gives it" in short.choices_made()[0]
+    assert "in so short a run magnitudes are those of the initialisation" in short.choices_made()[1]
+    assert "no layer below" not in long.choices_made()[0]
+    assert method.for_steps(None).floor == 0
+    assert (acdc.ACDC(sparsity=0.9, epochs=20, floor=0.5).for_steps(75)).floor == 0.5
+    assert acdc.ACDC(sparsity=0.9, epochs=20, floor=0.0).for_steps(10).floor == 0
+    assert acdc.ACDC.paper(0.9, epochs=20).for_steps(10).floor == 0
+
+
+@pytest.mark.parametrize(
+    ("knobs", "floor"),
+    [
+        ({"sparsity": 0.9}, 0.75),
+        ({"sparsity": 0.9, "pattern": acdc.Block(4, 4)}, 0.75),
+        ({"sparsity": 0.9, "distribution": {"fc": {"uniform": 0.5}}}, 0.75),  # the other layers are ranked together
+        ({"sparsity": 0.9, "distribution": "uniform"}, 0),
+        ({"sparsity": 0.9, "distribution": {"fc": 0.5}}, 0),
+        ({"pattern": acdc.NM(2, 4)}, 0),
+    ],
+)
+def test_a_floor_is_chosen_where_layers_are_ranked_together(knobs: dict, floor: float) -> None:
+    assert acdc.ACDC(epochs=20, **knobs).for_steps(10).floor == floor
+    if not floor:
+        with pytest.raises(ArgumentError, match=r"floor=0\.5: .* gives e.* its own share"):
+            acdc.ACDC(epochs=20, floor=0.5, **knobs)
 
 
 def test_a_pattern_of_one_sparsity_does_not_rise() -> None:

@@ -20,6 +20,7 @@ from acdc.core.state import State
 from acdc.schedule import Phase
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget
+from acdc.sparsity.floors import write_masks
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.sharding import count_nonzero, shard_like
 from acdc.sparsity.topk import WHOLE, Shards
@@ -155,8 +156,7 @@ class MethodContext:
     def _write_masks(
         self, scores: Mapping[str, Tensor], budgets: Sequence[Budget] | None, out: dict[str, Tensor]
     ) -> None:
-        split = {} if self.shards.count == 1 else {"shards": self.shards}  # a user's pattern may not take any
-        self._method.pattern.write_masks(self.layers.weights, scores, budgets or self.budgets, out=out, **split)
+        write_masks(self._method.pattern, self.layers.weights, scores, budgets or self.budgets, out, self.shards)
 
     @torch.no_grad()
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -53,7 +53,7 @@ class SynFlow(Criterion):
         scores = _flow(model, ones, weights)
         for done in range(1, self.rounds):
             shares = [
-                Budget(budget.names, round(size * (budget.keep / size) ** (done / self.rounds)))
+                replace(budget, keep=round(size * (budget.keep / size) ** (done / self.rounds)))
                 for budget, size in zip(budgets, sizes, strict=True)
             ]
             for name, mask in context.choose_masks(scores, shares).items():

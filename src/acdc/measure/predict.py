@@ -27,6 +27,7 @@ from acdc.flops.training import epoch_flops
 from acdc.flops.uses import forward_uses, used_weights
 from acdc.sparsity import masks as working
 from acdc.sparsity.distributions import Budget, spread_evenly
+from acdc.sparsity.floors import write_masks
 from acdc.sparsity.layers import Layers
 from acdc.sparsity.patterns import NM, Channel, Unstructured
 
@@ -137,5 +138,5 @@ def training(
 def _from_weights(method: Method, layers: Layers, shares: list[Budget]) -> Kept:
     scores = {weight.name: weight.param.detach() for weight in layers.weights}
     masks = {name: working.new_mask(score) for name, score in scores.items()}
-    method.pattern.write_masks(layers.weights, scores, shares, out=masks)
+    write_masks(method.pattern, layers.weights, scores, shares, masks)
     return {name: int(mask.count_nonzero()) for name, mask in masks.items()}

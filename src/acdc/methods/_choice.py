@@ -16,6 +16,7 @@ from acdc.schedule import Schedule, number, round_half_up
 RECOVERY = 50  # steps after a decompression until the loss is back where it was; see docs/decompression.md
 RISE, SHORT_RISE = 0.75, 0.6  # of the run, by which the sparsity has reached its target: usually, and in short runs
 SHORT = 1500  # steps; a quarter of a shorter run is too little to train at the target
+FLOOR = 0.75  # of its ERK share that a layer keeps in a short run, where magnitudes are still those of the beginning
 _CYCLES = 2
 _BEGIN, _LATEST_BEGIN, _MIDDLE = Fraction(1, 10), Fraction(1, 5), Fraction(2, 5)  # of the run: compressions begin, end
 DENSE_STEPS = 4000  # before the first compression, where they are between these shares of the run
@@ -25,11 +26,12 @@ _LATE = (Fraction(3, 4), Fraction(17, 20))  # the late dense phase, for the sake
 
 @dataclass(frozen=True)
 class Choice:
-    """Phases over `epochs`, with the number of cycles in them and why there are not more, and the end of the rise."""
+    """Phases over `epochs`, with the number of cycles in them and why there are not more, the rise, and the floor."""
 
     schedule: Schedule
     cycles: int
     rise: float
+    floor: float
     shortest: str = ""  # why there are fewer cycles than usual; "" where there are not
     late: bool | None = None  # whether the late dense phase that was asked for found room; None if none was
 
@@ -71,10 +73,10 @@ def choose(epochs: int, steps_per_epoch: int | None, *, begin: float | None, cyc
     for index, end in enumerate(ends):
         phases.append(("sparse" if index % 2 else "dense", f"{number((end - before) * unit)}ep"))
         before = end
-    rise = RISE if steps is None or steps >= SHORT else SHORT_RISE
+    rise, floor = (RISE, 0.0) if steps is None or steps >= SHORT else (SHORT_RISE, FLOOR)
     if begin is not None:  # half of what is left, at least
         rise = max(rise, (1 + first / total) / 2)
-    return Choice(Schedule.from_phases(phases), n, rise, shortest, late=room if late else None)
+    return Choice(Schedule.from_phases(phases), n, rise, floor, shortest, late=room if late else None)
 
 
 def _begin(steps: int | None) -> Fraction:
@@ -112,6 +114,7 @@ def describe(
     keeps: bool,
     gradual: bool = False,
     ease: float = 0.0,
+    floor: float | None = None,
     idle: Sequence[str] = (),
 ) -> tuple[str, str]:
     """Return in two lines what was chosen, and why; `idle` are knobs that were given and have nothing to do."""
@@ -123,6 +126,7 @@ def describe(
         f"sparsity rising to {target} from compression to compression" if gradual else f"sparsity {target} at once"
     )
     parts += [f"sparsity rising to {target} by epoch {rise * epochs:.3g}" if rise else at_once]
+    parts += [f"no layer below {floor:.0%} of what distribution='erk' gives it" if floor else ""]
     parts += [f"each compression eased into over {ease:.0%} of its phase" if ease else ""]
     parts += [f"weights that come back ramp up over {ramp:.0%} of a dense phase" if decompress and ramp else ""]
     parts += ["momentum kept" if decompress and keeps else ""]
@@ -132,6 +136,8 @@ def describe(
         alone = "gradual pruning alone" if rise else "one compression alone"
         early = several if choice.cycles else "no early decompression" if choice.late else alone
         why = f"{early}, as {choice.shortest}; {why}"
+    if floor and floor == choice.floor:
+        why += "; in so short a run magnitudes are those of the initialisation"
     if choice.late is not None:
         why += "; the late one is for the twin" if choice.late else f"; twin='late' found no room in {epochs} epochs"
     if idle:

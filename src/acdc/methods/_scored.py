@@ -1,6 +1,6 @@
 """Methods that compress by a score, not necessarily the magnitude."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,11 @@ from acdc import criteria
 from acdc.core.context import MethodContext
 from acdc.core.method import Method
 from acdc.criteria import Criterion
-from acdc.sparsity.distributions import Budget
+from acdc.errors import ArgumentError
+from acdc.methods._knobs import check_fraction
+from acdc.sparsity.distributions import Budget, ranks_layers
+from acdc.sparsity.floors import with_floors
+from acdc.sparsity.layers import Layers
 
 _MAGNITUDE: Any = "magnitude"
 
@@ -26,13 +30,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Scored(Method):
-    """criterion  "magnitude", "saliency", "movement", "woodfisher", "snip", "synflow", or one of acdc.criteria"""
+    """criterion  "magnitude", "saliency", "movement", "woodfisher", "snip", "synflow", or one of acdc.criteria
+
+    floor      the share of what a layer would keep at its Erdős–Rényi–Kernel density that it keeps at least, where
+               layers are ranked together (distribution="global"): 0, the ranking alone, or up to 1.
+    """
 
     criterion: "_CriterionField" = _MAGNITUDE  # always a Criterion after __post_init__
+    floor: float | None = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "criterion", criteria.build(self.criterion))
+        if self.floor is not None:
+            check_fraction("floor", self.floor, "0.75", of="a layer's Erdős–Rényi–Kernel share")
         super().__post_init__()
+        if self.floor and not self.ranks_layers():
+            fixed = self.pattern.sparsity is not None
+            giver = str(self.pattern) if fixed else f"distribution={self.distribution!r}"
+            allowed = f"{giver} gives each layer its own share, and a floor is for layers ranked together"
+            instead = f"omit floor or {'pattern' if fixed else 'distribution'}"
+            raise ArgumentError("floor", received=self.floor, allowed=allowed, instead=instead)
+
+    def ranks_layers(self) -> bool:
+        """Return True if scores of different layers are compared, so that one layer can lose more than another."""
+        return self.pattern.sparsity is None and ranks_layers(self.distribution)
+
+    def budgets(self, layers: Layers) -> list[Budget]:
+        return with_floors(super().budgets(layers), layers.weights, self.floor or 0)
+
+    def budgets_along(self, layers: Layers, path: Callable[[float], float]) -> list[Budget]:
+        return with_floors(super().budgets_along(layers, path), layers.weights, self.floor or 0)
 
     def sharding_obstacle(self) -> str | None:
         if not self.criterion.supports_shards:
@@ -95,5 +122,7 @@ class Scored(Method):
         context.memory.pop("criterion", None)
 
     def config(self) -> dict[str, Any]:
+        """Return every knob but a floor that is off: checkpoints from before there was one have none."""
         criterion = None if self.criterion.name == "magnitude" else repr(self.criterion)
-        return {**super().config(), "criterion": criterion}
+        config = {**super().config(), "criterion": criterion}
+        return config if self.floor else {knob: value for knob, value in config.items() if knob != "floor"}

@@ -3,18 +3,19 @@
 Idea       Train densely and sparsely in turns, so that one run gives an accurate sparse model and a dense one.
 Step       θ ← T_k(θ) at each compression, then θ ← θ − η ∇f(θ) on its support only; at each decompression the mask is
            lifted, the pruned weights restart at 0 and the optimizer's momentum is reset (paper, Algorithm 1).
-Knobs      sparsity and epochs: begin, cycles, rise, ramp and reset are then chosen by the number of epochs and steps,
-           and said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with nothing added. Pattern
-           (unstructured; N:M, blocks, channels); distribution ("global"; "uniform", "erk", by layer or by group);
+Knobs      sparsity and epochs: begin, cycles, rise, floor, ramp and reset are then chosen by the number of epochs and
+           steps, and said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with nothing added.
+           Pattern (unstructured; N:M, blocks, channels); distribution ("global"; "uniform", "erk", by layer, by group);
            criterion ("magnitude"; acdc ls criteria); twin ("last"; "best" by a metric you report; "late" pays for a
            dense phase near the end). Beyond the paper, each off unless chosen: begin (when the first compression is),
-           cycles (how many decompressions, all in the first half), rise (the sparsity grows with time), gradual (it
-           grows from compression to compression), ease (each compression takes a while), ramp (short steps at first
-           for weights that come back), own_timesteps (Adam's bias correction for them), revive (random weights for
-           filters that a compression took whole).
+           cycles (how many decompressions, all in the first half), rise (the sparsity grows with time), floor (how
+           much each layer keeps at least), gradual (it grows from compression to compression), ease (each compression
+           takes a while), ramp (short steps at first for weights that come back), own_timesteps (Adam's bias
+           correction for them), revive (random weights for filters that a compression took whole).
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte per weight for the mask; one in-place pass over the gradients in compressed phases; one selection per
-           compression, with rise one per epoch or 40 per run, with ease 10 per compressed phase; with ramp or
+           compression, with rise one per epoch or 40 per run, with ease 10 per compressed phase; with floor one more
+           of some layers for each round in which layers were below it; with ramp or
            own_timesteps, one copy of the weights and one pass over them in each shortened step; on the host, one copy
            of the model and its optimizer state, the dense twin.
 Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC: Alternating Compressed/DeCompressed Training of Deep Neural
@@ -39,9 +40,9 @@ from acdc.sparsity.layers import Layers, check_axes
 
 _UPDATES = 40  # of the masks in a run whose sparsity rises, where an epoch is longer than that
 _EASE_STEPS = 10  # compressions in which ease reaches a phase's sparsity
-_CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing"}  # with epochs and no schedule; rise, when steps are known
+_CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing"}  # with epochs; rise and floor when steps are known
 _LATER = ("begin", "cycles", "rise", "ramp", "ease", "own_timesteps")
-_PAPER: dict[str, Any] = {"rise": 0.0, "ramp": 0.0, "reset": "momentum"}
+_PAPER: dict[str, Any] = {"rise": 0.0, "floor": 0.0, "ramp": 0.0, "reset": "momentum"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,10 @@ class ACDC(Scored):
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
                   compression on, t = 1 at `rise`: 0.75, or 0.6 in a run of less than 1,500 steps. With 0 every
                   compression is to the target.
+    floor         the share of what a layer would keep at its Erdős–Rényi–Kernel density (distribution="erk") that it
+                  keeps at least: 0.75 in a run of less than 1,500 steps, whose magnitudes still are those of the
+                  initialisation, and 0 in longer ones, where layers are ranked together and nothing else. Only for
+                  distribution="global" and its groups.
     ramp          the share of each dense phase over which the steps of weights that come back grow from 0 to their
                   full length: 0.2. With 0 they are as long as the others.
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all" of
@@ -92,6 +97,7 @@ class ACDC(Scored):
     begin: float | None = None
     cycles: int | None = None
     rise: float | None = None
+    floor: float | None = None
     ramp: float | None = None
     gradual: bool = False
     ease: float = 0.0
@@ -227,6 +233,8 @@ class ACDC(Scored):
         given |= {"begin": None, "cycles": None}  # they are in the schedule now
         if not choice.schedule.transitions[1]:  # nothing comes back
             given |= {"ramp": 0.0, "own_timesteps": False, "revive": False, "gradual": False}
+        if self.floor is None:
+            given["floor"] = choice.floor if self.ranks_layers() else 0.0
         if self.rise is None or (self.gradual and not given.get("gradual", True)):  # one compression raises nothing
             given["rise"] = choice.rise
         fitted = replace(self, **given)
@@ -240,6 +248,7 @@ class ACDC(Scored):
             keeps=self.reset == "nothing",
             gradual=fitted.gradual,
             ease=fitted.ease,
+            floor=fitted.floor,
             idle=[knob for knob in ("own_timesteps", "revive") if getattr(self, knob) and not getattr(fitted, knob)],
         )
         object.__setattr__(fitted, "_lines", lines)

@@ -25,10 +25,11 @@ Distribution = str | Mapping[str, float] | Mapping[str, float | Mapping[str, flo
 
 @dataclass(frozen=True)
 class Budget:
-    """The number of weights that survive in a group of layers."""
+    """The number of weights that survive in a group of layers, and in each of them at least; see floors.py."""
 
     names: tuple[str, ...]
     keep: int
+    floors: tuple[int, ...] = ()  # one for each layer, or none
 
 
 def check_sparsity(argument: str, value: object) -> float:
@@ -73,6 +74,14 @@ def describe(distribution: Distribution) -> str:
     if isinstance(distribution, str):
         return distribution
     return "by group" if groups_of(distribution) else "by layer"
+
+
+def ranks_layers(distribution: Distribution) -> bool:
+    """Return True if it ranks weights of different layers together: "global", of all layers or of a group."""
+    if isinstance(distribution, str):
+        return distribution == "global"
+    groups = groups_of(distribution)
+    return bool(groups)  # the layers that are in none are ranked together, too
 
 
 def along(distribution: Distribution, path: Callable[[float], float]) -> Distribution:

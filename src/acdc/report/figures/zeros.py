@@ -188,7 +188,7 @@ def magnitudes(run: Run) -> Chart | None:
     size = sum(before.size.values())
     method = run.config.method or MethodSettings()  # as built, including what the recipe left out
     one = str(method.settings.get("pattern")).startswith("Unstructured")
-    one = one and method.settings.get("distribution") == "global"
+    one = one and method.settings.get("distribution") == "global" and not method.settings.get("floor")
     target, zeros = method.sparsity, size - sum(before.nonzero.values())
     cut = dynamics.threshold(before.histogram, zeros, target) if one and target else None
     title = f"Kept weights are the large ones: {fmt.short_percent(1 - sum(after.histogram) / size)} are 0"

@@ -1,0 +1,216 @@
+"""The default beside its rivals on small problems of many kinds, nothing set but sparsity and epochs.
+
+python -m benchmarks.broad --data DIR --text FILE --epochs 5 15 --sparsities 0.9 0.95 --seeds 0 1 2
+
+Each row is one run: its score on the test data as it ends, and its training FLOPs by the paper's rule. Rows go to
+results/broad.jsonl as they are measured; runs that are there are not repeated. docs/methods-compared.md shows them.
+"""
+
+import argparse
+import statistics
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import acdc
+from acdc import methods
+from acdc.core.context import SparsityWarning
+from acdc.core.method import Method
+from acdc.flops.counting import weight_flops
+from acdc.flops.training import training_flops
+from acdc.flops.uses import forward_uses
+from benchmarks import broad_problems
+from benchmarks.broad_problems import EXPLORED, HELD_OUT, NEED_IMAGES, Problem
+from benchmarks.console import progress, run, say
+from benchmarks.record import RESULTS, Row, append, environment, read
+
+# The method of each column, and what is set of it.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("acdc", {}),
+    "no floor": ("acdc", {"floor": 0.0}),
+    "GMP": ("gmp", {}),
+    "GMP, floor": ("gmp", {"floor": 0.75}),
+    "RigL": ("rigl", {"every": "20st"}),  # its 100 leave few updates in runs this short
+    "Top-KAST": ("top_kast", {}),
+    "dense": ("dense", {}),
+}
+_RIVALS = ("GMP", "RigL", "Top-KAST")  # as they come; the others explain
+Cell = tuple[str, str, float, int, int]
+
+
+def build(variant: str, sparsity: float, epochs: int) -> Method | None:
+    name, knobs = VARIANTS[variant]
+    return None if name == "dense" else methods.build(name, sparsity=sparsity, epochs=epochs, **knobs)
+
+
+@cache
+def problem_of(name: str, data: Path | None, text: Path | None) -> Problem:
+    return broad_problems.load(name, data, text)
+
+
+def train(cell: Cell, data: Path | None, text: Path | None) -> Row:
+    """Train one variant on one problem, and return what became of it."""
+    name, variant, sparsity, epochs, seed = cell
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", SparsityWarning)
+    problem = problem_of(name, data, text)
+    torch.manual_seed(seed)
+    model, each = problem.new_model(), problem.steps
+    optimizer, method = problem.new_optimizer(model), build(variant, sparsity, epochs)
+    sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=each, quiet=True) if method else None
+    method = sparsifier.method if sparsifier else None
+    uses, generator = forward_uses(model, problem.train[0][:1]), torch.Generator().manual_seed(seed)
+    weights = {weight.name: weight.param for weight in acdc.find_prunable(model).weights}
+    base, costs, step = optimizer.param_groups[0]["lr"], [], 0
+    for _ in range(epochs):
+        for inputs, targets in problem.batches(generator):
+            for group in optimizer.param_groups:
+                group["lr"] = base * broad_problems.rate(problem.shape, step, epochs * each)
+            optimizer.zero_grad()
+            problem.loss(model(inputs), targets).backward()
+            optimizer.step()
+            step += 1
+        counts = {name: int(param.count_nonzero()) for name, param in weights.items()}
+        costs.append((sparsifier.phase.kind if sparsifier else "dense", weight_flops(counts, uses)))
+    zeros = sparsifier.finish().sparsity if sparsifier else 0.0
+    dense = weight_flops({name: param.numel() for name, param in weights.items()}, uses)
+    total = training_flops(costs, dense, sparse=method.sparse_flops if method else None)
+    return {
+        "problem": name,
+        "variant": variant,
+        "sparsity": sparsity if method else 0.0,
+        "epochs": epochs,
+        "seed": seed,
+        "steps": step,
+        "score": problem.score(model),
+        "zeros": zeros,
+        "training": total / (3 * dense * epochs),
+        "config": method.config() if method else None,
+    }
+
+
+def key(row: Row) -> Cell:
+    return row["problem"], row["variant"], row["sparsity"], row["epochs"], row["seed"]
+
+
+# The table: a row for each problem, length and sparsity
+
+
+def block(rows: Sequence[Row]) -> str:
+    """Return the table in markdown, with how often the default is ahead, and where it was measured."""
+    if not rows:
+        return "\nNothing is kept yet.\n"
+    names = [name for name in VARIANTS if any(row["variant"] == name for row in rows)]
+    lines = [
+        f"| problem | steps | zeros | {' | '.join(names)} | default − best rival |",
+        "|---|---|---|" + "---|" * (len(names) + 1),
+    ]
+    gaps = dict[tuple[str, int, float], float]()
+    for problem in (*EXPLORED, *HELD_OUT):
+        for epochs, sparsity in sorted({(r["epochs"], r["sparsity"]) for r in rows if r["sparsity"]}):
+            scores = {name: _scores(rows, problem, epochs, sparsity, name) for name in names}
+            if not scores["default"]:
+                continue
+            means = {name: statistics.fmean(found) for name, found in scores.items() if found}
+            best = max((means[name], name) for name in _RIVALS if name in means)
+            gaps[problem, epochs, sparsity] = means["default"] - best[0]
+            steps = next(r["steps"] for r in rows if (r["problem"], r["epochs"]) == (problem, epochs))
+            cells = [_cell(scores[name]) for name in names]
+            gap = f"{gaps[problem, epochs, sparsity]:+.1f} ({best[1]})".replace("-", "−")
+            lines.append(f"| {problem} | {steps:,} | {sparsity:.0%} | {' | '.join(cells)} | {gap} |")
+    costs = [f"{name} {_cost(rows, name)}" for name in names if name != "dense"]
+    first, commits = rows[0], " and ".join(dict.fromkeys(str(row["commit"]) for row in rows))
+    seeds = sorted({len(_scores(rows, *cell, "default")) for cell in gaps})
+    note = (
+        f"{first['device_name']}, torch {first['torch']}, acdc at {commits}; mean ± std over "
+        f"{' or '.join(map(str, seeds))} seeds. Training FLOPs on average: {', '.join(costs)}."
+    )
+    return "\n".join([*lines, "", _standing("explored", EXPLORED, gaps, rows)]) + (
+        f"\n{_standing('held out', HELD_OUT, gaps, rows)}\n\n<sub>{note}</sub>\n"
+    )
+
+
+def _standing(
+    title: str, problems: Iterable[str], gaps: dict[tuple[str, int, float], float], rows: Sequence[Row]
+) -> str:
+    """Say in a line how the default stands on these problems."""
+    cells = [cell for cell in gaps if cell[0] in problems]
+    if not cells:
+        return f"- **{title.capitalize()}**: not measured."
+    ahead = {
+        name: [
+            statistics.fmean(_scores(rows, *cell, "default")) - statistics.fmean(other)
+            for cell in cells
+            if (other := _scores(rows, *cell, name))
+        ]
+        for name in ("no floor", *_RIVALS)
+    }
+    parts = [f"{name} in {sum(d > 0 for d in ds)} of {len(ds)}" for name, ds in ahead.items() if ds]
+    best = [gaps[cell] for cell in cells]
+    return (
+        f"- **{title.capitalize()}** ({', '.join(dict.fromkeys(cell[0] for cell in cells))}): the default is above "
+        f"{', '.join(parts)} rows, above the best of the rivals in {sum(d > 0 for d in best)}, lowest {min(best):+.1f}."
+    ).replace(" -", " −")
+
+
+def _scores(rows: Sequence[Row], problem: str, epochs: int, sparsity: float, variant: str) -> list[float]:
+    wanted = (problem, variant, 0.0 if variant == "dense" else sparsity, epochs)
+    return [row["score"] for row in rows if key(row)[:4] == wanted]
+
+
+def _cell(scores: list[float]) -> str:
+    if not scores:
+        return "–"
+    spread = f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
+    return f"{statistics.fmean(scores):.1f}{spread}".replace("-", "−")
+
+
+def _cost(rows: Sequence[Row], name: str) -> str:
+    return f"{statistics.fmean(row['training'] for row in rows if row['variant'] == name):.2f}x"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.broad", description=(__doc__ or "").partition("\n")[0])
+    every = (*EXPLORED, *HELD_OUT)
+    parser.add_argument("--problems", nargs="+", choices=every, default=list(every), metavar="PROBLEM")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
+    parser.add_argument("--sparsities", nargs="+", type=float, default=[0.9, 0.95])
+    parser.add_argument("--epochs", nargs="+", type=int, default=[5, 15])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--data", type=Path, help="folder of CIFAR-10, for " + ", ".join(NEED_IMAGES))
+    parser.add_argument("--text", type=Path, help="a text of 2 MB or more, for letters")
+    parser.add_argument("--jobs", type=int, default=2, help="processes, of one thread each")
+    parser.add_argument("--results", type=Path, default=RESULTS / "broad.jsonl", help="file to append to")
+    parser.add_argument("--commit", help="commit to record, where the code is a copy outside git")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    lacking = [name for name in options.problems if name in NEED_IMAGES and options.data is None]
+    lacking += ["letters"] if "letters" in options.problems and options.text is None else []
+    if lacking:
+        parser.error(f"{', '.join(lacking)} need --data or --text; or name other --problems")
+    shared, done = environment(torch.device("cpu"), options.commit), {key(row) for row in read(options.results)}
+    wanted = dict[Cell, None]()
+    for seed in options.seeds:
+        for problem in options.problems:
+            for epochs in options.epochs:
+                for sparsity in options.sparsities:
+                    for variant in options.variants:
+                        cell = (problem, variant, 0.0 if variant == "dense" else sparsity, epochs, seed)
+                        if cell not in done:
+                            wanted[cell] = None
+    with ProcessPoolExecutor(options.jobs) as pool, progress("broad", len(wanted)) as begin:
+        for future in as_completed([pool.submit(train, cell, options.data, options.text) for cell in wanted]):
+            row = future.result()
+            begin(f"{row['problem']}, {row['variant']}, {row['sparsity']:.0%}, {row['epochs']} epochs")
+            append(options.results, [{**shared, **row}])
+    say(f"written to {options.results}")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)
