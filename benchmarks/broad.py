@@ -9,7 +9,7 @@ results/broad.jsonl as they are measured; runs that are there are not repeated. 
 import argparse
 import statistics
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
@@ -114,14 +114,14 @@ def block(rows: Sequence[Row]) -> str:
     for problem in (*EXPLORED, *HELD_OUT):
         for epochs, sparsity in sorted({(r["epochs"], r["sparsity"]) for r in rows if r["sparsity"]}):
             scores = {name: _scores(rows, problem, epochs, sparsity, name) for name in names}
-            if not scores["default"]:
-                continue
             means = {name: statistics.fmean(found) for name, found in scores.items() if found}
+            if "default" not in means or not any(name in means for name in _RIVALS):
+                continue
             best = max((means[name], name) for name in _RIVALS if name in means)
             gaps[problem, epochs, sparsity] = means["default"] - best[0]
             steps = next(r["steps"] for r in rows if (r["problem"], r["epochs"]) == (problem, epochs))
             cells = [_cell(scores[name]) for name in names]
-            gap = f"{gaps[problem, epochs, sparsity]:+.1f} ({best[1]})".replace("-", "−")
+            gap = f"{_signed(gaps[problem, epochs, sparsity])} ({best[1]})"
             lines.append(f"| {problem} | {steps:,} | {sparsity:.0%} | {' | '.join(cells)} | {gap} |")
     costs = [f"{name} {_cost(rows, name)}" for name in names if name != "dense"]
     first, commits = rows[0], " and ".join(dict.fromkeys(str(row["commit"]) for row in rows))
@@ -154,8 +154,12 @@ def _standing(
     best = [gaps[cell] for cell in cells]
     return (
         f"- **{title.capitalize()}** ({', '.join(dict.fromkeys(cell[0] for cell in cells))}): the default is above "
-        f"{', '.join(parts)} rows, above the best of the rivals in {sum(d > 0 for d in best)}, lowest {min(best):+.1f}."
-    ).replace(" -", " −")
+        f"{', '.join(parts)} rows, above the best of the rivals in {sum(d > 0 for d in best)}, lowest {_signed(min(best))}."
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
 
 
 def _scores(rows: Sequence[Row], problem: str, epochs: int, sparsity: float, variant: str) -> list[float]:
@@ -172,6 +176,16 @@ def _cell(scores: list[float]) -> str:
 
 def _cost(rows: Sequence[Row], name: str) -> str:
     return f"{statistics.fmean(row['training'] for row in rows if row['variant'] == name):.2f}x"
+
+
+def _rows(wanted: Iterable[Cell], data: Path | None, text: Path | None, jobs: int) -> Iterator[Row]:
+    """Train all cells and yield their rows as they end."""
+    if jobs == 1:
+        yield from (train(cell, data, text) for cell in wanted)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        for future in as_completed([pool.submit(train, cell, data, text) for cell in wanted]):
+            yield future.result()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -203,9 +217,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         cell = (problem, variant, 0.0 if variant == "dense" else sparsity, epochs, seed)
                         if cell not in done:
                             wanted[cell] = None
-    with ProcessPoolExecutor(options.jobs) as pool, progress("broad", len(wanted)) as begin:
-        for future in as_completed([pool.submit(train, cell, options.data, options.text) for cell in wanted]):
-            row = future.result()
+    with progress("broad", len(wanted)) as begin:
+        for row in _rows(wanted, options.data, options.text, options.jobs):
             begin(f"{row['problem']}, {row['variant']}, {row['sparsity']:.0%}, {row['epochs']} epochs")
             append(options.results, [{**shared, **row}])
     say(f"written to {options.results}")

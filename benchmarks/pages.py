@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from acdc.formatting import si
-from benchmarks import budgets, comparisons, fault_tables, runs, scale, sharded_tables, theory_page
+from benchmarks import broad, budgets, comparisons, fault_tables, runs, scale, sharded_tables, theory_page
 from benchmarks.hosts import host_table
 from benchmarks.record import Row, read
 from benchmarks.runtime_tables import speed_block, speed_sentence
@@ -25,6 +25,7 @@ def filled(root: Path, results: Path) -> dict[Path, str]:
         docs / "methods-compared.md": {
             "frontier": _frontier(results, docs),
             "digits": _digits(results),
+            "broad": broad.block(read(results / "broad.jsonl")),
             "budgets": budgets.blocks(results, docs / "methods-compared.md"),
         },
         docs / "costs.md": {"overhead": _overhead(results), "select": _select(results)},

@@ -47,6 +47,7 @@ ALONE: dict[str, dict[str, Any]] = {
 }
 TOGETHER: dict[str, dict[str, Any]] = {
     "default": {},
+    "default, no floor": {"floor": 0.0},  # as in longer runs
     "default, no cycles": {"cycles": 0},
     "default, at once": {"rise": 0.0},
     "default, rise by 75 %": {"rise": 0.75},  # as in longer runs
