@@ -151,10 +151,10 @@ def _standing(
         for name in ("no floor", *_RIVALS)
     }
     parts = [f"{name} in {sum(d > 0 for d in ds)} of {len(ds)}" for name, ds in ahead.items() if ds]
-    best = [gaps[cell] for cell in cells]
+    best, where = [gaps[cell] for cell in cells], ", ".join(dict.fromkeys(cell[0] for cell in cells))
     return (
-        f"- **{title.capitalize()}** ({', '.join(dict.fromkeys(cell[0] for cell in cells))}): the default is above "
-        f"{', '.join(parts)} rows, above the best of the rivals in {sum(d > 0 for d in best)}, lowest {_signed(min(best))}."
+        f"- **{title.capitalize()}** ({where}): the default is above {', '.join(parts)} rows, above the best of the "
+        f"rivals in {sum(d > 0 for d in best)}, lowest {_signed(min(best))}."
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -245,7 +246,6 @@ def test_only_a_short_run_keeps_layers_above_a_floor() -> None:
     ("knobs", "floor"),
     [
         ({"sparsity": 0.9}, 0.75),
-        ({"sparsity": 0.9, "pattern": acdc.Block(4, 4)}, 0.75),
         ({"sparsity": 0.9, "distribution": {"fc": {"uniform": 0.5}}}, 0.75),  # the other layers are ranked together
         ({"sparsity": 0.9, "distribution": "uniform"}, 0),
         ({"sparsity": 0.9, "distribution": {"fc": 0.5}}, 0),
@@ -257,6 +257,12 @@ def test_a_floor_is_chosen_where_layers_are_ranked_together(knobs: dict, floor: 
     if not floor:
         with pytest.raises(ArgumentError, match=r"floor=0\.5: .* gives e.* its own share"):
             acdc.ACDC(epochs=20, floor=0.5, **knobs)
+
+
+def test_tiles_have_a_floor_only_if_asked_for() -> None:
+    knobs: dict[str, Any] = {"sparsity": 0.9, "epochs": 20, "pattern": acdc.Block(4, 4)}
+    assert acdc.ACDC(**knobs).for_steps(10).floor == 0
+    assert acdc.ACDC(**knobs, floor=0.5).for_steps(10).floor == 0.5
 
 
 def test_a_pattern_of_one_sparsity_does_not_rise() -> None:

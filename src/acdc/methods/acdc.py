@@ -37,6 +37,7 @@ from acdc.methods._scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, check_axes
+from acdc.sparsity.patterns import Unstructured
 
 _UPDATES = 40  # of the masks in a run whose sparsity rises, where an epoch is longer than that
 _EASE_STEPS = 10  # compressions in which ease reaches a phase's sparsity
@@ -74,7 +75,7 @@ class ACDC(Scored):
     floor         the share of what a layer would keep at its Erdős–Rényi–Kernel density (distribution="erk") that it
                   keeps at least: 0.75 in a run of less than 1,500 steps, whose magnitudes still are those of the
                   initialisation, and 0 in longer ones, where layers are ranked together and nothing else. Only for
-                  distribution="global" and its groups.
+                  distribution="global" and its groups, and chosen for single weights, not for tiles or channels.
     ramp          the share of each dense phase over which the steps of weights that come back grow from 0 to their
                   full length: 0.2. With 0 they are as long as the others.
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all" of
@@ -234,7 +235,8 @@ class ACDC(Scored):
         if not choice.schedule.transitions[1]:  # nothing comes back
             given |= {"ramp": 0.0, "own_timesteps": False, "revive": False, "gradual": False}
         if self.floor is None:
-            given["floor"] = choice.floor if self.ranks_layers() else 0.0
+            single = isinstance(self.pattern, Unstructured)  # tiles end lower with a floor; see results/README.md
+            given["floor"] = choice.floor if single and self.ranks_layers() else 0.0
         if self.rise is None or (self.gradual and not given.get("gradual", True)):  # one compression raises nothing
             given["rise"] = choice.rise
         fitted = replace(self, **given)
