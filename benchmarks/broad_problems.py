@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from sklearn.datasets import make_classification
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.optim import Optimizer
@@ -165,6 +164,8 @@ def _letters(path: Path) -> Parts:
 
 
 def _clusters() -> Parts:
+    from sklearn.datasets import make_classification  # here, as tables of results are made without it, too
+
     inputs, targets = make_classification(
         12_000, 40, n_informative=20, n_redundant=5, n_classes=10, n_clusters_per_class=3, random_state=0
     )
