@@ -169,7 +169,7 @@ def test_digits_collects_the_tables_of_its_seeds(tmp_path, monkeypatch):
     blocks = {
         "README.md": ["runs", "speed"],
         "docs/wrn.md": ["runs"],
-        "docs/methods-compared.md": ["frontier", "digits", "budgets"],
+        "docs/methods-compared.md": ["frontier", "digits", "broad", "budgets"],
         "docs/costs.md": ["overhead", "select"],
         "docs/export.md": ["sizes"],
         "docs/faults.md": ["faults"],

@@ -79,9 +79,9 @@ def test_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_cost_of_global_magnitude_is_a_range_with_room(capsys: pytest.CaptureFixture[str]) -> None:
-    """The default run ends at 0.13x."""
+    """The default run ends at 0.126x."""
     out = checked(capsys, "digits")
-    assert re.search(r"^compressed model .* 0\.09x to 0\.14x$", out, re.MULTILINE)
+    assert re.search(r"^compressed model .* 0\.09x to 0\.13x$", out, re.MULTILINE)
     assert "and a tenth beyond either, since training decides which layers keep more" in out
     out = checked(capsys, "digits", "--set", "method.pattern=channel", "--set", "method.distribution=uniform")
     assert "weights that read a pruned channel may also end at 0, which costs less" in out
