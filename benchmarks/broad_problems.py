@@ -1,7 +1,7 @@
 """Problems of many kinds that a CPU trains in seconds, each with its net, optimizer and rate, in a plain loop.
 
 The floor of ACDC's default was chosen on the problems of EXPLORED, and on none of HELD_OUT's; the rest of it on others.
-Four make their own data, two take scikit-learn's, four take CIFAR-10 at 16 x 16 pixels and one a text.
+Four make their own data, three take scikit-learn's, five take CIFAR-10 at 16 x 16 pixels and one a text.
 
 tabular   ten classes of made-up clusters, MLP with batch norm, Adam, cosine
 cnn       CIFAR-10, convolutions without norm, AdamW, one cycle
@@ -14,6 +14,8 @@ sort      sort 10 of 16 digits, a transformer, AdamW, cosine
 depthwise CIFAR-10, depthwise convolutions with layer norm, AdamW, cosine
 dropout   digits, wide MLP with dropout, SGD, constant
 encoder   digits, autoencoder, Adam, cosine
+residual  CIFAR-10, residual net with batch norm, SGD with Nesterov's momentum, one cycle
+denoise   digits in noise, convolutions without norm, Adam, constant
 """
 
 import math
@@ -33,8 +35,8 @@ from acdc.data.digits import load_digits
 Shape = Literal["cosine", "linear", "steps", "constant", "onecycle"]
 
 EXPLORED = ("tabular", "friedman", "encoder", "dropout", "cnn", "vit", "letters")
-HELD_OUT = ("waves", "sort", "mixer", "depthwise")
-NEED_IMAGES = ("cnn", "vit", "mixer", "depthwise")
+HELD_OUT = ("waves", "sort", "mixer", "depthwise", "residual", "denoise")
+NEED_IMAGES = ("cnn", "vit", "mixer", "depthwise", "residual")
 _TRAIN, _TEST = 4000, 5000  # images of CIFAR-10
 _LETTERS, _WINDOW = 96, 32
 
@@ -118,6 +120,7 @@ def load(name: str, data: Path | None = None, text: Path | None = None) -> Probl
             "vit": (_Vit, _adamw(1e-3), "cosine"),
             "mixer": (_Mixer, _adamw(1e-3), "linear"),
             "depthwise": (_depthwise, _adamw(4e-3), "cosine"),
+            "residual": (_residual, _nesterov(0.1), "onecycle"),
         }[name]
         return Problem(name, train, test, 50, build, optimizer, shape, mirrored=True)
     if name == "letters":
@@ -131,6 +134,7 @@ def load(name: str, data: Path | None = None, text: Path | None = None) -> Probl
         "sort": lambda: Problem(name, *_unsorted(), 100, _Sort, _adamw(1e-3), "cosine"),
         "dropout": lambda: Problem(name, *_digits(), 50, _dropout, _sgd(0.03), "constant"),
         "encoder": lambda: Problem(name, *_pictures(), 50, _encoder, _adam(2e-3), "cosine", "value"),
+        "denoise": lambda: Problem(name, *_noisy(), 50, _denoiser, _adam(1e-3), "constant", "value"),
     }
     return makers[name]()
 
@@ -208,6 +212,17 @@ def _pictures() -> Parts:
     return (train, train), (test, test)
 
 
+def _noisy() -> Parts:
+    generator = torch.Generator().manual_seed(4)
+
+    def noisy(flat: Tensor) -> tuple[Tensor, Tensor]:
+        clean = flat.view(-1, 1, 8, 8)
+        return clean + 0.4 * torch.randn(clean.shape, generator=generator), clean
+
+    (train, _), (test, _) = _digits()
+    return noisy(train), noisy(test)
+
+
 # Nets and optimizers
 
 
@@ -221,6 +236,10 @@ def _adamw(lr: float) -> Callable[[nn.Module], Optimizer]:
 
 def _sgd(lr: float) -> Callable[[nn.Module], Optimizer]:
     return lambda model: torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4)
+
+
+def _nesterov(lr: float) -> Callable[[nn.Module], Optimizer]:
+    return lambda model: torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
 
 def _tabular() -> nn.Module:
@@ -345,3 +364,25 @@ def _encoder() -> nn.Module:
         *(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 12), nn.ReLU(), nn.Linear(12, 128), nn.ReLU()),
         nn.Linear(128, 64),
     )
+
+
+class _Residual(nn.Module):
+    def __init__(self, n: int, m: int, stride: int) -> None:
+        super().__init__()
+        first, second = nn.Conv2d(n, m, 3, stride, 1, bias=False), nn.Conv2d(m, m, 3, 1, 1, bias=False)
+        self.body = nn.Sequential(first, nn.BatchNorm2d(m), nn.ReLU(), second, nn.BatchNorm2d(m))
+        self.shortcut = nn.Conv2d(n, m, 1, stride, bias=False) if (n, stride) != (m, 1) else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def _residual() -> nn.Module:
+    stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    blocks = [_Residual(n, m, stride) for n, m, stride in ((16, 16, 1), (16, 32, 2), (32, 64, 2))]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+
+def _denoiser() -> nn.Module:
+    hidden = [layer for n in (1, 32, 32) for layer in (nn.Conv2d(n, 32, 3, 1, 1), nn.GELU())]
+    return nn.Sequential(*hidden, nn.Conv2d(32, 1, 3, 1, 1))

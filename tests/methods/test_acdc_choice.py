@@ -1,6 +1,8 @@
 """What AC/DC chooses by itself: phases by epochs and steps, the rise of the sparsity, and what it says of them."""
 
+import copy
 import dataclasses
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import nn
 import acdc
 from acdc.errors import ArgumentError
 from acdc.methods._choice import LONG, RECOVERY, SHORT, choose
+from acdc.methods._rise import is_slow, is_watched, watch_rate
 from tests.warned import SMALL_NETS
 
 
@@ -293,12 +296,125 @@ def test_a_short_run_has_more_of_its_steps_at_the_target() -> None:
     assert acdc.ACDC(sparsity=0.9, epochs=10, rise=0.5).for_steps(5).rise == 0.5
 
 
-def sparsities(method: acdc.ACDC, steps: int) -> list[float]:
-    torch.manual_seed(0)
-    model = nn.Linear(50, 50, bias=False)
+def test_only_a_short_run_has_a_late_end_of_the_rise() -> None:
+    method = acdc.ACDC(sparsity=0.9, epochs=20)
+    short, long = method.for_steps(74), method.for_steps(75)
+    assert (short.late_rise, long.late_rise) == (0.85, 0)
+    assert "sparsity rising to 0.9 by epoch 12, or 17 if the learning rate stays high;" in short.choices_made()[0]
+    assert "learning rate" not in long.choices_made()[0]
+    knobs: list[dict[str, Any]] = [{"rise": 0.5}, {"late_rise": 0.0}, {"begin": 0.8}, {"late_rise": 0.95}]
+    assert [acdc.ACDC(sparsity=0.9, epochs=20, **k).for_steps(10).late_rise for k in knobs] == [0, 0, 0, 0.95]
+    assert acdc.ACDC(sparsity=0.9, epochs=20, gradual=True).for_steps(2).late_rise == 0.85, "nothing is gradual there"
+    assert acdc.ACDC.paper(0.9, epochs=20).for_steps(10).late_rise == 0
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"rise": 0.6, "late_rise": 0.5}, r"late_rise=0\.5: .* the usual one ends at rise=0\.6; raise or omit it"),
+        ({"rise": 0.0, "late_rise": 0.5}, r"late_rise=0\.5: rise=0 is no rise that could end later; omit late_rise"),
+        ({"gradual": True, "late_rise": 0.5}, r"late_rise=0\.5: gradual=True leaves no rise"),
+        ({"late_rise": 85}, "late_rise=85: expected a fraction of the run"),
+        ({"sparsity": None, "pattern": acdc.NM(2, 4), "late_rise": 0.9}, "late_rise=0.9: .*omit late_rise"),
+    ],
+)
+def test_refusals_of_a_late_end(knobs: dict, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        acdc.ACDC(**{"sparsity": 0.9, "epochs": 20, **knobs})
+
+
+RISING = acdc.Schedule.from_phases([("dense", "10st"), ("sparse", "90st")])
+
+
+LATE = acdc.ACDC(sparsity=0.9, schedule=RISING, rise=0.6, late_rise=0.85)
+
+
+def shares(rate: Callable[[int], float], *, bias: bool = False) -> list[float]:
+    """Return the sparsity in each of 100 steps, relative to the target, under a rate that is set before each."""
+    return [sparsity / 0.9 for sparsity in sparsities(LATE, 100, rate=rate, bias=bias)]
+
+
+def one_cycle(step: int) -> float:
+    return 0.1 * min((step + 1) / 30, (100 - step) / 70)
+
+
+@pytest.mark.parametrize(
+    ("rate", "late"),
+    [
+        (lambda _: 0.1, True),
+        (one_cycle, True),
+        (lambda step: 0.1 if step < 50 else 0.01, True),  # at a quarter nobody knows
+        (lambda step: 0.1 * (1 - step / 100), False),
+        (lambda step: 0.1 * 0.5 ** (step // 10), False),
+        (lambda step: 0.1 * min(1, (step + 1) / 15) * (1 - step / 100), False),  # rising when compression begins
+        (lambda _: 0.0, False),
+    ],
+)
+def test_the_rise_is_slow_until_the_rate_falls_and_to_the_end_if_it_has_not_by_a_third(
+    rate: Callable[[int], float], late: bool
+) -> None:
+    seen, usual = shares(rate), [1 - (1 - min(1, max(0, t - 10) / 50)) ** 3 for t in range(100)]
+    slow = [1 - (1 - min(1, max(0, t - 10) / 75)) ** 3 for t in range(100)]
+    looks = range(1, 30, 2)  # after each step before one with new masks
+    fell = next((t for t in looks if rate(t) <= 0.995 * max(rate(s) for s in looks if s <= t)), 100)
+    for step in range(12, 100, 2):  # masks are taken in every second one
+        expected = slow if late or step <= fell else usual
+        assert seen[step] == pytest.approx(expected[step], abs=2e-3), step
+    assert seen == sorted(seen), "no weight comes back"
+    assert seen[85] == pytest.approx(1, abs=1e-3)
+
+
+def test_rates_of_all_groups_count_and_a_missing_one_is_taken_as_fallen() -> None:
+    assert shares(lambda _: 0.1, bias=True)[60] < 0.98
+    assert shares(lambda step: 0.1 * (1 - step / 100), bias=True)[60] == pytest.approx(1, abs=1e-3)
+    memory = dict[str, Any]()
+    model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    sparsifier, seen = acdc.attach(model, optimizer, method), []
-    for _ in range(steps):
+    del optimizer.param_groups[0]["lr"]
+    watch_rate(memory, optimizer, last=False)
+    assert (is_slow(memory), is_watched(memory)) == (False, False)
+    memory.clear()
+    for last in (False, True):
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
+        watch_rate(memory, optimizer, last=last)
+        assert (is_slow(memory), is_watched(memory)) == (True, not last)
+
+
+def test_a_resumed_run_knows_whether_the_rate_has_fallen() -> None:
+    """Also one that stopped between the first look at the rate and the decision."""
+    for rate in (one_cycle, lambda step: 0.1 * (1 - step / 100)):
+        whole = sparsities(LATE, 100, rate=rate)
+        for stop in (1, 15, 25, 26, 27, 60):
+            assert sparsities(LATE, 100, rate=rate, stop=stop) == whole, stop
+
+
+def sparsities(
+    method: acdc.ACDC,
+    steps: int,
+    *,
+    rate: Callable[[int], float] = lambda _: 0.1,
+    bias: bool = False,
+    stop: int | None = None,
+) -> list[float]:
+    """Return the sparsity after each step. At `stop` all is built anew, and goes on from what was saved."""
+
+    def build() -> tuple[nn.Linear, torch.optim.Optimizer, acdc.Sparsifier]:
+        torch.manual_seed(0)
+        model = nn.Linear(50, 50, bias=bias)
+        groups = [{"params": [param], "lr": 0.1} for param in model.parameters()]
+        optimizer = torch.optim.SGD(groups)
+        return model, optimizer, acdc.attach(model, optimizer, method)
+
+    (model, optimizer, sparsifier), seen = build(), list[float]()
+    for step in range(steps):
+        if step == stop:
+            states = copy.deepcopy([part.state_dict() for part in (model, optimizer, sparsifier)])
+            sparsifier.detach()
+            model, optimizer, sparsifier = build()
+            for part, state in zip((model, optimizer, sparsifier), states, strict=True):
+                part.load_state_dict(state)
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step)
         optimizer.zero_grad()
         model(torch.randn(4, 50)).square().sum().backward()
         optimizer.step()

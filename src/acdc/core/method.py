@@ -278,6 +278,10 @@ class Method(ABC):
         """
         return phase.kind == "sparse"
 
+    def notice(self, context: "MethodContext") -> None:
+        """Look at the run when a step has ended, in any phase; what it sees may only go into `context.memory`."""
+        return
+
     def updates_at(self, context: "MethodContext", step: int) -> bool:
         """Return True if `update` is called when step `step` begins, inside a phase.
 

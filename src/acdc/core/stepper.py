@@ -297,6 +297,7 @@ class Stepper:
         self._returning.after_step()
         enforced = self.state.masked and not masking.keeps_zeros
         masking.after_step(args, kwargs)
+        self._method.notice(context)
         context.step += 1
         self.expect_step()
         if enforced:

@@ -15,7 +15,8 @@ from acdc.schedule import Schedule, number, round_half_up
 
 RECOVERY = 50  # steps after a decompression until the loss is back where it was; see docs/decompression.md
 RISE, SHORT_RISE = 0.75, 0.6  # of the run, by which the sparsity has reached its target: usually, and in short runs
-SHORT = 1500  # steps; a quarter of a shorter run is too little to train at the target
+LATE_RISE = 0.85  # in short runs, where the learning rate stays high
+SHORT = 1500  # steps; a quarter of a shorter run is too little to train at the target while the rate falls
 FLOOR = 0.75  # of its ERK share that a layer keeps in a short run, where magnitudes are still those of the beginning
 _CYCLES = 2
 _BEGIN, _LATEST_BEGIN, _MIDDLE = Fraction(1, 10), Fraction(1, 5), Fraction(2, 5)  # of the run: compressions begin, end
@@ -31,6 +32,7 @@ class Choice:
     schedule: Schedule
     cycles: int
     rise: float
+    late_rise: float  # 0 where the learning rate makes no difference
     floor: float
     shortest: str = ""  # why there are fewer cycles than usual; "" where there are not
     late: bool | None = None  # whether the late dense phase that was asked for found room; None if none was
@@ -73,10 +75,12 @@ def choose(epochs: int, steps_per_epoch: int | None, *, begin: float | None, cyc
     for index, end in enumerate(ends):
         phases.append(("sparse" if index % 2 else "dense", f"{number((end - before) * unit)}ep"))
         before = end
-    rise, floor = (RISE, 0.0) if steps is None or steps >= SHORT else (SHORT_RISE, FLOOR)
+    short = steps is not None and steps < SHORT
+    rise, late_rise, floor = (SHORT_RISE, LATE_RISE, FLOOR) if short else (RISE, 0.0, 0.0)
     if begin is not None:  # half of what is left, at least
         rise = max(rise, (1 + first / total) / 2)
-    return Choice(Schedule.from_phases(phases), n, rise, floor, shortest, late=room if late else None)
+        late_rise = late_rise if late_rise > rise else 0.0
+    return Choice(Schedule.from_phases(phases), n, rise, late_rise, floor, shortest, late=room if late else None)
 
 
 def _begin(steps: int | None) -> Fraction:
@@ -110,6 +114,7 @@ def describe(
     target: str,
     *,
     rise: float | None,
+    late_rise: float | None,
     ramp: float | None,
     keeps: bool,
     gradual: bool = False,
@@ -125,7 +130,8 @@ def describe(
     at_once = (
         f"sparsity rising to {target} from compression to compression" if gradual else f"sparsity {target} at once"
     )
-    parts += [f"sparsity rising to {target} by epoch {rise * epochs:.3g}" if rise else at_once]
+    late = f", or {late_rise * epochs:.3g} if the learning rate stays high" if late_rise else ""
+    parts += [f"sparsity rising to {target} by epoch {rise * epochs:.3g}{late}" if rise else at_once]
     parts += [f"no layer below {floor:.0%} of what distribution='erk' gives it" if floor else ""]
     parts += [f"each compression eased into over {ease:.0%} of its phase" if ease else ""]
     parts += [f"weights that come back ramp up over {ramp:.0%} of a dense phase" if decompress and ramp else ""]

@@ -3,15 +3,17 @@
 Idea       Train densely and sparsely in turns, so that one run gives an accurate sparse model and a dense one.
 Step       θ ← T_k(θ) at each compression, then θ ← θ − η ∇f(θ) on its support only; at each decompression the mask is
            lifted, the pruned weights restart at 0 and the optimizer's momentum is reset (paper, Algorithm 1).
-Knobs      sparsity and epochs: begin, cycles, rise, floor, ramp and reset are then chosen by the number of epochs and
-           steps, and said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with nothing added.
+Knobs      sparsity and epochs: begin, cycles, rise, late_rise, floor, ramp and reset are then chosen by the number of
+           epochs and steps, and said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with nothing
+           added.
            Pattern (unstructured; N:M, blocks, channels); distribution ("global"; "uniform", "erk", by layer, by group);
            criterion ("magnitude"; acdc ls criteria); twin ("last"; "best" by a metric you report; "late" pays for a
            dense phase near the end). Beyond the paper, each off unless chosen: begin (when the first compression is),
-           cycles (how many decompressions, all in the first half), rise (the sparsity grows with time), floor (how
-           much each layer keeps at least), gradual (it grows from compression to compression), ease (each compression
-           takes a while), ramp (short steps at first for weights that come back), own_timesteps (Adam's bias
-           correction for them), revive (random weights for filters that a compression took whole).
+           cycles (how many decompressions, all in the first half), rise (the sparsity grows with time), late_rise (for
+           longer, while the learning rate stays high), floor (how much each layer keeps at least), gradual (it grows
+           from compression to compression), ease (each compression takes a while), ramp (short steps at first for
+           weights that come back), own_timesteps (Adam's bias correction for them), revive (random weights for filters
+           that a compression took whole).
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte per weight for the mask; one in-place pass over the gradients in compressed phases; one selection per
            compression, with rise one per epoch or 40 per run, with ease 10 per compressed phase; with floor one more
@@ -33,6 +35,7 @@ from acdc.errors import ArgumentError, check_whole
 from acdc.methods._choice import RISE, Choice, choose, describe
 from acdc.methods._knobs import check_fraction
 from acdc.methods._revival import bias_correction, revive
+from acdc.methods._rise import Rise, is_slow, is_watched, watch_rate
 from acdc.methods._scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget
@@ -42,8 +45,8 @@ from acdc.sparsity.patterns import Unstructured
 _UPDATES = 40  # of the masks in a run whose sparsity rises, where an epoch is longer than that
 _EASE_STEPS = 10  # compressions in which ease reaches a phase's sparsity
 _CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing"}  # with epochs; rise and floor when steps are known
-_LATER = ("begin", "cycles", "rise", "ramp", "ease", "own_timesteps")
-_PAPER: dict[str, Any] = {"rise": 0.0, "floor": 0.0, "ramp": 0.0, "reset": "momentum"}
+_LATER = ("begin", "cycles", "rise", "late_rise", "ramp", "ease", "own_timesteps")
+_PAPER: dict[str, Any] = {"rise": 0.0, "late_rise": 0.0, "floor": 0.0, "ramp": 0.0, "reset": "momentum"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,9 @@ class ACDC(Scored):
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
                   compression on, t = 1 at `rise`: 0.75, or 0.6 in a run of less than 1,500 steps. With 0 every
                   compression is to the target.
+    late_rise     the same until the learning rate is seen to fall, and to the end if it has not by a third of the
+                  rise, as under a constant rate or one cycle: 0.85 in a run of less than 1,500 steps. With 0, which
+                  longer ones have, the rate makes no difference.
     floor         the share of what a layer would keep at its Erdős–Rényi–Kernel density (distribution="erk") that it
                   keeps at least: 0.75 in a run of less than 1,500 steps, whose magnitudes still are those of the
                   initialisation, and 0 in longer ones, where layers are ranked together and nothing else. Only for
@@ -98,6 +104,7 @@ class ACDC(Scored):
     begin: float | None = None
     cycles: int | None = None
     rise: float | None = None
+    late_rise: float | None = None
     floor: float | None = None
     ramp: float | None = None
     gradual: bool = False
@@ -144,13 +151,15 @@ class ACDC(Scored):
         chosen = dict(_PAPER if given else _CHOSEN)
         if self.gradual or fixed:
             chosen["rise"] = 0.0
+        if self.rise is not None or "rise" in chosen:  # the one that is given is meant
+            chosen["late_rise"] = 0.0
         if self._never_returns:
             chosen["ramp"] = 0.0
         for knob, value in chosen.items():
             if getattr(self, knob) is None:
                 object.__setattr__(self, knob, value)
         super().__post_init__()
-        for knob in ("gradual", "rise", "ease"):
+        for knob in ("gradual", "rise", "late_rise", "ease"):
             if getattr(self, knob) and self.pattern.sparsity is not None:
                 allowed = f"{self.pattern} has one sparsity only"
                 raise ArgumentError(knob, received=getattr(self, knob), allowed=allowed, instead=f"omit {knob}")
@@ -162,6 +171,7 @@ class ACDC(Scored):
         for knob, what, example in (
             ("begin", "the run", "0.1"),
             ("rise", "the run", "0.75"),
+            ("late_rise", "the run", "0.85"),
             ("ramp", "a dense phase", "0.2"),
             ("ease", "a compressed phase", "0.2"),
         ):
@@ -201,6 +211,12 @@ class ACDC(Scored):
     def _check_rise(self) -> None:
         """Raise if the rise ends before it begins: the schedule compresses for the first time after it."""
         units = {phase.length.unit for phase in self.schedule.phases}
+        if self.late_rise and self.rise == 0:
+            allowed = f"{'gradual=True leaves' if self.gradual else 'rise=0 is'} no rise that could end later"
+            raise ArgumentError("late_rise", received=self.late_rise, allowed=allowed, instead="omit late_rise")
+        if self.late_rise and self.rise and self.late_rise < self.rise:
+            allowed = f"it is for a rise that ends later than usual, and the usual one ends at rise={self.rise:g}"
+            raise ArgumentError("late_rise", received=self.late_rise, allowed=allowed, instead="raise or omit it")
         if not self.rise or len(units) > 1:
             return
         (compress, _), total = self.schedule.transitions, self.schedule.total
@@ -237,8 +253,9 @@ class ACDC(Scored):
         if self.floor is None:
             single = isinstance(self.pattern, Unstructured)  # tiles end lower with a floor; see results/README.md
             given["floor"] = choice.floor if single and self.ranks_layers() else 0.0
-        if self.rise is None or (self.gradual and not given.get("gradual", True)):  # one compression raises nothing
-            given["rise"] = choice.rise
+        alone = self.gradual and not given.get("gradual", True)  # one compression raises nothing
+        given |= {"rise": choice.rise} if self.rise is None or alone else {}
+        given |= {"late_rise": choice.late_rise} if self.late_rise is None or alone else {}
         fitted = replace(self, **given)
         target = f"{self.sparsity:.4g}" if self.sparsity is not None else "its target"
         lines = describe(
@@ -246,6 +263,7 @@ class ACDC(Scored):
             self.epochs,
             target,
             rise=fitted.rise,
+            late_rise=fitted.late_rise,
             ramp=self.ramp,
             keeps=self.reset == "nothing",
             gradual=fitted.gradual,
@@ -290,9 +308,20 @@ class ACDC(Scored):
         """Return the share of the run by which the sparsity is at its target; the usual one until steps are known."""
         return RISE if self.rise is None else self.rise
 
+    def notice(self, context: MethodContext) -> None:
+        if not self.late_rise or not is_watched(context.memory):
+            return
+        rise = self._rise(context.steps_per_epoch)
+        if rise.looks_after(context.step):
+            watch_rate(context.memory, context.optimizer, last=context.step >= rise.decided)
+
     def updates_at(self, context: MethodContext, step: int) -> bool:
+        if context.phase.kind == "dense":
+            return False
         each = context.steps_per_epoch
-        return context.phase.kind == "sparse" and (self._rises_at(each, step) or step in self._easing(each, step))
+        if self._rise_end and self._rise(each).takes_masks_at(step, slow=is_slow(context.memory)):
+            return True
+        return step in self._easing(each, step)
 
     def update(self, context: MethodContext) -> None:
         self.compress(context, budgets=self._budgets_of(context, context.phase))
@@ -300,27 +329,23 @@ class ACDC(Scored):
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
         candidates = [super().next_compression(steps_per_epoch, step)]
         if self._rise_end:
-            first, last, every = self._times(steps_per_epoch)
-            update = min(max(first, step + (first - step) % every), last)
-            while update < last and self.schedule.phase_at(update, steps_per_epoch).kind == "dense":
-                update = min(update + every, last)
-            candidates.append(update)
+            rise, at = self._rise(steps_per_epoch), step
+            while at < rise.late and self.schedule.phase_at(min(rise.candidates(at)), steps_per_epoch).kind == "dense":
+                at = min(rise.candidates(at)) + 1
+            candidates += rise.candidates(at)
         candidates += [at for at in self._easing(steps_per_epoch, step) if at >= step][:1]
         return min((at for at in candidates if at is not None and at >= step), default=None)
 
-    def _rises_at(self, steps_per_epoch: int | None, step: int) -> bool:
-        if not self._rise_end:
-            return False
-        first, last, every = self._times(steps_per_epoch)
-        return first < step <= last and ((step - first) % every == 0 or step == last)
-
-    def _times(self, steps_per_epoch: int | None) -> tuple[int, int, int]:
-        """Return the first compression, the step from which the sparsity is at its target, and the steps between."""
+    def _rise(self, steps_per_epoch: int | None) -> Rise:
+        """Return when the sparsity rises, in steps."""
         starts, total = self.schedule.starts(steps_per_epoch), self.schedule.total_steps(steps_per_epoch)
         first = next(start for start, phase in starts if phase.kind == "sparse")
-        last = min(max(first, round(self._rise_end * total)), total - 1)
-        gradients = min(self.criterion.window, (last - first) // 4)  # that a criterion sees before each of four
-        return first, last, max(1, gradients, min(steps_per_epoch or total, total // _UPDATES))
+        end, late = (
+            min(max(first, round(share * total)), total - 1)
+            for share in (self._rise_end, max(self._rise_end, self.late_rise or 0))
+        )
+        gradients = min(self.criterion.window, (end - first) // 4)  # that a criterion sees before each of four
+        return Rise(first, end, late, every=max(1, gradients, min(steps_per_epoch or total, total // _UPDATES)))
 
     def _easing(self, steps_per_epoch: int | None, step: int) -> range:
         """Return the steps in which the phase of `step` is eased into, without its first; none in a dense phase."""
@@ -334,20 +359,20 @@ class ACDC(Scored):
 
     def _budgets_of(self, context: MethodContext, phase: Phase) -> list[Budget]:
         """Return what survives the compression that the coming step begins with."""
-        share = self._share_of(phase, context.step, context.steps_per_epoch)
+        slow = is_slow(context.memory)
+        share = self._share_of(phase, context.step, context.steps_per_epoch, slow=slow)
         return context.budgets if share == 1 else self.budgets_along(context.layers, lambda s: share * s)
 
     def sparsity_fraction(self, epoch: int) -> float:
         each = 10 * _UPDATES  # steps an epoch, of as many as there may be
-        first, last, every = self._times(each)
+        rise = self._rise(each)
         end = (epoch + 1) * each - 1  # FLOPs are counted as an epoch ends, by the masks taken last
-        taken = first + (end - first) // every * every if end < last else end
-        phase = self.schedule.phase_at(end, each)
-        return self._risen(phase, taken, each) * self._eased(end, each)
+        taken = rise.first + (end - rise.first) // rise.every * rise.every if end < rise.end else end
+        return self._risen(self.schedule.phase_at(end, each), taken, each, slow=False) * self._eased(end, each)
 
-    def _share_of(self, phase: Phase, step: int, steps_per_epoch: int | None) -> float:
+    def _share_of(self, phase: Phase, step: int, steps_per_epoch: int | None, *, slow: bool = False) -> float:
         """Return the share of the target sparsity that a step of a compressed phase has."""
-        return self._risen(phase, step, steps_per_epoch) * self._eased(step, steps_per_epoch)
+        return self._risen(phase, step, steps_per_epoch, slow=slow) * self._eased(step, steps_per_epoch)
 
     def _eased(self, step: int, steps_per_epoch: int | None) -> float:
         """Return the share of its sparsity that a compressed phase has, while it is eased into."""
@@ -355,11 +380,10 @@ class ACDC(Scored):
         left = sum(at > step for at in updates) / (len(updates) + 1)
         return 1 - left**3
 
-    def _risen(self, phase: Phase, step: int, steps_per_epoch: int | None) -> float:
+    def _risen(self, phase: Phase, step: int, steps_per_epoch: int | None, *, slow: bool) -> float:
         """Return the share that the run, or the number of compressions, has brought."""
         if self._rise_end:
-            first, last, _ = self._times(steps_per_epoch)
-            return 1.0 if step >= last else 1 - (1 - (step - first) / (last - first)) ** 3
+            return self._rise(steps_per_epoch).share(step, slow=slow)
         sparse = [p.index for p in self.schedule.phases if p.kind == "sparse"]
         if not self.gradual or phase.index == sparse[-1]:
             return 1.0
