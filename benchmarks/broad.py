@@ -33,6 +33,7 @@ from benchmarks.record import RESULTS, Row, append, environment, read
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("acdc", {}),
     "no floor": ("acdc", {"floor": 0.0}),
+    "one rise": ("acdc", {"late_rise": 0.0}),
     "GMP": ("gmp", {}),
     "GMP, floor": ("gmp", {"floor": 0.75}),
     "RigL": ("rigl", {"every": "20st"}),  # its 100 leave few updates in runs this short

@@ -9,7 +9,7 @@ from benchmarks.record import read
 
 from benchmarks import broad, broad_problems
 
-OWN = ("tabular", "friedman", "encoder", "dropout", "waves", "sort")  # that need no files
+OWN = ("tabular", "friedman", "encoder", "dropout", "waves", "sort", "denoise", "spots", "angles")  # need no files
 
 
 @pytest.mark.parametrize("name", OWN)
