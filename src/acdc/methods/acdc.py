@@ -345,7 +345,10 @@ class ACDC(Scored):
             for share in (self._rise_end, max(self._rise_end, self.late_rise or 0))
         )
         gradients = min(self.criterion.window, (end - first) // 4)  # that a criterion sees before each of four
-        return Rise(first, end, late, every=max(1, gradients, min(steps_per_epoch or total, total // _UPDATES)))
+        every = max(1, gradients, min(steps_per_epoch or total, total // _UPDATES))
+        if gradients:  # and before those of a slow rise
+            late = max(end, late - (late - first) % every)
+        return Rise(first, end, late, every)
 
     def _easing(self, steps_per_epoch: int | None, step: int) -> range:
         """Return the steps in which the phase of `step` is eased into, without its first; none in a dense phase."""
