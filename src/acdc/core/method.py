@@ -7,6 +7,7 @@ A step, as a method sees it:
     ...forward and backward...        with pruned weights at 0, or with the effective weights of latent ones
     observe                           gradients are complete, the pruned weights' too
     latent_gradient, after_step       around the optimizer's step, for methods that train latent weights
+    notice                            when it has ended, in any phase
 
 A method is a frozen dataclass: it remembers nothing itself. Each call brings a MethodContext, which offers all that a
 method may ask for, and a memory for what it has to remember.
