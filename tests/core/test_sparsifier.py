@@ -403,6 +403,15 @@ def test_twin_is_the_end_of_the_last_dense_phase():
     assert_same_bits(run.sparsifier.finish().dense, dense)
 
 
+def test_without_a_twin_the_sparse_model_is_the_same():
+    with_twin, without = (train(Run.make(SGD, twin=twin)).sparsifier for twin in ("last", "none"))
+    kept, alone = with_twin.finish(), without.finish()
+    assert_same_bits(alone.sparse, kept.sparse)
+    assert (alone.dense, alone.dense_step, without.context.twin, without.state_dict()["twin"]) == (None,) * 4
+    with pytest.raises(ValueError, match=r'no dense twin to fine-tune: .* it has no dense phase, or twin="none"'):
+        acdc.finetune_dense(alone, nn.Linear(1, 1), torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
+
+
 def test_best_twin_by_reported_metric_ignores_sparse_phases():
     run = Run.make(SGD, twin="best")
     metrics = {0: 0.1, 1: 0.9, 2: 0.7, 3: 0.95, 4: 0.3, 5: 0.99}  # epochs 1, 3, 5 are compressed

@@ -148,7 +148,7 @@ def test_what_is_learned_costs_no_more_than_dense(resnet20, name: str) -> None:
     ],
 )
 def test_a_sparsity_that_rises_costs_what_training_by_it_does(name: str, knobs: dict) -> None:
-    """Predicted, and counted at each epoch's end as a run does."""
+    """Predicted, and counted at each epoch's end as a run does, under a rate that falls."""
     epochs, each = 24, 5
     when = {"schedule": Schedule.from_phases(knobs.pop("schedule"))} if "schedule" in knobs else {"epochs": epochs}
     method = methods.build(name, sparsity=0.9, distribution="uniform", **when, **knobs).for_steps(each)
@@ -157,12 +157,14 @@ def test_a_sparsity_that_rises_costs_what_training_by_it_does(name: str, knobs: 
     cost = predict.inference(model, uses, predict.compressed(method, method.layers(model)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     sparsifier = attach(model, optimizer, method, steps_per_epoch=each)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=epochs * each)
     kinds, spent = [], 0
     for _ in range(epochs):
         for _ in range(each):
             optimizer.zero_grad()
             model(torch.randn(4, 40)).square().mean().backward()
             optimizer.step()
+            scheduler.step()
         kinds.append(sparsifier.phase.kind)
         now = weight_flops(nonzeros(sparsifier.layers), uses)
         spent += method.sparse_flops(now, cost.dense) if kinds[-1] == "sparse" else 3 * cost.dense

@@ -54,6 +54,15 @@ def test_the_best_twin_is_fine_tuned_as_planned_and_said_to_be_chosen(
     assert "(of the dense phases for the twin), chosen on the" in table(found).note
 
 
+def test_without_a_twin_there_is_nothing_to_fine_tune(tmp_path: Path, capsys) -> None:
+    sets = [part for setting in (*SETTINGS, "method.twin=none") for part in ("--set", setting)]
+    assert main(["train", "--no-report", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), *sets]) == 0
+    assert "nothing to fine-tune: AC/DC keeps no dense twin" in capsys.readouterr().out
+    assert [model.role for model in models(read_run(tmp_path / "run"))] == ["sparse"]
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        assert checkpoint.load(path)["sparsifier"]["twin"] is None
+
+
 def test_a_checkpoint_knows_the_time_up_to_it(tmp_path: Path) -> None:
     """Also within an epoch: a run that goes on from there adds its own."""
     often = ("run.checkpoint_every=1st", "run.keep=100", "run.finetune=false", "method.twin=last")

@@ -51,7 +51,7 @@ class Result:
     """The outcome of one run: two plain state dicts, each loadable into the plain model. `print` it for what to do.
 
     `dense` is the twin as it was before step `dense_step`, in the middle of the learning-rate schedule: fine-tuning it
-    (`finetune_dense`) is what the paper does. It is None if the method has no dense phase. `masks` are boolean,
+    (`finetune_dense`) is what the paper does. It is None if the method keeps no dense model. `masks` are boolean,
     True where a weight was kept.
     """
 
@@ -168,7 +168,7 @@ def finetune_dense(
         why = (
             "it was read from files, which do not hold the optimizer's state"
             if result.dense is not None
-            else ("the method that made it has no dense phase")
+            else 'the method that made it keeps none: it has no dense phase, or twin="none"'
         )
         raise ArgumentError("result", allowed=f"it has no dense twin to fine-tune: {why}")
     if attached_to(model) is not None:

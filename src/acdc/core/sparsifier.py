@@ -275,7 +275,7 @@ class Sparsifier:
             raise ArgumentError("metric", received=value, allowed=allowed, instead="negate a loss")
         context = self.context
         if not self.method.keeps_best_twin():
-            context.warn('report_metric() has no effect: the method keeps the last dense model; set twin="best"')
+            context.warn('report_metric() has no effect: it is not the best dense model that is kept; set twin="best"')
         elif self.phase.kind == "dense" and (context.best_metric is None or value > context.best_metric):
             context.keep_twin()
             context.best_metric = value

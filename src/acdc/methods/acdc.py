@@ -8,18 +8,18 @@ Knobs      sparsity and epochs: begin, cycles, rise, late_rise, floor, ramp and 
            added.
            Pattern (unstructured; N:M, blocks, channels); distribution ("global"; "uniform", "erk", by layer, by group);
            criterion ("magnitude"; acdc ls criteria); twin ("last"; "best" by a metric you report; "late" pays for a
-           dense phase near the end). Beyond the paper, each off unless chosen: begin (when the first compression is),
-           cycles (how many decompressions, all in the first half), rise (the sparsity grows with time), late_rise (for
-           longer, while the learning rate stays high), floor (how much each layer keeps at least), gradual (it grows
-           from compression to compression), ease (each compression takes a while), ramp (short steps at first for
-           weights that come back), own_timesteps (Adam's bias correction for them), revive (random weights for filters
-           that a compression took whole).
+           dense phase near the end; "none"). Beyond the paper, each off unless chosen: begin (when the first
+           compression is), cycles (how many decompressions, all in the first half), rise (the sparsity grows with
+           time), late_rise (for longer, while the learning rate stays high), floor (how much each layer keeps at
+           least), gradual (it grows from compression to compression), ease (each compression takes a while), ramp
+           (short steps at first for weights that come back), own_timesteps (Adam's bias correction for them), revive
+           (random weights for filters that a compression took whole).
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte per weight for the mask; one in-place pass over the gradients in compressed phases; one selection per
            compression, with rise one per epoch or 40 per run, with ease 10 per compressed phase; with floor one more
-           of some layers for each round in which layers were below it; with ramp or
-           own_timesteps, one copy of the weights and one pass over them in each shortened step; on the host, one copy
-           of the model and its optimizer state, the dense twin.
+           of some layers for each round in which layers were below it; with ramp or own_timesteps, one copy of the
+           weights and one pass over them in each shortened step; on the host, but for twin="none", one copy of the
+           model and its optimizer state, the dense twin.
 Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC: Alternating Compressed/DeCompressed Training of Deep Neural
            Networks. NeurIPS 2021.
 """
@@ -65,7 +65,8 @@ class ACDC(Scored):
                   everything below that is not given is as in the paper; see also ACDC.paper.
     twin          which dense model is kept: the "last" (end of the last dense phase), the "best" one reported through
                   sparsifier.report_metric(metric) in a dense phase, or with epochs the end of a "late" dense phase,
-                  which the chosen phases have only for its sake.
+                  which the chosen phases have only for its sake. "none" keeps no copy on the host and none in
+                  checkpoints, and changes nothing of the sparse model.
 
     Chosen with epochs, and not in the paper, each may be given:
 
@@ -112,7 +113,7 @@ class ACDC(Scored):
     own_timesteps: bool = False
     revive: bool = False
     reset: Literal["momentum", "all", "nothing"] | None = None
-    twin: Literal["last", "best", "late"] = "last"
+    twin: Literal["last", "best", "late", "none"] = "last"
 
     name: ClassVar[str] = "acdc"
     supports_shards: ClassVar[bool] = True
@@ -120,7 +121,7 @@ class ACDC(Scored):
     raises_sparsity: ClassVar[bool] = True
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "reset": ("momentum", "all", "nothing"),
-        "twin": ("last", "best", "late"),
+        "twin": ("last", "best", "late", "none"),
     }
     _lines: ClassVar[tuple[str, ...]] = ()  # an instance that for_steps made has its own
 
@@ -185,9 +186,8 @@ class ACDC(Scored):
         if self.gradual and self.rise:
             allowed = "gradual=True raises the sparsity from compression to compression, rise with time"
             raise ArgumentError("rise", received=self.rise, allowed=allowed, instead="omit rise or gradual")
-        for knob, off in (("begin", None), ("cycles", None), ("twin", "last")):
-            value = getattr(self, knob)
-            if given and value != off and value != "best":
+        for knob, value in (("begin", self.begin), ("cycles", self.cycles), ("twin", self.twin)):
+            if given and value not in (None, "last", "best", "none"):
                 allowed = f"a schedule has its own phases, and {knob} chooses them"
                 raise ArgumentError(knob, received=value, allowed=allowed, instead=f"omit {knob} or schedule")
         if self._never_returns:
@@ -406,8 +406,14 @@ class ACDC(Scored):
             factor *= bias_correction(context.optimizer.param_groups[0], taken, step + 1)
         return factor
 
+    def gives_twin(self) -> bool:
+        return self.twin != "none" and super().gives_twin()
+
     def keeps_best_twin(self) -> bool:
         return self.twin == "best"
+
+    def makes_twin(self, context: MethodContext, phase: Phase) -> bool:
+        return self.twin != "none" and super().makes_twin(context, phase)
 
     def config(self) -> dict[str, Any]:
         """Return every knob but those that are off and that checkpoints of the paper's AC/DC have never held."""
