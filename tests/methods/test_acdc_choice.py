@@ -350,7 +350,7 @@ def one_cycle(step: int) -> float:
         (lambda _: 0.0, False),
     ],
 )
-def test_the_rise_is_slow_until_the_rate_falls_and_to_the_end_if_it_has_not_by_a_third(
+def test_the_rise_is_slow_until_the_rate_falls_and_to_the_end_if_it_has_not_by_a_quarter(
     rate: Callable[[int], float], late: bool
 ) -> None:
     seen, usual = shares(rate), [1 - (1 - min(1, max(0, t - 10) / 50)) ** 3 for t in range(100)]
@@ -362,6 +362,14 @@ def test_the_rise_is_slow_until_the_rate_falls_and_to_the_end_if_it_has_not_by_a
         assert seen[step] == pytest.approx(expected[step], abs=2e-3), step
     assert seen == sorted(seen), "no weight comes back"
     assert seen[85] == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("begin", [5, 20, 25])
+def test_one_cycle_is_told_from_a_falling_rate_whenever_compression_begins(begin: int) -> None:
+    phases = acdc.Schedule.from_phases([("dense", f"{begin}st"), ("sparse", f"{100 - begin}st")])
+    method = acdc.ACDC(sparsity=0.9, schedule=phases, rise=0.6, late_rise=0.85)
+    assert sparsities(method, 100, rate=one_cycle)[60] < 0.88
+    assert sparsities(method, 100, rate=lambda step: 0.1 * (1 - step / 100))[60] == pytest.approx(0.9, abs=2e-3)
 
 
 def test_rates_of_all_groups_count_and_a_missing_one_is_taken_as_fallen() -> None:

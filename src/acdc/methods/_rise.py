@@ -4,7 +4,7 @@
 
 A net recovers from what it loses while the learning rate is high. Where the rate falls from early on, the sparsity has
 to be there in time; where it does not, a longer rise is better. So a rise may be slow until the rate is seen to fall.
-If it has not by a third of the usual rise, because it is constant, or one cycle before its peak, the rise stays slow.
+If it has not by a quarter of the run, because it is constant, or one cycle before its peak, the rise stays slow.
 docs/decompression.md has the measurements.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+DECIDED = 0.25  # of the run: one cycle has its peak later, as a rule, and warm-ups of other shapes end before
 _FALLEN = 0.995  # of the highest rate so far: below it the rate has fallen
 _HIGHEST, _FELL = "highest_rate", "rate_fell"  # keys of a method's memory
 
@@ -26,11 +27,7 @@ class Rise:
     end: int
     late: int  # the end of a slow rise, or the usual one where there is no other
     every: int
-
-    @property
-    def decided(self) -> int:
-        """Return the step from which the rate makes no difference."""
-        return self.first + (self.end - self.first) // 3
+    decided: int  # from this step on the rate makes no difference
 
     def looks_after(self, step: int) -> bool:
         """Return True if the rate is looked at after this step: not after each, as one on a GPU is waited for."""

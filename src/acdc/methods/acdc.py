@@ -35,7 +35,7 @@ from acdc.errors import ArgumentError, check_whole
 from acdc.methods._choice import RISE, Choice, choose, describe
 from acdc.methods._knobs import check_fraction
 from acdc.methods._revival import bias_correction, revive
-from acdc.methods._rise import Rise, is_slow, is_watched, watch_rate
+from acdc.methods._rise import DECIDED, Rise, is_slow, is_watched, watch_rate
 from acdc.methods._scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget
@@ -76,8 +76,8 @@ class ACDC(Scored):
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
                   compression on, t = 1 at `rise`: 0.75, or 0.6 in a run of less than 1,500 steps. With 0 every
                   compression is to the target.
-    late_rise     the same until the learning rate is seen to fall, and to the end if it has not by a third of the
-                  rise, as under a constant rate or one cycle: 0.85 in a run of less than 1,500 steps. With 0, which
+    late_rise     the same until the learning rate is seen to fall, and to the end if it has not by a quarter of
+                  the run, as under a constant rate or one cycle: 0.85 in a run of less than 1,500 steps. With 0, which
                   longer ones have, the rate makes no difference.
     floor         the share of what a layer would keep at its Erdős–Rényi–Kernel density (distribution="erk") that it
                   keeps at least: 0.75 in a run of less than 1,500 steps, whose magnitudes still are those of the
@@ -348,7 +348,7 @@ class ACDC(Scored):
         every = max(1, gradients, min(steps_per_epoch or total, total // _UPDATES))
         if gradients:  # and before those of a slow rise
             late = max(end, late - (late - first) % every)
-        return Rise(first, end, late, every)
+        return Rise(first, end, late, every, decided=min(max(first, round(DECIDED * total)), end))
 
     def _easing(self, steps_per_epoch: int | None, step: int) -> range:
         """Return the steps in which the phase of `step` is eased into, without its first; none in a dense phase."""
