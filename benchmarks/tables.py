@@ -22,6 +22,7 @@ from benchmarks import (
     runs,
     sharded_tables,
     shock,
+    twins,
 )
 from benchmarks.console import run, say
 from benchmarks.record import RESULTS, ROOT, Row, read
@@ -171,11 +172,13 @@ def _blocks(results: Path) -> dict[Path, dict[str, str]]:
 
 
 def _shocks(results: Path) -> dict[str, str]:
-    """Return the table of decompressions, and one of the remedies against their shock for each problem."""
+    """Return the table of decompressions, one of the remedies against their shock for each problem, and the twins'."""
     steps, measured = shock.rows_of(results / "shock.jsonl"), read(results / "remedies.jsonl")
     problems = sorted({row["problem"] for row in measured})
     tables = [remedies.table([row for row in measured if row["problem"] == problem]) for problem in problems]
+    kept = read(results / "twins.jsonl")
     return {
+        "twins": markdown(twins.table(kept)).partition("\n\n")[2] if kept else "",
         "shock": markdown(shock.table(steps)).partition("\n\n")[2] if steps else "",
         "remedies": "".join(map(markdown, tables)).lstrip("\n"),
     }
