@@ -125,11 +125,13 @@ def block(rows: Sequence[Row]) -> str:
             gap = f"{_signed(gaps[problem, epochs, sparsity])} ({best[1]})"
             lines.append(f"| {problem} | {steps:,} | {sparsity:.0%} | {' | '.join(cells)} | {gap} |")
     costs = [f"{name} {_cost(rows, name)}" for name in names if name != "dense"]
-    first, commits = rows[0], " and ".join(dict.fromkeys(str(row["commit"]) for row in rows))
+    cpus, torches, commits = (
+        " and ".join(dict.fromkeys(str(row[name]) for row in rows)) for name in ("device_name", "torch", "commit")
+    )
     seeds = sorted({len(_scores(rows, *cell, "default")) for cell in gaps})
     note = (
-        f"{first['device_name']}, torch {first['torch']}, acdc at {commits}; mean ± std over "
-        f"{' or '.join(map(str, seeds))} seeds. Training FLOPs on average: {', '.join(costs)}."
+        f"{cpus}, torch {torches}, acdc at {commits}; mean ± std over {' or '.join(map(str, seeds))} seeds. "
+        f"Training FLOPs on average, each over its own rows: {', '.join(costs)}."
     )
     return "\n".join([*lines, "", _standing("explored", EXPLORED, gaps, rows)]) + (
         f"\n{_standing('held out', HELD_OUT, gaps, rows)}\n\n<sub>{note}</sub>\n"
@@ -149,7 +151,7 @@ def _standing(
             for cell in cells
             if (other := _scores(rows, *cell, name))
         ]
-        for name in ("no floor", *_RIVALS)
+        for name in ("no floor", "one rise", *_RIVALS)
     }
     parts = [f"{name} in {sum(d > 0 for d in ds)} of {len(ds)}" for name, ds in ahead.items() if ds]
     best, where = [gaps[cell] for cell in cells], ", ".join(dict.fromkeys(cell[0] for cell in cells))
