@@ -8,11 +8,13 @@ cifar    a narrow residual net on 4,000 images of CIFAR-10 at 16 x 16 pixels, cr
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.optim import Optimizer
+from torch.utils.data import TensorDataset
 
 from acdc.data.cifar import load_cifar10
 from acdc.data.digits import load_digits
@@ -74,6 +76,16 @@ def load(name: str, data: str | None = None) -> Problem:
     ]
     build, optimizer = (_digits_net, _sgd) if name == "digits" else (_mlp, _adamw)
     return Problem(name, parts[0], parts[1], 64, build, optimizer)
+
+
+def small_cifar(root: Path) -> tuple[TensorDataset, TensorDataset]:
+    """Return 10,000 training images of CIFAR-10 and 5,000 test images, at 16 x 16 pixels, as data of a recipe."""
+    whole = load_cifar10(root)
+    train, test = (
+        TensorDataset(F.avg_pool2d(part.pixels[:count].float(), 2).round().to(torch.uint8), part.labels[:count])
+        for part, count in zip((whole.train, whole.test), (10_000, 5_000), strict=True)
+    )
+    return train, test
 
 
 def rate(step: int, total: int) -> float:

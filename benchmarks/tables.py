@@ -131,8 +131,8 @@ _LONGER = """
 ## Longer training
 
 `python -m benchmarks.longer`: the same recipe at 1x, 2x and 4x its epochs, with and without label smoothing, linear
-decay and images that grow. Kept in [longer](longer) with every run's settings, metrics and log;
-[the experiment](../docs/longer.md).
+decay and images that grow, in full or at a scale for CPUs. Kept in longer and [longer-small](longer-small) with every
+run's settings, metrics and log; [the experiment](../docs/longer.md).
 """
 _NONE = "\nNothing measured yet.\n"
 
@@ -165,7 +165,9 @@ def _blocks(results: Path) -> dict[Path, dict[str, str]]:
     docs = ROOT / "docs"
     return {
         docs / "memorization.md": {"memorization": memorized.block(results, markdown)},
-        docs / "longer.md": {"longer": longer.block(results, markdown)},
+        docs / "longer.md": {
+            scale.folder: longer.block(results, markdown, scale) for scale in longer.SCALES.values()
+        },
         docs / "decompression.md": _shocks(results),
         docs / "language.md": language_results.blocks(results, docs / "language.md", markdown),
     }
@@ -199,8 +201,8 @@ def page(results: Path) -> str:
             text += "\n" + budgets.figures(name, results, results / "README.md")
     if found := memorized.read_kept(results):
         text += _MEMORIZATION + markdown(memorized.table(found))
-    if found := longer.read_kept(results):
-        text += _LONGER + markdown(longer.table(found))
+    if any(lengths := [longer.read_kept(results, scale) for scale in longer.SCALES.values()]):
+        text += _LONGER + "".join(markdown(longer.table(found)) for found in lengths if found)
     text += language_results.section(results, markdown)
     for intro, file, key, table in (
         (_RECALIBRATION, "recalibration.jsonl", "name", recalibration_table),

@@ -14,10 +14,12 @@ from tests.report.runs import row
 DENSE = 1000
 
 
-def make(out: Path, seed: int = 0, *, epochs: int = 10, times: tuple[int, ...] = (1, 2)) -> Path:
+def make(
+    out: Path, seed: int = 0, *, epochs: int = 10, times: tuple[int, ...] = (1, 2), scale: longer.Scale = longer.FULL
+) -> Path:
     """A folder as the runs leave it, less what is large: half of the FLOPs in sparse epochs."""
-    for name, said in longer.settings_of(epochs, ["plain", "all"], times).items():
-        recipe = load.read(longer.RECIPE, [*said, f"run.seeds=[{seed}]"])
+    for name, said in longer.settings_of(epochs, ["plain", "all"], times, scale).items():
+        recipe = load.read(scale.recipe, [*said, f"run.seeds=[{seed}]"])
         method, tricks, n = longer.parts_of(name)
         run = out / name
         run.mkdir(parents=True)
@@ -50,7 +52,7 @@ def make(out: Path, seed: int = 0, *, epochs: int = 10, times: tuple[int, ...] =
 def test_each_run_is_the_recipe_with_its_tricks_and_length() -> None:
     runs = longer.settings_of(100, list(longer.TRIED), (1, 4))
     assert len(runs) == 2 * 5 * 2
-    recipes = {name: load.read(longer.RECIPE, said) for name, said in runs.items()}
+    recipes = {name: load.read(longer.FULL.recipe, said) for name, said in runs.items()}
     whole, plain = recipes["acdc-all-4x"], recipes["dense-plain-1x"]
     tricks = [(one.train.label_smoothing, one.rate.shape, one.data.first_size) for one in (whole, plain)]
     assert tricks == [(0.1, "linear", 20), (0.0, "cosine", None)]
@@ -80,6 +82,19 @@ def test_seeds_are_kept_together_and_averaged(tmp_path: Path) -> None:
 def test_nothing_is_said_where_nothing_is_kept(tmp_path: Path) -> None:
     assert "Nothing is kept yet" in longer.block(tmp_path, tables.markdown)
     assert "## Longer training" not in tables.page(tmp_path)
+
+
+def test_the_small_scale_is_another_recipe_with_tricks_of_its_size(tmp_path: Path) -> None:
+    small = longer.SCALES["small"]
+    recipe = load.read(small.recipe, longer.settings_of(small.epochs, ["all"], (2,), small)["acdc-all-2x"])
+    assert (recipe.epochs, recipe.data.first_size, recipe.train.label_smoothing) == (20, 10, 0.1)
+    source = make(tmp_path / "0", times=(1,), scale=small)
+    assert longer.main(["--keep", str(source), "--commit", "abc123", "--results", str(tmp_path / "r")]) == 1
+    assert not (tmp_path / "r").exists(), "not kept as runs of the full scale"
+    typed = ["--scale", "small", "--keep", str(source), "--commit", "abc123", "--results", str(tmp_path / "r")]
+    assert longer.main(typed) == 0
+    assert longer.read_kept(tmp_path / "r") is None
+    assert "| dense, plain | 81.00 (1.00x) |" in longer.block(tmp_path / "r", tables.markdown, small)
 
 
 def test_what_is_not_the_experiment_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
