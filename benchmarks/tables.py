@@ -165,9 +165,7 @@ def _blocks(results: Path) -> dict[Path, dict[str, str]]:
     docs = ROOT / "docs"
     return {
         docs / "memorization.md": {"memorization": memorized.block(results, markdown)},
-        docs / "longer.md": {
-            scale.folder: longer.block(results, markdown, scale) for scale in longer.SCALES.values()
-        },
+        docs / "longer.md": {scale.folder: longer.block(results, markdown, scale) for scale in longer.SCALES.values()},
         docs / "decompression.md": _shocks(results),
         docs / "language.md": language_results.blocks(results, docs / "language.md", markdown),
     }
