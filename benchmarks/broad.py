@@ -34,6 +34,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("acdc", {}),
     "no floor": ("acdc", {"floor": 0.0}),
     "one rise": ("acdc", {"late_rise": 0.0}),
+    "saliency": ("acdc", {"criterion": "saliency"}),
     "GMP": ("gmp", {}),
     "GMP, floor": ("gmp", {"floor": 0.75}),
     "RigL": ("rigl", {"every": "20st"}),  # its 100 leave few updates in runs this short
@@ -151,7 +152,7 @@ def _standing(
             for cell in cells
             if (other := _scores(rows, *cell, name))
         ]
-        for name in ("no floor", "one rise", *_RIVALS)
+        for name in ("no floor", "one rise", "saliency", *_RIVALS)
     }
     parts = [f"{name} in {sum(d > 0 for d in ds)} of {len(ds)}" for name, ds in ahead.items() if ds]
     best, where = [gaps[cell] for cell in cells], ", ".join(dict.fromkeys(cell[0] for cell in cells))
