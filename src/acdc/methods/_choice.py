@@ -17,11 +17,11 @@ RECOVERY = 50  # steps after a decompression until the loss is back where it was
 RISE, SHORT_RISE = 0.75, 0.6  # of the run, by which the sparsity has reached its target: usually, and in short runs
 LATE_RISE = 0.85  # in short runs, where the learning rate stays high
 SHORT = 1500  # steps; a quarter of a shorter run is too little to train at the target while the rate falls
-FLOOR = 0.75  # of its ERK share that a layer keeps in a short run, where magnitudes are still those of the beginning
+FLOOR = 0.75  # of its ERK share that a layer keeps in a run that is not long; magnitudes still show the beginning
 _CYCLES = 2
 _BEGIN, _LATEST_BEGIN, _MIDDLE = Fraction(1, 10), Fraction(1, 5), Fraction(2, 5)  # of the run: compressions begin, end
 DENSE_STEPS = 4000  # before the first compression, where they are between these shares of the run
-LONG = 6000  # steps; a shorter run begins early all the same
+LONG = 6000  # steps; a shorter run begins early all the same, and has a floor
 _LATE = (Fraction(3, 4), Fraction(17, 20))  # the late dense phase, for the sake of the twin
 
 
@@ -63,7 +63,8 @@ def choose(epochs: int, steps_per_epoch: int | None, *, begin: float | None, cyc
     if n < wanted:
         shortest = f"{epochs} epochs leave no room for more" if epochs > 1 else "1 epoch leaves no room for more"
     while n and cycles is None and (few := _shortest_dense(first, middle, n, unit, steps_per_epoch)) < RECOVERY:
-        n, shortest = n - 1, f"a dense phase of {few} steps ends before the loss has recovered (about {RECOVERY})"
+        dense = f"a dense phase of {few} step{'s' * (few != 1)}"
+        n, shortest = n - 1, f"{dense} ends before the loss has recovered, about {RECOVERY} steps"
     edges = _edges(first, middle, n) if n else [first]
     if late:
         edges += [round_half_up(share * total) for share in _LATE]
@@ -75,8 +76,8 @@ def choose(epochs: int, steps_per_epoch: int | None, *, begin: float | None, cyc
     for index, end in enumerate(ends):
         phases.append(("sparse" if index % 2 else "dense", f"{number((end - before) * unit)}ep"))
         before = end
-    short = steps is not None and steps < SHORT
-    rise, late_rise, floor = (SHORT_RISE, LATE_RISE, FLOOR) if short else (RISE, 0.0, 0.0)
+    rise, late_rise = (SHORT_RISE, LATE_RISE) if steps is not None and steps < SHORT else (RISE, 0.0)
+    floor = FLOOR if steps is not None and steps < LONG else 0.0
     if begin is not None:  # half of what is left, at least
         rise = max(rise, (1 + first / total) / 2)
         late_rise = late_rise if late_rise > rise else 0.0
@@ -143,7 +144,7 @@ def describe(
         early = several if choice.cycles else "no early decompression" if choice.late else alone
         why = f"{early}, as {choice.shortest}; {why}"
     if floor and floor == choice.floor:
-        why += "; in so short a run magnitudes are those of the initialisation"
+        why += "; in so short a run magnitudes still show the initialisation"
     if choice.late is not None:
         why += "; the late one is for the twin" if choice.late else f"; twin='late' found no room in {epochs} epochs"
     if idle:

@@ -80,7 +80,7 @@ class ACDC(Scored):
                   the run, as under a constant rate or one cycle: 0.85 in a run of less than 1,500 steps. With 0, which
                   longer ones have, the rate makes no difference.
     floor         the share of what a layer would keep at its Erdős–Rényi–Kernel density (distribution="erk") that it
-                  keeps at least: 0.75 in a run of less than 1,500 steps, whose magnitudes still are those of the
+                  keeps at least: 0.75 in a run of less than 6,000 steps, whose magnitudes still show the
                   initialisation, and 0 in longer ones, where layers are ranked together and nothing else. Only for
                   distribution="global" and its groups, and chosen for single weights, not for tiles or channels.
     ramp          the share of each dense phase over which the steps of weights that come back grow from 0 to their
