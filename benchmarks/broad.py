@@ -115,15 +115,14 @@ def block(rows: Sequence[Row]) -> str:
     gaps = dict[tuple[str, int, float], float]()
     for problem in (*EXPLORED, *HELD_OUT):
         for epochs, sparsity in sorted({(r["epochs"], r["sparsity"]) for r in rows if r["sparsity"]}):
-            scores = {name: _scores(rows, problem, epochs, sparsity, name) for name in names}
-            means = {name: statistics.fmean(found) for name, found in scores.items() if found}
-            if "default" not in means or not any(name in means for name in _RIVALS):
+            ahead = {name: _ahead(rows, (problem, epochs, sparsity), name) for name in _RIVALS}
+            if not (known := [(lead, name) for name, lead in ahead.items() if lead is not None]):
                 continue
-            best = max((means[name], name) for name in _RIVALS if name in means)
-            gaps[problem, epochs, sparsity] = means["default"] - best[0]
+            gaps[problem, epochs, sparsity], best = min(known)
             steps = next(r["steps"] for r in rows if (r["problem"], r["epochs"]) == (problem, epochs))
-            cells = [_cell(scores[name]) for name in names]
-            gap = f"{_signed(gaps[problem, epochs, sparsity])} ({best[1]})"
+            scores = {name: _scores(rows, problem, epochs, sparsity, name) for name in names}
+            cells = [_cell(scores[name], len(scores["default"])) for name in names]
+            gap = f"{_signed(gaps[problem, epochs, sparsity])} ({best})"
             lines.append(f"| {problem} | {steps:,} | {sparsity:.0%} | {' | '.join(cells)} | {gap} |")
     costs = [f"{name} {_cost(rows, name)}" for name in names if name != "dense"]
     cpus, torches, commits = (
@@ -131,7 +130,8 @@ def block(rows: Sequence[Row]) -> str:
     )
     seeds = sorted({len(_scores(rows, *cell, "default")) for cell in gaps})
     note = (
-        f"{cpus}, torch {torches}, acdc at {commits}; mean ± std over {' or '.join(map(str, seeds))} seeds. "
+        f"{cpus}, torch {torches}, acdc at {commits}; mean ± std over {' or '.join(map(str, seeds))} seeds, or as "
+        "many as the brackets say; compared over the seeds that both have. "
         f"Training FLOPs on average, each over its own rows: {', '.join(costs)}."
     )
     return "\n".join([*lines, "", _standing("explored", EXPLORED, gaps, rows)]) + (
@@ -147,11 +147,7 @@ def _standing(
     if not cells:
         return f"- **{title.capitalize()}**: not measured."
     ahead = {
-        name: [
-            statistics.fmean(_scores(rows, *cell, "default")) - statistics.fmean(other)
-            for cell in cells
-            if (other := _scores(rows, *cell, name))
-        ]
+        name: [lead for cell in cells if (lead := _ahead(rows, cell, name)) is not None]
         for name in ("no floor", "one rise", "saliency", *_RIVALS)
     }
     parts = [f"{name} in {sum(d > 0 for d in ds)} of {len(ds)}" for name, ds in ahead.items() if ds]
@@ -166,16 +162,25 @@ def _signed(value: float) -> str:
     return f"{value:+.1f}".replace("-", "−")
 
 
-def _scores(rows: Sequence[Row], problem: str, epochs: int, sparsity: float, variant: str) -> list[float]:
+def _ahead(rows: Sequence[Row], cell: tuple[str, int, float], variant: str) -> float | None:
+    """Return by how much the default is ahead, over the seeds that both have; None if there are none."""
+    ours, theirs = _scores(rows, *cell, "default"), _scores(rows, *cell, variant)
+    leads = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    return statistics.fmean(leads) if leads else None
+
+
+def _scores(rows: Sequence[Row], problem: str, epochs: int, sparsity: float, variant: str) -> dict[int, float]:
     wanted = (problem, variant, 0.0 if variant == "dense" else sparsity, epochs)
-    return [row["score"] for row in rows if key(row)[:4] == wanted]
+    return {row["seed"]: row["score"] for row in rows if key(row)[:4] == wanted}
 
 
-def _cell(scores: list[float]) -> str:
+def _cell(scores: dict[int, float], usual: int) -> str:
+    """Return mean and deviation, and how many seeds they are over where that is not the usual number."""
     if not scores:
         return "–"
-    spread = f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
-    return f"{statistics.fmean(scores):.1f}{spread}".replace("-", "−")
+    spread = f" ± {statistics.stdev(scores.values()):.1f}" if len(scores) > 1 else ""
+    seeds = f" ({len(scores)})" if len(scores) != usual else ""
+    return f"{statistics.fmean(scores.values()):.1f}{spread}{seeds}".replace("-", "−")
 
 
 def _cost(rows: Sequence[Row], name: str) -> str:

@@ -104,11 +104,14 @@ def table(rows: Iterable[Row]) -> tuple[str, list[str], list[list[str]], str]:
                 twin = f"{_spread([row['twin'] for row in same])}, {same[0]['twin_epoch']} of {epochs}"
                 sparse, tuned = _cell(same, "accuracy", "training"), _cell(same, "finetuned", "finetuned_training")
                 cells.append([problem, f"{sparsity:.0%}", name, sparse, twin, tuned, dense])
-    first, seeds = rows[-1], len({row["seed"] for row in rows})
-    commits = " and ".join(dict.fromkeys(str(row["commit"]) for row in rows))
+    devices, torches, commits = (
+        " and ".join(dict.fromkeys(str(row[name]) for row in rows)) for name in ("device_name", "torch", "commit")
+    )
+    seeds = len({row["seed"] for row in rows})
     note = (
-        f"{first['device_name']}, torch {first['torch']}, acdc at {commits}; test accuracy in %, mean ± std over "
-        f"{seeds} seeds; in brackets training FLOPs, of a fine-tuned twin those up to its epoch and of its fine-tuning"
+        f"{devices}, torch {torches}, acdc at {commits}; test accuracy in %, mean ± std over "
+        f"{seeds} seed{'s' * (seeds > 1)}; in brackets training FLOPs, of a fine-tuned twin those up to its epoch and "
+        "of its fine-tuning"
     )
     return "The dense twin, fine-tuned", header, cells, note
 

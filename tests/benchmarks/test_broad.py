@@ -26,7 +26,6 @@ def test_a_problem_has_batches_that_its_model_and_loss_take(name: str) -> None:
         problem.loss(model(inputs), targets).backward()
         optimizer.step()
     assert problem.loss(model(inputs), targets) < before
-    assert problem.score(model) <= 100
 
 
 def test_a_text_and_images_are_asked_for() -> None:
@@ -86,9 +85,9 @@ def test_the_table_says_where_the_default_stands() -> None:
     rows = [row("default", 80.0), row("default", 82.0, seed=1), row("GMP", 79.0), row("RigL", 81.5), row("dense", 90.0)]
     rows += [row("default", -7.0, "encoder"), row("RigL", -9.0, "encoder")]
     text = broad.block(rows)
-    assert "| waves | 200 | 90% | 81.0 ± 1.4 | 79.0 | 81.5 | 90.0 | −0.5 (RigL) |" in text
+    assert "| waves | 200 | 90% | 81.0 ± 1.4 | 79.0 (1) | 81.5 (1) | 90.0 (1) | −1.5 (RigL) |" in text
     assert "| encoder | 200 | 90% | −7.0 | – | −9.0 | – | +2.0 (RigL) |" in text
     assert "**Held out** (waves): the default is above GMP in 1 of 1, RigL in 0 of 1 rows" in text
-    assert "above the best of the rivals in 0, lowest −0.5." in text
+    assert "above the best of the rivals in 0, lowest −1.5." in text
     assert "mean ± std over 1 or 2 seeds" in text
     assert broad.block([]) == "\nNothing is kept yet.\n"

@@ -26,7 +26,7 @@ def test_a_twin_is_fine_tuned_over_the_rest_of_the_run(tmp_path: Path) -> None:
     _, _, cells, note = twins.table(rows.values())
     assert [line[2] for line in cells] == [name for name in twins.VARIANTS if name != "dense"]
     assert cells[0][-1] == f"{rows['dense']['accuracy']:.2f}"
-    assert "over 1 seeds" in note
+    assert "over 1 seed;" in note
 
 
 def test_images_are_asked_for() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 import acdc
+from acdc.core.context import MethodContext
 from acdc.errors import ArgumentError
 from acdc.methods._choice import LONG, RECOVERY, SHORT, choose
 from acdc.methods._rise import is_slow, is_watched, watch_rate
@@ -381,13 +382,58 @@ def test_rates_of_all_groups_count_and_a_missing_one_is_taken_as_fallen() -> Non
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     del optimizer.param_groups[0]["lr"]
-    watch_rate(memory, optimizer, last=False)
-    assert (is_slow(memory), is_watched(memory)) == (False, False)
+    for last in (False, True):
+        watch_rate(memory, optimizer, last=last)
+        assert (is_slow(memory), is_watched(memory)) == (False, not last)
     memory.clear()
     for last in (False, True):
         optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
         watch_rate(memory, optimizer, last=last)
         assert (is_slow(memory), is_watched(memory)) == (True, not last)
+
+
+def test_a_rate_of_zero_has_not_fallen_before_it_has_risen() -> None:
+    """A warm-up's first step has none; here the rate is looked at after every step."""
+    method = acdc.ACDC(sparsity=0.9, epochs=4).for_steps(10)
+    assert method.late_rise == 0.85
+    steady = sparsities(method, 40, rate=lambda _: 0.1, each=10)
+    assert sparsities(method, 40, rate=lambda step: 0.1 * min(1, step / 5), each=10) == steady
+    assert steady[25] < 0.88
+
+
+@given(st.integers(2, 60), st.floats(0.02, 0.98), st.floats(0.02, 1), st.integers(0, 99), st.integers(1, 30))
+@example(10, 0.2, 0.85, 20, 30)
+@example(10, 0.15, 0.85, 20, 30)
+@settings(deadline=None, max_examples=40)
+def test_the_target_is_reached_whenever_the_rate_falls(
+    first: int, rise: float, late: float, falls: int, each: int
+) -> None:
+    """The last look at the rate comes before the masks that are taken at the end of the usual rise."""
+    assume(first / 100 < rise < late)
+    phases = acdc.Schedule.from_phases([("dense", f"{first}st"), ("sparse", f"{100 - first}st")])
+    method = acdc.ACDC(sparsity=0.9, schedule=phases, rise=rise, late_rise=late)
+    sparsities(method, 100, rate=lambda step: 0.01 if step < falls else 0.001, each=each)
+
+
+def test_gradients_are_gathered_for_compressions_that_come() -> None:
+    """Where the rate has fallen none comes at the late end, which a phase of dense training may hide."""
+    phases = acdc.Schedule.from_phases([("dense", "40st"), ("sparse", "200st"), ("dense", "100st"), ("sparse", "60st")])
+    criterion = acdc.criteria.Saliency(steps=5)
+    method = acdc.ACDC(sparsity=0.9, schedule=phases, rise=0.4, late_rise=0.7, criterion=criterion)
+    gathered = {}
+    for late in (0.0, 0.7):
+        seen = list[int]()
+
+        class Counts(acdc.criteria.Saliency):
+            def observe(self, context: MethodContext, seen: list[int] = seen) -> None:
+                seen.append(context.step)
+                super().observe(context)
+
+        counting = dataclasses.replace(method, late_rise=late, criterion=Counts(steps=5))
+        sparsities(counting, 400, rate=lambda step: 1e-3 * (1 - step / 400))
+        gathered[late] = seen
+    assert gathered[0.7] == gathered[0.0]
+    assert gathered[0.0][-5:] == [*range(335, 340)]
 
 
 def test_a_resumed_run_knows_whether_the_rate_has_fallen() -> None:
@@ -405,15 +451,19 @@ def sparsities(
     rate: Callable[[int], float] = lambda _: 0.1,
     bias: bool = False,
     stop: int | None = None,
+    each: int | None = None,
 ) -> list[float]:
-    """Return the sparsity after each step. At `stop` all is built anew, and goes on from what was saved."""
+    """Return the sparsity after each step, of `each` to an epoch.
+
+    At `stop` all is built anew, and goes on from what was saved.
+    """
 
     def build() -> tuple[nn.Linear, torch.optim.Optimizer, acdc.Sparsifier]:
         torch.manual_seed(0)
         model = nn.Linear(50, 50, bias=bias)
         groups = [{"params": [param], "lr": 0.1} for param in model.parameters()]
         optimizer = torch.optim.SGD(groups)
-        return model, optimizer, acdc.attach(model, optimizer, method)
+        return model, optimizer, acdc.attach(model, optimizer, method, steps_per_epoch=each, quiet=True)
 
     (model, optimizer, sparsifier), seen = build(), list[float]()
     for step in range(steps):

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import acdc
-from acdc.sparsity.distributions import Budget, budgets, erk_densities
+from acdc.sparsity.distributions import Budget, budgets, erk_counts
 from acdc.sparsity.floors import with_floors, write_masks
 from acdc.sparsity.layers import Weight
 from acdc.sparsity.masks import new_mask
 from acdc.sparsity.patterns import Pattern
-from acdc.sparsity.topk import Shards, top_k
+from acdc.sparsity.topk import WHOLE, Shards, top_k
 from tests.sparsity.workers import on_workers
 
 shapes = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=2, max_size=6)
@@ -43,8 +43,8 @@ def masks_of(layers: list[Weight], shares: list[Budget], pattern: Pattern | None
 
 def reference(layers: list[Weight], keep: int, share: Fraction) -> dict[str, set[int]]:
     """The same, slowly: fix every layer below its floor at it, rank the others anew, until none is below."""
-    densities = erk_densities([tuple(w.param.shape) for w in layers], keep)
-    floors = {w.name: int(share * d * w.param.numel()) for w, d in zip(layers, densities, strict=True)}
+    counts = erk_counts([tuple(w.param.shape) for w in layers], keep)
+    floors = {w.name: max(int(share * c), min(1, c)) for w, c in zip(layers, counts, strict=True)}
     ranked = sorted(
         ((abs(v), w.name, i) for w in layers for i, v in enumerate(w.param.detach().flatten().tolist())), reverse=True
     )
@@ -94,6 +94,34 @@ def test_a_layer_with_small_weights_keeps_its_floor_and_no_more() -> None:
     assert all(torch.equal(masks[name], mask != 0) for name, mask in others.items())
 
 
+def test_no_layer_is_emptied_that_erk_would_not_empty() -> None:
+    layers = layers_of([(256, 8), (256, 256), (8, 256), (1, 8)], [1.0, 1.0, 1.0, 1e-3])
+    shares = budgets("global", layers, 0.999)
+    assert int(masks_of(layers, shares)["3.weight"].sum()) == 0
+    floored = masks_of(layers, with_floors(shares, layers, 0.75))
+    assert [int(mask.sum()) for mask in floored.values()] == [13, 43, 13, 1]
+
+
+def test_a_layer_without_weights_takes_none() -> None:
+    layers = layers_of([(10, 10), (0, 10), (10, 10)], [1.0, 1.0, 1e-6])
+    (budget,) = with_floors(budgets("global", layers, 0.5), layers, 0.5)
+    assert budget.floors == (25, 0, 25)
+    assert [int(mask.sum()) for mask in masks_of(layers, [budget]).values()] == [75, 0, 25]
+    assert [b.keep for b in budgets("erk", layers, 0.5)] == [50, 0, 50]
+
+
+def test_a_pattern_sees_the_layers_of_the_budgets_it_is_given() -> None:
+    class EachHasABudget(acdc.Unstructured):
+        def write_masks(self, weights, scores, budgets, out, shards=WHOLE) -> None:
+            assert [weight.name for weight in weights] == [name for budget in budgets for name in budget.names]
+            super().write_masks(weights, scores, budgets, out, shards)
+
+    layers = layers_of([(20, 20), (20, 20), (9, 9)], [1.0, 1e-6, 1.0])
+    shares = with_floors(budgets({"2.weight": {"uniform": 0.5}}, layers, 0.9), layers, 0.75)
+    masks = masks_of(layers, shares, EachHasABudget())
+    assert int(masks["1.weight"].sum()) == 30
+
+
 def test_where_no_layer_is_below_nothing_changes() -> None:
     layers = layers_of([(30, 20), (20, 30)], [1.0, 1.0])
     shares = budgets("global", layers, 0.5)
@@ -119,6 +147,18 @@ def test_other_patterns_come_as_near_as_their_units_allow(pattern: Pattern) -> N
     shares = with_floors(budgets("global", layers, 0.5), layers, 0.75)
     kept = {name: int(mask.sum()) for name, mask in masks_of(layers, shares, pattern).items()}
     assert kept == {"0.weight": kept["0.weight"], "1.weight": 384, "2.weight": 1536 - 384 - kept["0.weight"]}
+
+
+def test_what_whole_channels_leave_of_a_floor_goes_to_the_other_layers() -> None:
+    """Floors of 306 or 307 weights are 4 channels of 64, and about 51 of each are left."""
+    layers = [
+        Weight(w.name, w.param, nn.Linear(1, 1), "linear") for w in layers_of([(64, 64)] * 12, [1.0, *[1e-6] * 11])
+    ]
+    shares = with_floors(budgets("global", layers, 0.9), layers, 0.75)
+    assert set(shares[0].floors) == {306, 307}
+    kept = [int(mask.sum()) for mask in masks_of(layers, shares, acdc.Channel()).values()]
+    assert kept[1:] == [256] * 11
+    assert sum(kept) == shares[0].keep // 64 * 64
 
 
 def test_shards_choose_as_the_whole_does() -> None:

@@ -131,7 +131,7 @@ def describe(
     at_once = (
         f"sparsity rising to {target} from compression to compression" if gradual else f"sparsity {target} at once"
     )
-    late = f", or {late_rise * epochs:.3g} if the learning rate stays high" if late_rise else ""
+    late = f", or {late_rise * epochs:.3g} if the learning rate stays high" if late_rise and late_rise != rise else ""
     parts += [f"sparsity rising to {target} by epoch {rise * epochs:.3g}{late}" if rise else at_once]
     parts += [f"no layer below {floor:.0%} of what distribution='erk' gives it" if floor else ""]
     parts += [f"each compression eased into over {ease:.0%} of its phase" if ease else ""]

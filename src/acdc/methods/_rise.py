@@ -27,7 +27,7 @@ class Rise:
     end: int
     late: int  # the end of a slow rise, or the usual one where there is no other
     every: int
-    decided: int  # from this step on the rate makes no difference
+    decided: int  # the first look from this step on is the last: then the rate makes no difference
 
     def looks_after(self, step: int) -> bool:
         """Return True if the rate is looked at after this step: not after each, as one on a GPU is waited for."""
@@ -53,6 +53,8 @@ def watch_rate(memory: MutableMapping[str, Any], optimizer: Optimizer, *, last: 
     """Remember whether the learning rate has fallen below its highest; after the `last` look nothing changes."""
     rate = sum(float(group.get("lr") or 0.0) for group in optimizer.param_groups)  # some optimizers find their own
     highest = max(rate, memory.pop(_HIGHEST, 0.0))
+    if not highest and not last:
+        return  # a warm-up may begin at 0
     memory[_FELL] = rate <= _FALLEN * highest
     if not memory[_FELL] and not last:
         memory[_HIGHEST] = highest

@@ -74,6 +74,10 @@ class Scored(Method):
         starts = self.schedule.starts(steps_per_epoch)
         return next((start for start, phase in starts if start >= step and phase.kind == "sparse"), None)
 
+    def coming_compression(self, context: MethodContext, step: int) -> int | None:
+        """Return the same for a run that is under way, and may have settled what depends on it."""
+        return self.next_compression(context.steps_per_epoch, step)
+
     def warnings(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
         warnings = super().warnings(total_steps, steps_per_epoch)
         if self.criterion.window:
@@ -92,7 +96,7 @@ class Scored(Method):
     def observes_at(self, context: MethodContext, step: int) -> bool:
         if not self.criterion.window:
             return False
-        upcoming = self.next_compression(context.steps_per_epoch, step + 1)
+        upcoming = self.coming_compression(context, step + 1)
         return upcoming is not None and upcoming - step <= self.criterion.window
 
     def observe(self, context: MethodContext) -> None:

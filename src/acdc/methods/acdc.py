@@ -327,9 +327,17 @@ class ACDC(Scored):
         self.compress(context, budgets=self._budgets_of(context, context.phase))
 
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
+        return self._next_compression(steps_per_epoch, step, fell=False)
+
+    def coming_compression(self, context: MethodContext, step: int) -> int | None:
+        fell = not is_watched(context.memory) and not is_slow(context.memory)
+        return self._next_compression(context.steps_per_epoch, step, fell=fell)
+
+    def _next_compression(self, steps_per_epoch: int | None, step: int, *, fell: bool) -> int | None:
         candidates = [super().next_compression(steps_per_epoch, step)]
         if self._rise_end:
             rise, at = self._rise(steps_per_epoch), step
+            rise = replace(rise, late=rise.end) if fell else rise
             while at < rise.late and self.schedule.phase_at(min(rise.candidates(at)), steps_per_epoch).kind == "dense":
                 at = min(rise.candidates(at)) + 1
             candidates += rise.candidates(at)
@@ -348,7 +356,8 @@ class ACDC(Scored):
         every = max(1, gradients, min(steps_per_epoch or total, total // _UPDATES))
         if gradients:  # and before those of a slow rise
             late = max(end, late - (late - first) % every)
-        return Rise(first, end, late, every, decided=min(max(first, round(DECIDED * total)), end))
+        decided = min(max(first, round(DECIDED * total)), end - every)  # before the masks that are taken at its end
+        return Rise(first, end, late, every, decided)
 
     def _easing(self, steps_per_epoch: int | None, step: int) -> range:
         """Return the steps in which the phase of `step` is eased into, without its first; none in a dense phase."""

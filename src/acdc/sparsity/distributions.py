@@ -110,14 +110,18 @@ def budgets(
         raise ArgumentError("sparsity", sparsity, allowed, "choose a lower sparsity")
     if distribution == "global":
         return [Budget(tuple(w.name for w in weights), keep)]
-    densities = (
-        [Fraction(keep, sum(sizes))] * len(sizes)
-        if distribution == "uniform"
-        else erk_densities([tuple(w.param.shape) for w in weights], keep)
-    )
-    shares = [density * size for density, size in zip(densities, sizes, strict=True)]
-    counts = _none_empty(round_to_total(shares, keep), shares)
+    if distribution == "uniform":
+        shares = [Fraction(keep * size, sum(sizes)) for size in sizes]
+        counts = _none_empty(round_to_total(shares, keep), shares)
+    else:
+        counts = erk_counts([tuple(w.param.shape) for w in weights], keep)
     return [Budget((w.name,), count) for w, count in zip(weights, counts, strict=True)]
+
+
+def erk_counts(shapes: Sequence[tuple[int, ...]], keep: int) -> list[int]:
+    """Return how many weights layers of these shapes keep at their ERK densities, `keep` in all, none of them empty."""
+    shares = [d * math.prod(shape) for d, shape in zip(erk_densities(shapes, keep), shapes, strict=True)]
+    return _none_empty(round_to_total(shares, keep), shares)
 
 
 def erk_densities(shapes: Sequence[tuple[int, ...]], keep: int) -> list[Fraction]:
@@ -126,8 +130,8 @@ def erk_densities(shapes: Sequence[tuple[int, ...]], keep: int) -> list[Fraction
     Evci et al. 2020, §3. A layer whose share exceeds its size stays dense, and the others share what remains.
     """
     sizes = [math.prod(shape) for shape in shapes]
-    raw = [Fraction(sum(shape), size) for shape, size in zip(shapes, sizes, strict=True)]
-    dense: set[int] = set()
+    raw = [Fraction(sum(shape), max(1, size)) for shape, size in zip(shapes, sizes, strict=True)]
+    dense = {i for i, size in enumerate(sizes) if not size}
     while True:
         free = [i for i in range(len(shapes)) if i not in dense]
         remaining = keep - sum(sizes[i] for i in dense)

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from acdc.sparsity.distributions import Budget, erk_densities
+from acdc.sparsity.distributions import Budget, erk_counts
 from acdc.sparsity.layers import Weight
 from acdc.sparsity.patterns import Pattern
 from acdc.sparsity.sharding import count_nonzero
@@ -25,7 +25,8 @@ from acdc.sparsity.topk import WHOLE, Scores, Shards
 def with_floors(budgets: Sequence[Budget], weights: Sequence[Weight], share: float) -> list[Budget]:
     """Return the budgets with a floor for each layer of a group: this share of what it would keep at its ERK density.
 
-    The floors of a group never add up to more than it keeps. A layer with a budget of its own needs none.
+    It is rounded down, but to no less than a weight. The floors of a group never add up to more than it keeps. A layer
+    with a budget of its own needs none.
     """
     shapes = {weight.name: tuple(weight.param.shape) for weight in weights}
     return [_floored(budget, [shapes[name] for name in budget.names], Fraction(share)) for budget in budgets]
@@ -34,9 +35,8 @@ def with_floors(budgets: Sequence[Budget], weights: Sequence[Weight], share: flo
 def _floored(budget: Budget, shapes: Sequence[tuple[int, ...]], share: Fraction) -> Budget:
     if not share or len(shapes) == 1:
         return budget
-    densities = erk_densities(shapes, budget.keep)
-    floors = (math.floor(share * density * math.prod(shape)) for density, shape in zip(densities, shapes, strict=True))
-    return replace(budget, floors=tuple(floors))
+    counts = erk_counts(shapes, budget.keep)
+    return replace(budget, floors=tuple(max(math.floor(share * count), min(1, count)) for count in counts))
 
 
 def write_masks(
@@ -53,26 +53,37 @@ def write_masks(
     That can put others below theirs, so it is repeated; with every round fewer layers share.
     """
     split: dict[str, Any] = {} if shards.count == 1 else {"shards": shards}  # a user's pattern may not take any
+
+    def write(some: Sequence[Budget]) -> None:
+        names = {name for budget in some for name in budget.names}
+        if chosen := [weight for weight in weights if weight.name in names]:
+            pattern.write_masks(chosen, scores, some, out=out, **split)
+
+    def count(some: Sequence[Budget]) -> dict[str, int]:
+        return count_nonzero({name: out[name] for budget in some for name in budget.names}, shards)
+
     pattern.write_masks(weights, scores, budgets, out=out, **split)
     groups = [budget for budget in budgets if any(budget.floors)]
     while groups:
-        masks = {name: out[name] for budget in groups for name in budget.names}
-        kept = count_nonzero(masks, shards)
-        again = [part for budget in groups for part in _divided(budget, kept)]
-        if again:
-            pattern.write_masks(weights, scores, again, out=out, **split)
-        groups = [budget for budget in again if any(budget.floors)]
+        kept = count(groups)
+        low = [_low(budget, kept) for budget in groups]
+        alone = [budget for some in low for budget in some]
+        write(alone)
+        taken = count(alone)  # by whole tiles or channels less than the floors
+        rest = [_rest(budget, taken) for budget, some in zip(groups, low, strict=True) if some]
+        write(rest)
+        groups = [budget for budget in rest if any(budget.floors)]
 
 
-def _divided(budget: Budget, kept: Mapping[str, int]) -> list[Budget]:
-    """Return a budget for each layer below its floor and one for the others; none if no layer is."""
-    floors = dict(zip(budget.names, budget.floors, strict=True))
-    low = [name for name in budget.names if kept[name] < floors[name]]
-    rest = tuple(name for name in budget.names if name not in low)
-    if not low or not rest:  # a pattern of whole channels may leave all of a small group below
-        return []
-    left = budget.keep - sum(floors[name] for name in low)
-    return [
-        *(Budget((name,), floors[name]) for name in low),
-        Budget(rest, left, floors=tuple(floors[name] for name in rest) if len(rest) > 1 else ()),
-    ]
+def _low(budget: Budget, kept: Mapping[str, int]) -> list[Budget]:
+    """Return a budget for each layer below its floor."""
+    floors = zip(budget.names, budget.floors, strict=True)
+    low = [Budget((name,), floor) for name, floor in floors if kept[name] < floor]
+    return low if len(low) < len(budget.names) else []  # a pattern of whole channels may leave all of a small group
+
+
+def _rest(budget: Budget, taken: Mapping[str, int]) -> Budget:
+    """Return what is left to the layers of a group that have not taken theirs."""
+    floors = {name: floor for name, floor in zip(budget.names, budget.floors, strict=True) if name not in taken}
+    left = budget.keep - sum(taken.get(name, 0) for name in budget.names)
+    return Budget(tuple(floors), left, floors=tuple(floors.values()) if len(floors) > 1 else ())
