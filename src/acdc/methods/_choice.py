@@ -15,7 +15,7 @@ from acdc.schedule import Schedule, number, round_half_up
 
 RECOVERY = 50  # steps after a decompression until the loss is back where it was; see docs/decompression.md
 RISE, SHORT_RISE = 0.75, 0.6  # of the run, by which the sparsity has reached its target: usually, and in short runs
-LATE_RISE = 0.85  # in short runs, where the learning rate stays high
+LATE_RISE = 0.85  # in short runs under a constant learning rate
 SHORT = 1500  # steps; a quarter of a shorter run is too little to train at the target while the rate falls
 FLOOR = 0.75  # of its ERK share that a layer keeps in a run that is not long; magnitudes still show the beginning
 _CYCLES = 2
@@ -131,7 +131,7 @@ def describe(
     at_once = (
         f"sparsity rising to {target} from compression to compression" if gradual else f"sparsity {target} at once"
     )
-    late = f", or {late_rise * epochs:.3g} if the learning rate stays high" if late_rise and late_rise != rise else ""
+    late = f", or {late_rise * epochs:.3g} under a constant learning rate" if late_rise and late_rise != rise else ""
     parts += [f"sparsity rising to {target} by epoch {rise * epochs:.3g}{late}" if rise else at_once]
     parts += [f"no layer below {floor:.0%} of what distribution='erk' gives it" if floor else ""]
     parts += [f"each compression eased into over {ease:.0%} of its phase" if ease else ""]

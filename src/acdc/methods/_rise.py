@@ -2,21 +2,20 @@
 
     s · (1 − (1 − t)³)    from t = 0 at the first compression to t = 1 at the end of the rise
 
-A net recovers from what it loses while the learning rate is high. Where the rate falls from early on, the sparsity has
-to be there in time; where it does not, a longer rise is better. So a rise may be slow until the rate is seen to fall.
-If it has not by a quarter of the run, because it is constant, or one cycle before its peak, the rise stays slow.
-docs/decompression.md has the measurements.
+A net recovers from what it loses while the learning rate is high. Where the rate is low at the end of the run, the
+sparsity has to be there in time; under a constant rate a longer rise is better. A rate is taken for constant if it
+neither rises nor falls from the first compression to a quarter of the run. docs/decompression.md has the measurements.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch.optim import Optimizer
 
-DECIDED = 0.25  # of the run: one cycle has its peak later, as a rule, and warm-ups of other shapes end before
-_FALLEN = 0.995  # of the highest rate so far: below it the rate has fallen
-_HIGHEST, _FELL = "highest_rate", "rate_fell"  # keys of a method's memory
+DECIDED = 0.25  # of the run: warm-ups end before and one cycle still rises, as a rule
+_SAME = 0.995  # of another rate: what is above is still the same
+_FIRST, _CONSTANT = "first_rate", "constant_rate"  # keys of a method's memory
 
 
 @dataclass(frozen=True)
@@ -25,46 +24,42 @@ class Rise:
 
     first: int
     end: int
-    late: int  # the end of a slow rise, or the usual one where there is no other
+    late: int  # the end under a constant rate, or the usual one where that makes no difference
     every: int
     decided: int  # the first look from this step on is the last: then the rate makes no difference
 
     def looks_after(self, step: int) -> bool:
         """Return True if the rate is looked at after this step: not after each, as one on a GPU is waited for."""
-        return (step + 1 - self.first) % self.every == 0
+        return step + 1 >= self.first and (step + 1 - self.first) % self.every == 0
 
-    def takes_masks_at(self, step: int, *, slow: bool) -> bool:
+    def end_of(self, memory: Mapping[str, Any]) -> int:
+        """Return the step in which the rise ends, by what has been seen of the rate."""
+        return self.late if memory.get(_CONSTANT) else self.end
+
+    def takes_masks_at(self, step: int, end: int) -> bool:
         """Return True if masks are taken anew when this step begins, after the first ones."""
-        last = self.late if slow else self.end
-        return self.first < step <= last and ((step - self.first) % self.every == 0 or step in (self.end, self.late))
+        return self.first < step <= end and ((step - self.first) % self.every == 0 or step == end)
 
-    def candidates(self, step: int) -> list[int]:
-        """Return steps from `step` on in which masks may be taken next, in a usual rise and in a slow one."""
+    def candidates(self, step: int, ends: Sequence[int]) -> list[int]:
+        """Return the steps, `step` or later, in which rises with these ends take masks next."""
         regular = max(self.first, step + (self.first - step) % self.every)
-        return [min(regular, last) for last in (self.end, self.late) if last >= step]
+        return [min(regular, end) for end in ends if end >= step]
 
-    def share(self, step: int, *, slow: bool) -> float:
+    def share(self, step: int, end: int) -> float:
         """Return the share of the target sparsity that masks taken at `step` have."""
-        last = self.late if slow else self.end
-        return 1.0 if step >= last else 1 - (1 - (step - self.first) / (last - self.first)) ** 3
+        return 1.0 if step >= end else 1 - (1 - (step - self.first) / (end - self.first)) ** 3
 
 
 def watch_rate(memory: MutableMapping[str, Any], optimizer: Optimizer, *, last: bool) -> None:
-    """Remember whether the learning rate has fallen below its highest; after the `last` look nothing changes."""
+    """Remember whether the learning rate has been constant since the first look. One that has not, has not for good."""
     rate = sum(float(group.get("lr") or 0.0) for group in optimizer.param_groups)  # some optimizers find their own
-    highest = max(rate, memory.pop(_HIGHEST, 0.0))
-    if not highest and not last:
-        return  # a warm-up may begin at 0
-    memory[_FELL] = rate <= _FALLEN * highest
-    if not memory[_FELL] and not last:
-        memory[_HIGHEST] = highest
+    only = _FIRST not in memory and last  # one look alone tells nothing
+    first = memory.pop(_FIRST, rate)
+    memory[_CONSTANT] = not only and min(first, rate) > _SAME * max(first, rate)
+    if memory[_CONSTANT] and not last:
+        memory[_FIRST] = first
 
 
 def is_watched(memory: Mapping[str, Any]) -> bool:
     """Return True if the rate may still make a difference."""
-    return _FELL not in memory or _HIGHEST in memory
-
-
-def is_slow(memory: Mapping[str, Any]) -> bool:
-    """Return True if the rate was looked at and has not fallen."""
-    return not memory.get(_FELL, True)
+    return _CONSTANT not in memory or _FIRST in memory

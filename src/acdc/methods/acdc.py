@@ -10,7 +10,7 @@ Knobs      sparsity and epochs: begin, cycles, rise, late_rise, floor, ramp and 
            criterion ("magnitude"; acdc ls criteria); twin ("last"; "best" by a metric you report; "late" pays for a
            dense phase near the end; "none"). Beyond the paper, each off unless chosen: begin (when the first
            compression is), cycles (how many decompressions, all in the first half), rise (the sparsity grows with
-           time), late_rise (for longer, while the learning rate stays high), floor (how much each layer keeps at
+           time), late_rise (for longer, under a constant learning rate), floor (how much each layer keeps at
            least), gradual (it grows from compression to compression), ease (each compression takes a while), ramp
            (short steps at first for weights that come back), own_timesteps (Adam's bias correction for them), revive
            (random weights for filters that a compression took whole).
@@ -35,7 +35,7 @@ from acdc.errors import ArgumentError, check_whole
 from acdc.methods._choice import RISE, Choice, choose, describe
 from acdc.methods._knobs import check_fraction
 from acdc.methods._revival import bias_correction, revive
-from acdc.methods._rise import DECIDED, Rise, is_slow, is_watched, watch_rate
+from acdc.methods._rise import DECIDED, Rise, is_watched, watch_rate
 from acdc.methods._scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget
@@ -76,9 +76,9 @@ class ACDC(Scored):
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
                   compression on, t = 1 at `rise`: 0.75, or 0.6 in a run of less than 1,500 steps. With 0 every
                   compression is to the target.
-    late_rise     the same until the learning rate is seen to fall, and to the end if it has not by a quarter of
-                  the run, as under a constant rate or one cycle: 0.85 in a run of less than 1,500 steps. With 0, which
-                  longer ones have, the rate makes no difference.
+    late_rise     the same under a constant learning rate, one that neither rises nor falls from the first compression
+                  to a quarter of the run: 0.85 in a run of less than 1,500 steps. With 0, which longer ones have, the
+                  rate makes no difference.
     floor         the share of what a layer would keep at its Erdős–Rényi–Kernel density (distribution="erk") that it
                   keeps at least: 0.75 in a run of less than 6,000 steps, whose magnitudes still show the
                   initialisation, and 0 in longer ones, where layers are ranked together and nothing else. Only for
@@ -319,28 +319,33 @@ class ACDC(Scored):
         if context.phase.kind == "dense":
             return False
         each = context.steps_per_epoch
-        if self._rise_end and self._rise(each).takes_masks_at(step, slow=is_slow(context.memory)):
-            return True
+        if self._rise_end:
+            rise = self._rise(each)
+            if rise.takes_masks_at(step, rise.end_of(context.memory)):
+                return True
         return step in self._easing(each, step)
 
     def update(self, context: MethodContext) -> None:
         self.compress(context, budgets=self._budgets_of(context, context.phase))
 
     def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
-        return self._next_compression(steps_per_epoch, step, fell=False)
+        return self._next_compression(steps_per_epoch, step)
 
     def coming_compression(self, context: MethodContext, step: int) -> int | None:
-        fell = not is_watched(context.memory) and not is_slow(context.memory)
-        return self._next_compression(context.steps_per_epoch, step, fell=fell)
+        return self._next_compression(context.steps_per_epoch, step, context.memory)
 
-    def _next_compression(self, steps_per_epoch: int | None, step: int, *, fell: bool) -> int | None:
+    def _next_compression(
+        self, steps_per_epoch: int | None, step: int, memory: Mapping[str, Any] | None = None
+    ) -> int | None:
         candidates = [super().next_compression(steps_per_epoch, step)]
         if self._rise_end:
             rise, at = self._rise(steps_per_epoch), step
-            rise = replace(rise, late=rise.end) if fell else rise
-            while at < rise.late and self.schedule.phase_at(min(rise.candidates(at)), steps_per_epoch).kind == "dense":
-                at = min(rise.candidates(at)) + 1
-            candidates += rise.candidates(at)
+            ends = (rise.end, rise.late) if memory is None or is_watched(memory) else (rise.end_of(memory),)
+            while coming := rise.candidates(at, ends):
+                if self.schedule.phase_at(min(coming), steps_per_epoch).kind == "sparse":
+                    candidates += coming
+                    break
+                at = min(coming) + 1
         candidates += [at for at in self._easing(steps_per_epoch, step) if at >= step][:1]
         return min((at for at in candidates if at is not None and at >= step), default=None)
 
@@ -354,7 +359,7 @@ class ACDC(Scored):
         )
         gradients = min(self.criterion.window, (end - first) // 4)  # that a criterion sees before each of four
         every = max(1, gradients, min(steps_per_epoch or total, total // _UPDATES))
-        if gradients:  # and before those of a slow rise
+        if gradients:  # and before those of a rise that ends late
             late = max(end, late - (late - first) % every)
         decided = min(max(first, round(DECIDED * total)), end - every)  # before the masks that are taken at its end
         return Rise(first, end, late, every, decided)
@@ -371,8 +376,7 @@ class ACDC(Scored):
 
     def _budgets_of(self, context: MethodContext, phase: Phase) -> list[Budget]:
         """Return what survives the compression that the coming step begins with."""
-        slow = is_slow(context.memory)
-        share = self._share_of(phase, context.step, context.steps_per_epoch, slow=slow)
+        share = self._share_of(phase, context.step, context.steps_per_epoch, context.memory)
         return context.budgets if share == 1 else self.budgets_along(context.layers, lambda s: share * s)
 
     def sparsity_fraction(self, epoch: int) -> float:
@@ -380,11 +384,11 @@ class ACDC(Scored):
         rise = self._rise(each)
         end = (epoch + 1) * each - 1  # FLOPs are counted as an epoch ends, by the masks taken last
         taken = rise.first + (end - rise.first) // rise.every * rise.every if end < rise.end else end
-        return self._risen(self.schedule.phase_at(end, each), taken, each, slow=False) * self._eased(end, each)
+        return self._risen(self.schedule.phase_at(end, each), taken, each, {}) * self._eased(end, each)
 
-    def _share_of(self, phase: Phase, step: int, steps_per_epoch: int | None, *, slow: bool = False) -> float:
+    def _share_of(self, phase: Phase, step: int, steps_per_epoch: int | None, memory: Mapping[str, Any]) -> float:
         """Return the share of the target sparsity that a step of a compressed phase has."""
-        return self._risen(phase, step, steps_per_epoch, slow=slow) * self._eased(step, steps_per_epoch)
+        return self._risen(phase, step, steps_per_epoch, memory) * self._eased(step, steps_per_epoch)
 
     def _eased(self, step: int, steps_per_epoch: int | None) -> float:
         """Return the share of its sparsity that a compressed phase has, while it is eased into."""
@@ -392,10 +396,11 @@ class ACDC(Scored):
         left = sum(at > step for at in updates) / (len(updates) + 1)
         return 1 - left**3
 
-    def _risen(self, phase: Phase, step: int, steps_per_epoch: int | None, *, slow: bool) -> float:
+    def _risen(self, phase: Phase, step: int, steps_per_epoch: int | None, memory: Mapping[str, Any]) -> float:
         """Return the share that the run, or the number of compressions, has brought."""
         if self._rise_end:
-            return self._rise(steps_per_epoch).share(step, slow=slow)
+            rise = self._rise(steps_per_epoch)
+            return rise.share(step, rise.end_of(memory))
         sparse = [p.index for p in self.schedule.phases if p.kind == "sparse"]
         if not self.gradual or phase.index == sparse[-1]:
             return 1.0
