@@ -504,7 +504,7 @@ def test_a_compression_that_is_eased_takes_its_weights_in_ten_parts() -> None:
     assert seen[42] < seen[41], "decompressed: outputs that kept a weight get others back"
     final = [0.9 * (1 - (1 - taken / 2) ** 3) for taken in (1, 2)]  # two steps are half of five
     assert seen[45:] == pytest.approx([final[0], *[final[1]] * 4], abs=1e-3)
-    steps = [step for step in range(50) if method.next_compression(None, step) == step]
+    steps = [step for step in range(50) if method.next_compression(None, step, {}) == step]
     assert steps == [*range(2, 22, 2), 45, 46]
 
 
@@ -525,7 +525,7 @@ def test_easing_and_rising_multiply() -> None:
 
 def test_masks_are_taken_forty_times_at_most_where_an_epoch_is_long() -> None:
     method = acdc.ACDC(sparsity=0.9, epochs=1).for_steps(4000)
-    steps = [step for step in range(4000) if method.next_compression(4000, step) == step]
+    steps = [step for step in range(4000) if method.next_compression(4000, step, {}) == step]
     assert steps[0] == 400
     assert steps[-1] == 3000
     assert {later - one for one, later in pairwise(steps)} <= {100, 200, 300}

@@ -69,14 +69,10 @@ class Scored(Method):
     def looks_at_gradients(self) -> bool:
         return bool(self.criterion.window)
 
-    def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
-        """Return the first step, `step` or later, that begins with a compression."""
+    def next_compression(self, steps_per_epoch: int | None, step: int, memory: Mapping[str, Any]) -> int | None:
+        """Return the first step, `step` or later, that begins with a compression; `memory` is empty before a run."""
         starts = self.schedule.starts(steps_per_epoch)
         return next((start for start, phase in starts if start >= step and phase.kind == "sparse"), None)
-
-    def coming_compression(self, context: MethodContext, step: int) -> int | None:
-        """Return the same for a run that is under way, and may have settled what depends on it."""
-        return self.next_compression(context.steps_per_epoch, step)
 
     def warnings(self, total_steps: int, steps_per_epoch: int | None) -> list[str]:
         warnings = super().warnings(total_steps, steps_per_epoch)
@@ -87,16 +83,16 @@ class Scored(Method):
     def _gradients(self, steps_per_epoch: int | None) -> dict[int, int]:
         """Count the gradients the criterion sees before each compression: those since the last, up to its window."""
         counts, before = {}, 0
-        step = self.next_compression(steps_per_epoch, 0)
+        step = self.next_compression(steps_per_epoch, 0, {})
         while step is not None:
             counts[step] = min(self.criterion.window, step - before)
-            before, step = step, self.next_compression(steps_per_epoch, step + 1)
+            before, step = step, self.next_compression(steps_per_epoch, step + 1, {})
         return counts
 
     def observes_at(self, context: MethodContext, step: int) -> bool:
         if not self.criterion.window:
             return False
-        upcoming = self.coming_compression(context, step + 1)
+        upcoming = self.next_compression(context.steps_per_epoch, step + 1, context.memory)
         return upcoming is not None and upcoming - step <= self.criterion.window
 
     def observe(self, context: MethodContext) -> None:

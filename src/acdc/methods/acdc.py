@@ -328,19 +328,11 @@ class ACDC(Scored):
     def update(self, context: MethodContext) -> None:
         self.compress(context, budgets=self._budgets_of(context, context.phase))
 
-    def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
-        return self._next_compression(steps_per_epoch, step)
-
-    def coming_compression(self, context: MethodContext, step: int) -> int | None:
-        return self._next_compression(context.steps_per_epoch, step, context.memory)
-
-    def _next_compression(
-        self, steps_per_epoch: int | None, step: int, memory: Mapping[str, Any] | None = None
-    ) -> int | None:
-        candidates = [super().next_compression(steps_per_epoch, step)]
+    def next_compression(self, steps_per_epoch: int | None, step: int, memory: Mapping[str, Any]) -> int | None:
+        candidates = [super().next_compression(steps_per_epoch, step, memory)]
         if self._rise_end:
             rise, at = self._rise(steps_per_epoch), step
-            ends = (rise.end, rise.late) if memory is None or is_watched(memory) else (rise.end_of(memory),)
+            ends = (rise.end, rise.late) if is_watched(memory) else (rise.end_of(memory),)
             while coming := rise.candidates(at, ends):
                 if self.schedule.phase_at(min(coming), steps_per_epoch).kind == "sparse":
                     candidates += coming

@@ -13,8 +13,9 @@ Reference  Lin, Stich, Barba, Dmitriev, Jaggi: Dynamic Model Pruning with Feedba
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -66,9 +67,9 @@ class DPF(GMP):
 
     def updates_at(self, context: MethodContext, step: int) -> bool:
         each = context.steps_per_epoch
-        return self.next_compression(each, step) == step and step > self._times(each)[0]
+        return self.next_compression(each, step, context.memory) == step and step > self._times(each)[0]
 
-    def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
+    def next_compression(self, steps_per_epoch: int | None, step: int, memory: Mapping[str, Any]) -> int | None:
         first, last, every = self._times(steps_per_epoch)
         regular = first + max(0, -(-(step - first) // every)) * every
         upcoming = min(regular, last) if step <= last else regular

@@ -10,8 +10,9 @@ Costs      as AC/DC's compressed phases; one selection per update.
 Reference  Zhu, Gupta: To prune, or not to prune. 2017. Gale, Elsen, Hooker: The State of Sparsity. 2019.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from acdc.core.context import MethodContext
 from acdc.errors import ArgumentError, check_whole
@@ -68,7 +69,7 @@ class GMP(Scored):
     def update(self, context: MethodContext) -> None:
         self._prune(context)
 
-    def next_compression(self, steps_per_epoch: int | None, step: int) -> int | None:
+    def next_compression(self, steps_per_epoch: int | None, step: int, memory: Mapping[str, Any]) -> int | None:
         first, last, every = self._times(steps_per_epoch)
         return None if step > last else min(first + max(0, -(-(step - first) // every)) * every, last)
 
