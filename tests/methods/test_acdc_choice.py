@@ -513,10 +513,7 @@ def test_easing_and_rising_multiply() -> None:
     rising, eased = (acdc.ACDC(sparsity=0.9, schedule=phases, rise=0.8, ease=ease) for ease in (0.0, 0.5))
     for step in range(4, 20):
         factor = 1 - (1 - min(8, step - 3) / 8) ** 3
-        assert (
-            eased._share_of(phases.phases[1], step, None, {})
-            == rising._share_of(phases.phases[1], step, None, {}) * factor
-        )
+        assert eased._path(None).share(step, {}) == rising._path(None).share(step, {}) * factor
     assert (
         "each compression eased into over 20% of its phase"
         in acdc.ACDC(sparsity=0.9, epochs=20, ease=0.2).for_steps(500).choices_made()[0]

@@ -34,16 +34,15 @@ from acdc.core.context import MethodContext
 from acdc.errors import ArgumentError, check_whole
 from acdc.methods._choice import RISE, Choice, choose, describe
 from acdc.methods._knobs import check_fraction
+from acdc.methods._path import SparsityPath
 from acdc.methods._revival import bias_correction, revive
-from acdc.methods._rise import DECIDED, Rise, is_watched, watch_rate
+from acdc.methods._rise import UPDATES, Rise, is_watched
 from acdc.methods._scored import Scored
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, check_axes
 from acdc.sparsity.patterns import Unstructured
 
-_UPDATES = 40  # of the masks in a run whose sparsity rises, where an epoch is longer than that
-_EASE_STEPS = 10  # compressions in which ease reaches a phase's sparsity
 _CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing"}  # with epochs; rise and floor when steps are known
 _LATER = ("begin", "cycles", "rise", "late_rise", "ramp", "ease", "own_timesteps")
 _PAPER: dict[str, Any] = {"rise": 0.0, "late_rise": 0.0, "floor": 0.0, "ramp": 0.0, "reset": "momentum"}
@@ -295,108 +294,43 @@ class ACDC(Scored):
             if masks:
                 revive(context, masks)
             return
-        budgets, keep_twin = self._budgets_of(context, phase), self.makes_twin(context, phase)
-        self.compress(context, budgets=budgets, keep_twin=keep_twin)
+        self.compress(context, budgets=self._coming_budgets(context), keep_twin=self.makes_twin(context, phase))
 
     def writes_weights(self, phase: Phase) -> bool:
         return self.revive or super().writes_weights(phase)
 
-    # The sparsity on the way to its target
-
-    @property
-    def _rise_end(self) -> float:
-        """Return the share of the run by which the sparsity is at its target; the usual one until steps are known."""
-        return RISE if self.rise is None else self.rise
-
-    def notice(self, context: MethodContext) -> None:
-        if not self.late_rise or not is_watched(context.memory):
-            return
-        rise = self._rise(context.steps_per_epoch)
-        if rise.looks_after(context.step):
-            watch_rate(context.memory, context.optimizer, last=context.step >= rise.decided)
-
     def updates_at(self, context: MethodContext, step: int) -> bool:
         if context.phase.kind == "dense":
             return False
-        each = context.steps_per_epoch
-        if self._rise_end:
-            rise = self._rise(each)
-            if rise.takes_masks_at(step, rise.end_of(context.memory)):
-                return True
-        return step in self._easing(each, step)
+        return self._path(context.steps_per_epoch).takes_masks_at(step, context.memory)
 
     def update(self, context: MethodContext) -> None:
-        self.compress(context, budgets=self._budgets_of(context, context.phase))
+        self.compress(context, budgets=self._coming_budgets(context))
+
+    def notice(self, context: MethodContext) -> None:
+        if self.late_rise and is_watched(context.memory) and (rise := self._path(context.steps_per_epoch).rise):
+            rise.watch(context.step, context.memory, context.optimizer)
 
     def next_compression(self, steps_per_epoch: int | None, step: int, memory: Mapping[str, Any]) -> int | None:
-        candidates = [super().next_compression(steps_per_epoch, step, memory)]
-        if self._rise_end:
-            rise, at = self._rise(steps_per_epoch), step
-            ends = (rise.end, rise.late) if is_watched(memory) else (rise.end_of(memory),)
-            while coming := rise.candidates(at, ends):
-                if self.schedule.phase_at(min(coming), steps_per_epoch).kind == "sparse":
-                    candidates += coming
-                    break
-                at = min(coming) + 1
-        candidates += [at for at in self._easing(steps_per_epoch, step) if at >= step][:1]
-        return min((at for at in candidates if at is not None and at >= step), default=None)
-
-    def _rise(self, steps_per_epoch: int | None) -> Rise:
-        """Return when the sparsity rises, in steps."""
-        starts, total = self.schedule.starts(steps_per_epoch), self.schedule.total_steps(steps_per_epoch)
-        first = next(start for start, phase in starts if phase.kind == "sparse")
-        end, late = (
-            min(max(first, round(share * total)), total - 1)
-            for share in (self._rise_end, max(self._rise_end, self.late_rise or 0))
-        )
-        gradients = min(self.criterion.window, (end - first) // 4)  # that a criterion sees before each of four
-        every = max(1, gradients, min(steps_per_epoch or total, total // _UPDATES))
-        if gradients:  # and before those of a rise that ends late
-            late = max(end, late - (late - first) % every)
-        decided = min(max(first, round(DECIDED * total)), end - every)  # before the masks that are taken at its end
-        return Rise(first, end, late, every, decided)
-
-    def _easing(self, steps_per_epoch: int | None, step: int) -> range:
-        """Return the steps in which the phase of `step` is eased into, without its first; none in a dense phase."""
-        phase = self.schedule.phase_at(step, steps_per_epoch)
-        if not self.ease or phase.kind == "dense":
-            return range(0)
-        start, end = (0, *self.schedule.boundaries(steps_per_epoch))[phase.index : phase.index + 2]
-        length = int(self.ease * (end - start))
-        every = max(1, length // _EASE_STEPS, self.criterion.window)
-        return range(start + every, start + length, every)
-
-    def _budgets_of(self, context: MethodContext, phase: Phase) -> list[Budget]:
-        """Return what survives the compression that the coming step begins with."""
-        share = self._share_of(phase, context.step, context.steps_per_epoch, context.memory)
-        return context.budgets if share == 1 else self.budgets_along(context.layers, lambda s: share * s)
+        start = super().next_compression(steps_per_epoch, step, memory)
+        update = self._path(steps_per_epoch).next_masks(step, memory)
+        return min((at for at in (start, update) if at is not None), default=None)
 
     def sparsity_fraction(self, epoch: int) -> float:
-        each = 10 * _UPDATES  # steps an epoch, of as many as there may be
-        rise = self._rise(each)
-        end = (epoch + 1) * each - 1  # FLOPs are counted as an epoch ends, by the masks taken last
-        taken = rise.first + (end - rise.first) // rise.every * rise.every if end < rise.end else end
-        return self._risen(self.schedule.phase_at(end, each), taken, each, {}) * self._eased(end, each)
+        each = 10 * UPDATES  # steps an epoch, of as many as there may be
+        return self._path(each).share_after((epoch + 1) * each - 1)  # FLOPs are counted as an epoch ends
 
-    def _share_of(self, phase: Phase, step: int, steps_per_epoch: int | None, memory: Mapping[str, Any]) -> float:
-        """Return the share of the target sparsity that a step of a compressed phase has."""
-        return self._risen(phase, step, steps_per_epoch, memory) * self._eased(step, steps_per_epoch)
+    def _coming_budgets(self, context: MethodContext) -> list[Budget]:
+        """Return what survives the compression that the coming step begins with."""
+        share = self._path(context.steps_per_epoch).share(context.step, context.memory)
+        return context.budgets if share == 1 else self.budgets_along(context.layers, lambda s: share * s)
 
-    def _eased(self, step: int, steps_per_epoch: int | None) -> float:
-        """Return the share of its sparsity that a compressed phase has, while it is eased into."""
-        updates = self._easing(steps_per_epoch, step)
-        left = sum(at > step for at in updates) / (len(updates) + 1)
-        return 1 - left**3
-
-    def _risen(self, phase: Phase, step: int, steps_per_epoch: int | None, memory: Mapping[str, Any]) -> float:
-        """Return the share that the run, or the number of compressions, has brought."""
-        if self._rise_end:
-            rise = self._rise(steps_per_epoch)
-            return rise.share(step, rise.end_of(memory))
-        sparse = [p.index for p in self.schedule.phases if p.kind == "sparse"]
-        if not self.gradual or phase.index == sparse[-1]:
-            return 1.0
-        return 1 - (1 - (sparse.index(phase.index) + 1) / len(sparse)) ** 3
+    def _path(self, steps_per_epoch: int | None) -> SparsityPath:
+        """Return how the sparsity reaches its target; by the usual rise until the number of steps is known."""
+        schedule, window = self.schedule, self.criterion.window
+        end, late = RISE if self.rise is None else self.rise, self.late_rise or 0
+        rise = Rise.in_steps(schedule, steps_per_epoch, rise=end, late_rise=late, window=window) if end else None
+        return SparsityPath(schedule, steps_per_epoch, rise, gradual=self.gradual, ease=self.ease, window=window)
 
     # The weights that come back
 
