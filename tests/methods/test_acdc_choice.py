@@ -239,6 +239,7 @@ def test_all_but_long_runs_keep_layers_above_a_floor() -> None:
     method = acdc.ACDC(sparsity=0.9, epochs=20)
     short, long = method.for_steps(LONG // 20 - 1), method.for_steps(LONG // 20)
     assert (short.floor, long.floor) == (0.75, 0.0)
+    assert acdc.ACDC(sparsity=0.9, epochs=20, floor=None) == method, "None is chosen"
     assert "; no layer below 75% of what distribution='erk' gives it" in short.choices_made()[0]
     assert "in so short a run magnitudes still show the initialisation" in short.choices_made()[1]
     assert "no layer below" not in long.choices_made()[0]

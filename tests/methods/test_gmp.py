@@ -71,6 +71,7 @@ def test_each_layer_rises_to_its_own():
         ({"end": 1.5}, r"end=1\.5: expected a fraction .* write end=0\.75"),
         ({"initial": 0.95}, r"initial=0\.95: the sparsity rises to 0\.9; start lower"),
         ({"epochs": 1}, r"epochs=1: expected a whole number, 2 or more; GMP needs a dense epoch and a sparse one"),
+        ({"floor": None}, r"floor=None: expected a fraction of .* from 0 to 1; write floor=0\.75, or 0 for none"),
         ({"every": "0st"}, r"every='0st': updates must be some steps or epochs apart; write every=\"1st\""),
         ({"every": "10%"}, r"every='10%': it cannot be a percentage; write"),
         ({"every": "often"}, r"every='often': a duration needs a unit; write"),

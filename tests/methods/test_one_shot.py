@@ -35,3 +35,8 @@ def test_when():
 def test_refusals(at):
     with pytest.raises(ValueError, match=rf"at={at!r}: .* write at=0\.5"):
         OneShot(sparsity=0.5, epochs=10, at=at)
+
+
+def test_a_floor_is_a_number():
+    with pytest.raises(ValueError, match=r"floor=None: expected a fraction of .*; write floor=0\.75, or 0 for none"):
+        OneShot(sparsity=0.5, epochs=10, floor=None)

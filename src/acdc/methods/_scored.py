@@ -41,8 +41,8 @@ class Scored(Method):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "criterion", criteria.build(self.criterion))
-        if self.floor is not None:
-            check_fraction("floor", self.floor, "0.75", of="a layer's Erdős–Rényi–Kernel share")
+        if self.floor is not None or type(self).floor is not None:  # where None is the default it is chosen
+            check_fraction("floor", self.floor, "0.75, or 0 for none", of="a layer's Erdős–Rényi–Kernel share")
         super().__post_init__()
         if self.floor and not self.ranks_layers():
             fixed = self.pattern.sparsity is not None
