@@ -65,6 +65,7 @@ CASES: dict[str, tuple[Callable[[], acdc.Method], tuple]] = {
     "channels": (lambda: acdc.ACDC(**ALTERNATING, pattern=acdc.Channel()), SGD),
     "blocks": (lambda: acdc.ACDC(**ALTERNATING, pattern=acdc.Block(1, 2), exclude=["conv"]), SGD),
     "saliency": (lambda: acdc.ACDC(**ALTERNATING, criterion="saliency"), SGD),
+    "preconditioned": (lambda: acdc.ACDC(**ALTERNATING, criterion="preconditioned"), ADAM),
     "gmp": (lambda: methods.build("gmp", sparsity=0.8, epochs=6), ADAM),
     "dsd": (lambda: methods.build("dsd", sparsity=0.5, epochs=6), SGD),
     "static": (lambda: methods.build("static", sparsity=0.7, schedule=SPARSE), SGD),

@@ -8,7 +8,7 @@ from torch.nn import functional as F  # noqa: N812
 
 import acdc
 from acdc import criteria
-from acdc.criteria import Magnitude, Saliency, Snip, SynFlow, WoodFisher
+from acdc.criteria import Magnitude, Preconditioned, Saliency, Snip, SynFlow, WoodFisher
 from acdc.criteria.woodfisher import add_gradient_
 from acdc.methods.dpf import DPF
 from acdc.methods.gmp import GMP
@@ -36,6 +36,95 @@ def pruned_by(criterion, weights: list[float], gradients: list[list[float]], **k
 
 
 # By hand
+
+
+class _Adaptive:
+    """Two layers under an adaptive optimizer, and the masks of a compression after two steps that move nothing."""
+
+    def __init__(
+        self, new_optimizer, criterion="preconditioned", first=(4, 3, 2, -1), second=(1, 0.9, 0.8, 0.7)
+    ) -> None:
+        model = nn.Sequential(nn.Linear(4, 1, bias=False), nn.Linear(4, 1, bias=False))
+        with torch.no_grad():
+            for param, row in zip(model.parameters(), (first, second), strict=True):
+                param.copy_(torch.tensor([row]))
+        optimizer = new_optimizer(model.parameters())
+        method = acdc.ACDC(sparsity=0.5, schedule=two_phases(2, 2), criterion=criterion)
+        s = acdc.attach(model, optimizer, method)
+        for _ in range(2):
+            s.begin_step()
+            for param, row in zip(model.parameters(), ([1e-4, 1.0, 16.0, 81.0], [1.0] * 4), strict=True):
+                param.grad = torch.tensor([row])
+            optimizer.step()
+        self.state = [{key: value.clone() for key, value in optimizer.state[p].items()} for p in model.parameters()]
+        self.scores = s.method.criterion.scores(s.context, s.context.budgets)  # pyright: ignore[reportAttributeAccessIssue]
+        self.unchanged = all(
+            torch.equal(value, optimizer.state[param][key])
+            for param, state in zip(model.parameters(), self.state, strict=True)
+            for key, value in state.items()
+        )
+        s.begin_step()
+        self.masks = ["".join("01"[kept] for kept in mask.flatten().tolist()) for mask in s.masks.values()]
+
+
+@pytest.mark.parametrize(
+    "new_optimizer",
+    [
+        lambda params: torch.optim.Adam(params, lr=0.0),
+        lambda params: torch.optim.AdamW(params, lr=0.0, amsgrad=True),
+        lambda params: torch.optim.RMSprop(params, lr=0.0),
+        lambda params: torch.optim.Adagrad(params, lr=0.0),
+    ],
+    ids=["Adam", "AMSGrad", "RMSprop", "Adagrad"],
+)
+def test_preconditioned_by_hand(new_optimizer):
+    """v ∝ g²: |θ|·v^¼ ∝ [4, 3, 2, 1]·[.01, 1, 4, 9] = [.04, 3, 8, 9], and |θ| in the other layer."""
+    run = _Adaptive(new_optimizer)
+    scores = torch.cat([score.flatten() for score in run.scores.values()])
+    torch.testing.assert_close(
+        scores / scores[4], torch.tensor([0.04, 3, 8, 9, 1, 0.9, 0.8, 0.7]), rtol=1e-4, atol=1e-6
+    )
+    assert run.masks == ["0111", "1000"]
+    assert run.unchanged, "the optimizer's state is only read"
+
+
+@pytest.mark.parametrize(
+    "new_optimizer",
+    [lambda params: torch.optim.SGD(params, lr=0.0, momentum=0.9), lambda params: torch.optim.Adadelta(params, lr=0.0)],
+    ids=["SGD", "Adadelta"],
+)
+def test_preconditioned_is_magnitude_where_no_optimizer_keeps_squares(new_optimizer):
+    run = _Adaptive(new_optimizer, first=(4, 3, 2, -0.5))
+    assert run.scores is None
+    assert run.masks == ["1110", "1000"]
+
+
+def test_preconditioned_is_magnitude_if_one_weight_has_no_squares():
+    """Scores of layers are compared, and |θ| with |θ|·v^¼ cannot be: of two optimizers one is Muon's kind."""
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 1, bias=False))
+    with torch.no_grad():
+        model.get_parameter("0.weight").fill_(1e-3)[0, 0] = 9
+    parts = [torch.optim.SGD(model[0].parameters(), lr=0.0), torch.optim.Adam(model[1].parameters(), lr=0.0)]
+    s = acdc.attach(model, parts, acdc.ACDC(sparsity=0.75, schedule=two_phases(1, 2), criterion="preconditioned"))
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        for part in parts:
+            part.step()
+    assert s.context.second_moments == {}
+    assert s.masks["1.weight"].all()
+    assert s.masks["0.weight"].sum() == 1
+
+
+def test_preconditioned_is_chosen_with_epochs():
+    assert acdc.ACDC(sparsity=0.9, epochs=4).criterion == Preconditioned()
+    assert acdc.ACDC(sparsity=0.9, epochs=4).for_steps(100).criterion == Preconditioned()
+    assert acdc.ACDC(sparsity=0.9, epochs=4, criterion="magnitude").for_steps(100).criterion == Magnitude()
+    assert acdc.ACDC.paper(sparsity=0.9, epochs=4).criterion == Magnitude()
+    assert acdc.ACDC(sparsity=0.9, schedule="imagenet").criterion == Magnitude()
+    assert acdc.ACDC(sparsity=0.5, epochs=4, pattern=acdc.Block(4, 4)).criterion == Magnitude()
+    line = acdc.ACDC(sparsity=0.9, epochs=4).for_steps(100).choices_made()[0]
+    assert "; weights ranked by |θ|, or under Adam and its kin by |θ|·v^¼" in line
+    assert "ranked" not in acdc.ACDC(sparsity=0.9, epochs=4, criterion="saliency").for_steps(100).choices_made()[0]
 
 
 def test_saliency_by_hand():
@@ -303,7 +392,8 @@ def test_found_by_name_table_or_itself():
     assert criteria.build("magnitude") == Magnitude()
     assert criteria.build({"name": "woodfisher", "steps": 7}) == WoodFisher(steps=7)
     assert criteria.build(SynFlow(shape=[1, 3])) == SynFlow(shape=(1, 3))
-    assert acdc.ACDC(sparsity=0.9, epochs=4).config()["criterion"] is None
+    assert acdc.ACDC(sparsity=0.9, epochs=4).config()["criterion"] == "Preconditioned()"
+    assert acdc.ACDC(sparsity=0.9, epochs=4, criterion="magnitude").config()["criterion"] is None
     assert acdc.ACDC(sparsity=0.9, epochs=4, criterion="movement").config()["criterion"] == "Movement(steps=500)"
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core import returning
-from acdc.core.hooks import loss_scale, reset_state
+from acdc.core.hooks import loss_scale, reset_state, second_moment
 from acdc.core.latent import Bundle
 from acdc.core.masking import Masking
 from acdc.core.optimizers import evaluation_weights
@@ -91,6 +91,13 @@ class MethodContext:
         """Return the gradients of the prunable weights that have one, already unscaled if a fused optimizer would."""
         grads, scale = self._masking.gradients.whole(), loss_scale(self.optimizer)
         return grads if scale is None else {name: grad / scale for name, grad in grads.items()}
+
+    @property
+    def second_moments(self) -> dict[str, Tensor]:
+        """Return, by name, the squared gradients by whose root Adam and its kin divide; {} if a weight has none."""
+        moments = {weight.name: second_moment(self.optimizer, weight.param) for weight in self.layers.weights}
+        known = {name: moment for name, moment in moments.items() if moment is not None}
+        return known if len(known) == len(moments) else {}
 
     @property
     def observing(self) -> bool:

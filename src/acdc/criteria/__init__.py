@@ -14,14 +14,26 @@ from inspect import cleandoc
 from typing import Any
 
 from acdc.criteria.criterion import Criterion
-from acdc.criteria.first_order import Magnitude, Movement, Saliency, Snip
+from acdc.criteria.first_order import Magnitude, Movement, Preconditioned, Saliency, Snip
 from acdc.criteria.synflow import SynFlow
 from acdc.criteria.woodfisher import WoodFisher
 from acdc.errors import ArgumentError, did_you_mean
 
-__all__ = ["Criterion", "Magnitude", "Movement", "Saliency", "Snip", "SynFlow", "WoodFisher", "build", "card", "names"]
+__all__ = [
+    "Criterion",
+    "Magnitude",
+    "Movement",
+    "Preconditioned",
+    "Saliency",
+    "Snip",
+    "SynFlow",
+    "WoodFisher",
+    "build",
+    "card",
+    "names",
+]
 
-_KINDS: tuple[type[Criterion], ...] = (Magnitude, Saliency, Movement, WoodFisher, Snip, SynFlow)
+_KINDS: tuple[type[Criterion], ...] = (Magnitude, Preconditioned, Saliency, Movement, WoodFisher, Snip, SynFlow)
 _CRITERIA = {kind.name: kind for kind in _KINDS}
 
 

@@ -1,4 +1,4 @@
-"""Criteria computed from weights and gradients: magnitude, saliency, movement, SNIP."""
+"""Criteria computed from weights and gradients: magnitude, in two metrics, saliency, movement, SNIP."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +23,24 @@ class Magnitude(Criterion):
 
     def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> None:
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preconditioned(Criterion):
+    """|θ|·v^¼, where v are the squared gradients that Adam averages: the magnitude in the optimizer's own metric.
+
+    Adam divides each gradient by √v, as steepest descent does where a step Δθ has the length (Σ √v·Δθ²)^½. To prune the
+    weights of the smallest |θ|·v^¼ is the shortest such step to the same number of zeros; with SGD that is magnitude.
+    So it is |θ| under optimizers that keep no v for every weight. AMSGrad, RMSprop, Adagrad and others that name theirs
+    as torch does count as Adam. Costs nothing between compressions. docs/decompression.md has the measurements.
+    """
+
+    name: ClassVar[str] = "preconditioned"
+    supports_shards: ClassVar[bool] = True
+
+    def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> Mapping[str, Tensor] | None:
+        weights, moments = context.weights, context.second_moments
+        return {name: weights[name].abs() * moment.float().sqrt().sqrt_() for name, moment in moments.items()} or None
 
 
 @dataclass(frozen=True, kw_only=True)

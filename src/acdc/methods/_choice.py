@@ -121,6 +121,7 @@ def describe(
     gradual: bool = False,
     ease: float = 0.0,
     floor: float | None = None,
+    preconditioned: bool = False,
     idle: Sequence[str] = (),
 ) -> tuple[str, str]:
     """Return in two lines what was chosen, and why; `idle` are knobs that were given and have nothing to do."""
@@ -134,6 +135,7 @@ def describe(
     late = f", or {late_rise * epochs:.3g} under a constant learning rate" if late_rise and late_rise != rise else ""
     parts += [f"sparsity rising to {target} by epoch {rise * epochs:.3g}{late}" if rise else at_once]
     parts += [f"no layer below {floor:.0%} of what distribution='erk' gives it" if floor else ""]
+    parts += ["weights ranked by |θ|, or under Adam and its kin by |θ|·v^¼" if preconditioned else ""]
     parts += [f"each compression eased into over {ease:.0%} of its phase" if ease else ""]
     parts += [f"weights that come back ramp up over {ramp:.0%} of a dense phase" if decompress and ramp else ""]
     parts += ["momentum kept" if decompress and keeps else ""]

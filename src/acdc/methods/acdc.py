@@ -7,13 +7,13 @@ Knobs      sparsity and epochs: begin, cycles, rise, late_rise, floor, ramp and 
            epochs and steps, and said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with nothing
            added.
            Pattern (unstructured; N:M, blocks, channels); distribution ("global"; "uniform", "erk", by layer, by group);
-           criterion ("magnitude"; acdc ls criteria); twin ("last"; "best" by a metric you report; "late" pays for a
-           dense phase near the end; "none"). Beyond the paper, each off unless chosen: begin (when the first
-           compression is), cycles (how many decompressions, all in the first half), rise (the sparsity grows with
-           time), late_rise (for longer, under a constant learning rate), floor (how much each layer keeps at
-           least), gradual (it grows from compression to compression), ease (each compression takes a while), ramp
-           (short steps at first for weights that come back), own_timesteps (Adam's bias correction for them), revive
-           (random weights for filters that a compression took whole).
+           criterion ("preconditioned", which is magnitude under SGD; acdc ls criteria); twin ("last"; "best" by a
+           metric you report; "late" pays for a dense phase near the end; "none"). Beyond the paper, each off unless
+           chosen: begin (when the first compression is), cycles (how many decompressions, all in the first half), rise
+           (the sparsity grows with time), late_rise (for longer, under a constant learning rate), floor (how much each
+           layer keeps at least), gradual (it grows from compression to compression), ease (each compression takes a
+           while), ramp (short steps at first for weights that come back), own_timesteps (Adam's bias correction for
+           them), revive (random weights for filters that a compression took whole).
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte per weight for the mask; one in-place pass over the gradients in compressed phases; one selection per
            compression, with rise one per epoch or 40 per run, with ease 10 per compressed phase; with floor one more
@@ -26,7 +26,7 @@ Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC: Alternating Compressed/DeCom
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from torch import nn
 
@@ -43,9 +43,20 @@ from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, check_axes
 from acdc.sparsity.patterns import Unstructured
 
-_CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing"}  # with epochs; rise and floor when steps are known
+if TYPE_CHECKING:
+    from acdc.methods._scored import _CriterionField
+
+# What is chosen with epochs, but for rise and floor, which depend on the steps; and with a schedule.
+_CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing", "criterion": "preconditioned"}
 _LATER = ("begin", "cycles", "rise", "late_rise", "ramp", "ease", "own_timesteps")
-_PAPER: dict[str, Any] = {"rise": 0.0, "late_rise": 0.0, "floor": 0.0, "ramp": 0.0, "reset": "momentum"}
+_PAPER: dict[str, Any] = {
+    "rise": 0.0,
+    "late_rise": 0.0,
+    "floor": 0.0,
+    "ramp": 0.0,
+    "reset": "momentum",
+    "criterion": "magnitude",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +70,6 @@ class ACDC(Scored):
     include, exclude, first_and_last_dense, depthwise_dense, embeddings: which layers; see acdc.find_prunable. Layers
                   that compute their weight (weight_norm, spectral_norm, torch.nn.utils.prune) stay dense, with a
                   warning unless `exclude` names them.
-    criterion     which weights survive: "magnitude" (the paper's), or another of acdc.criteria.
     schedule      phases of your own, or the name of one of the paper's ("imagenet"; acdc ls schedules). With a schedule
                   everything below that is not given is as in the paper; see also ACDC.paper.
     twin          which dense model is kept: the "last" (end of the last dense phase), the "best" one reported through
@@ -69,6 +79,9 @@ class ACDC(Scored):
 
     Chosen with epochs, and not in the paper, each may be given:
 
+    criterion     which weights survive: "preconditioned", the magnitude in the optimizer's own metric, |θ|·v^¼ under
+                  Adam and its kin and |θ| under SGD; for tiles and channels, and with a schedule, "magnitude". Or
+                  another of acdc.criteria.
     begin         the share of the run before the first compression: 0.1, or in a run of 6,000 to 40,000 steps as much
                   as 4,000 steps are, up to 0.2.
     cycles        how many decompressions there are, all in the first 40 % of the run: 2, or fewer in short runs.
@@ -101,6 +114,7 @@ class ACDC(Scored):
                   or they get none. Weights must have known axes.
     """
 
+    criterion: "_CriterionField" = None  # pyright: ignore[reportAssignmentType]
     begin: float | None = None
     cycles: int | None = None
     rise: float | None = None
@@ -149,6 +163,8 @@ class ACDC(Scored):
         self._check_remedies(given)
         fixed = self.pattern.sparsity is not None if hasattr(self.pattern, "sparsity") else False
         chosen = dict(_PAPER if given else _CHOSEN)
+        if not isinstance(self.pattern, Unstructured):  # others were not tried with it
+            chosen["criterion"] = "magnitude"
         if self.gradual or fixed:
             chosen["rise"] = 0.0
         if self.rise is not None or "rise" in chosen:  # the one that is given is meant
@@ -268,6 +284,7 @@ class ACDC(Scored):
             gradual=fitted.gradual,
             ease=fitted.ease,
             floor=fitted.floor,
+            preconditioned=self.criterion.name == _CHOSEN["criterion"],
             idle=[knob for knob in ("own_timesteps", "revive") if getattr(self, knob) and not getattr(fitted, knob)],
         )
         object.__setattr__(fitted, "_lines", lines)
