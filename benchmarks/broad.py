@@ -25,7 +25,7 @@ from acdc.flops.counting import weight_flops
 from acdc.flops.training import training_flops
 from acdc.flops.uses import forward_uses
 from benchmarks import broad_problems
-from benchmarks.broad_problems import EXPLORED, HELD_OUT, NEED_IMAGES, Problem
+from benchmarks.broad_problems import EXPLORED, FRESH, HELD_OUT, NEED_IMAGES, Problem
 from benchmarks.console import progress, run, say
 from benchmarks.record import RESULTS, Row, append, environment, read
 
@@ -34,9 +34,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("acdc", {}),
     "no floor": ("acdc", {"floor": 0.0}),
     "one rise": ("acdc", {"late_rise": 0.0}),
+    "magnitude": ("acdc", {"criterion": "magnitude"}),
     "saliency": ("acdc", {"criterion": "saliency"}),
     "GMP": ("gmp", {}),
     "GMP, floor": ("gmp", {"floor": 0.75}),
+    "GMP, preconditioned": ("gmp", {"criterion": "preconditioned"}),
     "RigL": ("rigl", {"every": "20st"}),  # its 100 leave few updates in runs this short
     "Top-KAST": ("top_kast", {}),
     "dense": ("dense", {}),
@@ -113,7 +115,7 @@ def block(rows: Sequence[Row]) -> str:
         "|---|---|---|" + "---|" * (len(names) + 1),
     ]
     gaps = dict[tuple[str, int, float], float]()
-    for problem in (*EXPLORED, *HELD_OUT):
+    for problem in (*EXPLORED, *HELD_OUT, *FRESH):
         for epochs, sparsity in sorted({(r["epochs"], r["sparsity"]) for r in rows if r["sparsity"]}):
             ahead = {name: _ahead(rows, (problem, epochs, sparsity), name) for name in _RIVALS}
             if not (known := [(lead, name) for name, lead in ahead.items() if lead is not None]):
@@ -134,9 +136,9 @@ def block(rows: Sequence[Row]) -> str:
         "many as the brackets say; compared over the seeds that both have. "
         f"Training FLOPs on average, each over its own rows: {', '.join(costs)}."
     )
-    return "\n".join([*lines, "", _standing("explored", EXPLORED, gaps, rows)]) + (
-        f"\n{_standing('held out', HELD_OUT, gaps, rows)}\n\n<sub>{note}</sub>\n"
-    )
+    groups = {"explored": EXPLORED, "held out": HELD_OUT, "fresh": FRESH}
+    standings = [_standing(title, problems, gaps, rows) for title, problems in groups.items()]
+    return "\n".join([*lines, "", *standings, "", f"<sub>{note}</sub>"]) + "\n"
 
 
 def _standing(
@@ -148,7 +150,7 @@ def _standing(
         return f"- **{title.capitalize()}**: not measured."
     ahead = {
         name: [lead for cell in cells if (lead := _ahead(rows, cell, name)) is not None]
-        for name in ("no floor", "one rise", "saliency", *_RIVALS)
+        for name in ("no floor", "one rise", "magnitude", "saliency", *_RIVALS)
     }
     parts = [f"{name} in {sum(d > 0 for d in ds)} of {len(ds)}" for name, ds in ahead.items() if ds]
     best, where = [gaps[cell] for cell in cells], ", ".join(dict.fromkeys(cell[0] for cell in cells))
@@ -199,7 +201,7 @@ def _rows(wanted: Iterable[Cell], data: Path | None, text: Path | None, jobs: in
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.broad", description=(__doc__ or "").partition("\n")[0])
-    every = (*EXPLORED, *HELD_OUT)
+    every = (*EXPLORED, *HELD_OUT, *FRESH)
     parser.add_argument("--problems", nargs="+", choices=every, default=list(every), metavar="PROBLEM")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
     parser.add_argument("--sparsities", nargs="+", type=float, default=[0.9, 0.95])

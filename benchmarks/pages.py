@@ -108,7 +108,12 @@ def _described(group: Sequence[dict[str, Any]]) -> tuple[str, str, str, str]:
     training = statistics.mean(one["training"] for one in group)
     about, method = first["recipe"].about.partition(":")[0], first["recipe"].method
     phases = f", phases {method.schedule or 'chosen by acdc'}" if method.name == "acdc" else ""
-    return f"{about}{phases}, {runs.seeds(group)}", f"{model['sparsity']:.0%}", f"{model['flops_ratio']:.2f}x", f"{training:.2f}x"
+    return (
+        f"{about}{phases}, {runs.seeds(group)}",
+        f"{model['sparsity']:.0%}",
+        f"{model['flops_ratio']:.2f}x",
+        f"{training:.2f}x",
+    )
 
 
 def _hardware(kept: Sequence[dict[str, Any]]) -> str:

@@ -9,7 +9,19 @@ from benchmarks.record import read
 
 from benchmarks import broad, broad_problems
 
-OWN = ("tabular", "friedman", "encoder", "dropout", "waves", "sort", "denoise", "spots", "angles")  # need no files
+# They need no files.
+OWN = (
+    "tabular",
+    "friedman",
+    "encoder",
+    "dropout",
+    "waves",
+    "sort",
+    "denoise",
+    "spots",
+    "angles",
+    *broad_problems.FRESH,
+)
 
 
 @pytest.mark.parametrize("name", OWN)
