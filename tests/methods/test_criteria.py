@@ -115,6 +115,17 @@ def test_preconditioned_is_magnitude_if_one_weight_has_no_squares():
     assert s.masks["0.weight"].sum() == 1
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own module
+def test_preconditioned_is_magnitude_if_processes_hold_states_of_different_weights():
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    class Zero(torch.optim.Adam):  # stands for ZeroRedundancyOptimizer, which needs several processes
+        def consolidate_state_dict(self) -> None: ...
+
+    assert _Adaptive(lambda params: Zero(params, lr=0.0)).scores is None
+    assert callable(ZeroRedundancyOptimizer.consolidate_state_dict)
+
+
 def test_preconditioned_is_chosen_with_epochs():
     assert acdc.ACDC(sparsity=0.9, epochs=4).criterion == Preconditioned()
     assert acdc.ACDC(sparsity=0.9, epochs=4).for_steps(100).criterion == Preconditioned()

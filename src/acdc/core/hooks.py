@@ -190,8 +190,11 @@ def state_like(optimizer: Optimizer, param: torch.Tensor) -> list[torch.Tensor]:
 def second_moment(optimizer: Optimizer, param: torch.Tensor) -> torch.Tensor | None:
     """Return the mean or sum of squared gradients by whose root the optimizer divides a parameter's, if it keeps one.
 
-    Of a sharded parameter, it is the part that this process holds.
+    Of a sharded parameter, it is the part that this process holds. ZeroRedundancyOptimizer keeps whole parameters'
+    states on one process each: there it is None on all, which have to agree.
     """
+    if any(hasattr(part, "consolidate_state_dict") for part in parts_of(optimizer)):
+        return None
     state = optimizer.state.get(param, {})
     for key in () if "acc_delta" in state else SECOND_MOMENTS:  # Adadelta divides by a quotient of two
         moment = state.get(key)
