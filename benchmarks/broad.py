@@ -11,7 +11,7 @@ import statistics
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -70,20 +70,23 @@ def train(cell: Cell, data: Path | None, text: Path | None) -> Row:
     method = sparsifier.method if sparsifier else None
     uses, generator = forward_uses(model, problem.train[0][:1]), torch.Generator().manual_seed(seed)
     weights = {weight.name: weight.param for weight in acdc.find_prunable(model).weights}
-    base, costs, step = optimizer.param_groups[0]["lr"], [], 0
+    costs, step = [], 0
+    shape, total = problem.shape, epochs * each
+    schedule = partial(broad_problems.rate, shape, total=total)
+    scheduler = None if shape == "constant" else torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
     for _ in range(epochs):
         for inputs, targets in problem.batches(generator):
-            for group in optimizer.param_groups:
-                group["lr"] = base * broad_problems.rate(problem.shape, step, epochs * each)
             optimizer.zero_grad()
             problem.loss(model(inputs), targets).backward()
             optimizer.step()
+            if scheduler:
+                scheduler.step()
             step += 1
         counts = {name: int(param.count_nonzero()) for name, param in weights.items()}
         costs.append((sparsifier.phase.kind if sparsifier else "dense", weight_flops(counts, uses)))
     zeros = sparsifier.finish().sparsity if sparsifier else 0.0
     dense = weight_flops({name: param.numel() for name, param in weights.items()}, uses)
-    total = training_flops(costs, dense, sparse=method.sparse_flops if method else None)
+    flops = training_flops(costs, dense, sparse=method.sparse_flops if method else None)
     return {
         "problem": name,
         "variant": variant,
@@ -93,7 +96,7 @@ def train(cell: Cell, data: Path | None, text: Path | None) -> Row:
         "steps": step,
         "score": problem.score(model),
         "zeros": zeros,
-        "training": total / (3 * dense * epochs),
+        "training": flops / (3 * dense * epochs),
         "config": method.config() if method else None,
     }
 

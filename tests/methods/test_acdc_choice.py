@@ -14,6 +14,7 @@ from torch import nn
 
 import acdc
 from acdc.core.context import MethodContext
+from acdc.core.optimizers import combine
 from acdc.errors import ArgumentError
 from acdc.methods._choice import LONG, RECOVERY, SHORT, choose
 from acdc.methods._rise import Rise, is_watched, watch_rate
@@ -403,6 +404,19 @@ def test_rates_of_all_groups_count_and_one_that_is_missing_or_0_is_not_constant(
         group["lr"] = rate
         watch_rate(memory, optimizer, last=last)
         assert (rise.end_of(memory), is_watched(memory)) == (end, not last)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_rate_with_a_scheduler_is_not_constant(several: bool) -> None:
+    """It may fall by steps, later than at a quarter of the run."""
+    parts = [torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1) for _ in range(1 + several)]
+    optimizer = combine(parts)
+    for end in (85, 60):
+        memory = dict[str, Any]()
+        for last in (False, True):
+            watch_rate(memory, optimizer, last=last)
+        assert Rise(10, 60, 85, 2, decided=25).end_of(memory) == end
+        torch.optim.lr_scheduler.MultiStepLR(parts[-1], [50])
 
 
 @given(st.integers(2, 60), st.floats(0.02, 0.98), st.floats(0.02, 1), st.integers(0, 99), st.integers(1, 30))

@@ -3,8 +3,9 @@
     s · (1 − (1 − t)³)    from t = 0 at the first compression to t = 1 at the end of the rise
 
 A net recovers from what it loses while the learning rate is high. Where the rate is low at the end of the run, the
-sparsity has to be there in time; under a constant rate a longer rise is better. A rate is taken for constant if it
-neither rises nor falls from the first compression to a quarter of the run. docs/decompression.md has the measurements.
+sparsity has to be there in time; under a constant rate a longer rise is better. A rate is taken for constant if no
+scheduler of torch is there to change it, and it neither rises nor falls from the first compression to a quarter of the
+run. docs/decompression.md has the measurements.
 """
 
 from collections.abc import Mapping, MutableMapping
@@ -13,6 +14,7 @@ from typing import Any, Self
 
 from torch.optim import Optimizer
 
+from acdc.core.optimizers import parts_of
 from acdc.schedule import Schedule
 
 UPDATES = 40  # of the masks in a run, where an epoch is longer than that
@@ -79,9 +81,10 @@ class Rise:
 def watch_rate(memory: MutableMapping[str, Any], optimizer: Optimizer, *, last: bool) -> None:
     """Remember whether the learning rate has been constant since the first look. One that has not, has not for good."""
     rate = sum(float(group.get("lr") or 0.0) for group in optimizer.param_groups)  # some optimizers find their own
+    scheduled = any(hasattr(part.step, "_wrapped_by_lr_sched") for part in parts_of(optimizer))  # by torch's schedulers
     only = _FIRST not in memory and last  # one look alone tells nothing
     first = memory.pop(_FIRST, rate)
-    memory[_CONSTANT] = not only and min(first, rate) > _SAME * max(first, rate)
+    memory[_CONSTANT] = not scheduled and not only and min(first, rate) > _SAME * max(first, rate)
     if memory[_CONSTANT] and not last:
         memory[_FIRST] = first
 

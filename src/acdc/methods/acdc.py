@@ -88,9 +88,9 @@ class ACDC(Scored):
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
                   compression on, t = 1 at `rise`: 0.75, or 0.6 in a run of less than 1,500 steps. With 0 every
                   compression is to the target.
-    late_rise     the same under a constant learning rate, one that neither rises nor falls from the first compression
-                  to a quarter of the run: 0.85 in a run of less than 1,500 steps. With 0, which longer ones have, the
-                  rate makes no difference.
+    late_rise     the same under a constant learning rate, one without a scheduler of torch's that neither rises nor
+                  falls from the first compression to a quarter of the run: 0.85 in a run of less than 1,500 steps.
+                  With 0, which longer ones have, the rate makes no difference.
     floor         the share of what a layer would keep at its Erdős–Rényi–Kernel density (distribution="erk") that it
                   keeps at least: 0.75 in a run of less than 6,000 steps, whose magnitudes still show the
                   initialisation, and 0 in longer ones, where layers are ranked together and nothing else. Only for
