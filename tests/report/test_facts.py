@@ -136,6 +136,7 @@ def test_the_kept_run_stands_beside_the_paper() -> None:
         ["method.sparsity=0.95", "optimizer.lr=0.03"],
         ["run.seeds=[4]", "train.ema=0.99", "data.corrupt=12"],
         ['rate.shape="step"', "rate.milestones=[3, 6]", 'method.reset="all"'],
+        ['method.name="gmp"', 'method.criterion="preconditioned"'],  # what acdc, but not gmp, does by itself
     ],
 )
 def test_the_commands_make_the_same_recipe(tmp_path: Path, settings: list[str]) -> None:

@@ -42,7 +42,8 @@ def changed_settings(recipe: Recipe, base: Recipe) -> list[str]:
             if value is None or value == _keys(usual[table]).get(key):
                 continue
             setting = f"{table}.{key}={write_value(value)}"
-            if table != "method" or not _is_default(setting, base):
+            same = recipe.method.name == base.method.name  # another method may have other defaults
+            if table != "method" or not (same and _is_default(setting, base)):
                 changed.append(setting)
     return changed
 
