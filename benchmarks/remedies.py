@@ -43,10 +43,11 @@ ALONE: dict[str, dict[str, Any]] = {
     "paper + gradual": {"gradual": True},
     "paper + rise": {"rise": 0.6},
     "paper + revive": {"revive": True},
-    "no late decompressions": {"early": True, "rise": 0.0, "ramp": 0.0, "reset": "momentum"},
+    "no late decompressions": {"early": True, "rise": 0.0, "ramp": 0.0, "reset": "momentum", "criterion": "magnitude"},
 }
 TOGETHER: dict[str, dict[str, Any]] = {
     "default": {},
+    "default, magnitude": {"criterion": "magnitude"},  # the same under SGD
     "default, no floor": {"floor": 0.0},  # as in longer runs
     "default, no cycles": {"cycles": 0},
     "default, at once": {"rise": 0.0},
