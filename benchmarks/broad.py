@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 import acdc
 from acdc import methods
@@ -60,20 +62,25 @@ def problem_of(name: str, data: Path | None, text: Path | None) -> Problem:
 def train(cell: Cell, data: Path | None, text: Path | None) -> Row:
     """Train one variant on one problem, and return what became of it."""
     name, variant, sparsity, epochs, seed = cell
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore", SparsityWarning)
     problem = problem_of(name, data, text)
     torch.manual_seed(seed)
-    model, each = problem.new_model(), problem.steps
-    optimizer, method = problem.new_optimizer(model), build(variant, sparsity, epochs)
+    model, method = problem.new_model(), build(variant, sparsity, epochs)
+    row = {"problem": name, "variant": variant, "sparsity": sparsity if method else 0.0, "epochs": epochs, "seed": seed}
+    return row | fit(problem, model, problem.new_optimizer(model), method, epochs, seed)
+
+
+def fit(problem: Problem, model: nn.Module, optimizer: Optimizer, method: Method | None, epochs: int, seed: int) -> Row:
+    """Train a model, and return its score, its zeros and what its training cost."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", SparsityWarning)
+    each = problem.steps
     sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=each, quiet=True) if method else None
     method = sparsifier.method if sparsifier else None
     uses, generator = forward_uses(model, problem.train[0][:1]), torch.Generator().manual_seed(seed)
     weights = {weight.name: weight.param for weight in acdc.find_prunable(model).weights}
-    costs, step = [], 0
-    shape, total = problem.shape, epochs * each
-    schedule = partial(broad_problems.rate, shape, total=total)
-    scheduler = None if shape == "constant" else torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+    rate = partial(broad_problems.rate, problem.shape, total=epochs * each)
+    scheduler = None if problem.shape == "constant" else torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    costs = []
     for _ in range(epochs):
         for inputs, targets in problem.batches(generator):
             optimizer.zero_grad()
@@ -81,19 +88,13 @@ def train(cell: Cell, data: Path | None, text: Path | None) -> Row:
             optimizer.step()
             if scheduler:
                 scheduler.step()
-            step += 1
         counts = {name: int(param.count_nonzero()) for name, param in weights.items()}
         costs.append((sparsifier.phase.kind if sparsifier else "dense", weight_flops(counts, uses)))
     zeros = sparsifier.finish().sparsity if sparsifier else 0.0
     dense = weight_flops({name: param.numel() for name, param in weights.items()}, uses)
     flops = training_flops(costs, dense, sparse=method.sparse_flops if method else None)
     return {
-        "problem": name,
-        "variant": variant,
-        "sparsity": sparsity if method else 0.0,
-        "epochs": epochs,
-        "seed": seed,
-        "steps": step,
+        "steps": epochs * each,
         "score": problem.score(model),
         "zeros": zeros,
         "training": flops / (3 * dense * epochs),
