@@ -18,6 +18,7 @@ from benchmarks import (
     longer,
     memorized,
     pages,
+    pretrained,
     remedies,
     runs,
     sharded_tables,
@@ -172,13 +173,14 @@ def _blocks(results: Path) -> dict[Path, dict[str, str]]:
 
 
 def _shocks(results: Path) -> dict[str, str]:
-    """Return the table of decompressions, one of the remedies against their shock for each problem, and the twins'."""
+    """Return the tables of decompressions, of remedies against their shock, of twins, and of pruned trained nets."""
     steps, measured = shock.rows_of(results / "shock.jsonl"), read(results / "remedies.jsonl")
     problems = sorted({row["problem"] for row in measured})
     tables = [remedies.table([row for row in measured if row["problem"] == problem]) for problem in problems]
-    kept = read(results / "twins.jsonl")
+    kept, tuned = read(results / "twins.jsonl"), read(results / "pretrained.jsonl")
     return {
         "twins": markdown(twins.table(kept)).partition("\n\n")[2] if kept else "",
+        "pretrained": markdown(pretrained.table(tuned)).partition("\n\n")[2] if tuned else "",
         "shock": markdown(shock.table(steps)).partition("\n\n")[2] if steps else "",
         "remedies": "".join(map(markdown, tables)).lstrip("\n"),
     }

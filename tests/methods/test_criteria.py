@@ -1,5 +1,6 @@
 import io
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -73,14 +74,15 @@ class _Adaptive:
         lambda params: torch.optim.Adam(params, lr=0.0),
         lambda params: torch.optim.AdamW(params, lr=0.0, amsgrad=True),
         lambda params: torch.optim.RMSprop(params, lr=0.0),
+        lambda params: torch.optim.RMSprop(params, lr=0.0, momentum=0.9),
         lambda params: torch.optim.Adagrad(params, lr=0.0),
     ],
-    ids=["Adam", "AMSGrad", "RMSprop", "Adagrad"],
+    ids=["Adam", "AMSGrad", "RMSprop", "RMSprop with momentum", "Adagrad"],
 )
 def test_preconditioned_by_hand(new_optimizer):
     """v ∝ g²: |θ|·v^¼ ∝ [4, 3, 2, 1]·[.01, 1, 4, 9] = [.04, 3, 8, 9], and |θ| in the other layer."""
     run = _Adaptive(new_optimizer)
-    scores = torch.cat([score.flatten() for score in run.scores.values()])
+    scores = torch.cat([score.flatten() for score in run.scores.values()]).abs()  # magnitudes rank
     torch.testing.assert_close(
         scores / scores[4], torch.tensor([0.04, 3, 8, 9, 1, 0.9, 0.8, 0.7]), rtol=1e-4, atol=1e-6
     )
@@ -110,9 +112,86 @@ def test_preconditioned_is_magnitude_if_one_weight_has_no_squares():
         model(torch.ones(2, 4)).sum().backward()
         for part in parts:
             part.step()
-    assert s.context.second_moments == {}
+    assert s.context.squares == {}
     assert s.masks["1.weight"].all()
     assert s.masks["0.weight"].sum() == 1
+
+
+def stepped(new_optimizer, gradients: Sequence[Sequence[list[float] | None]]) -> acdc.Sparsifier:
+    """Two layers of ones, after steps with these gradients, or none, that move nothing."""
+    model = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False))
+    for param in model.parameters():
+        nn.init.ones_(param)
+    optimizer = new_optimizer(model)
+    method = acdc.ACDC(sparsity=0.5, schedule=two_phases(len(gradients), 2), criterion="preconditioned")
+    s = acdc.attach(model, optimizer, method)
+    for rows in gradients:
+        s.begin_step()
+        for param, row in zip(model.parameters(), rows, strict=True):
+            param.grad = None if row is None else torch.tensor([row])
+        for part in optimizer if isinstance(optimizer, list) else [optimizer]:
+            part.step()
+    return s
+
+
+def scores_of(s: acdc.Sparsifier) -> list[float]:
+    scores = s.method.criterion.scores(s.context, s.context.budgets)  # pyright: ignore[reportAttributeAccessIssue]
+    return torch.cat([score.flatten() for score in scores.values()]).tolist()
+
+
+def test_preconditioned_weighs_a_layer_that_began_late_like_the_others():
+    """Adam divides by the root of v / (1 − β₂ᵗ), with t and β₂ of each parameter."""
+
+    def adam(model):
+        groups = [{"params": model[0].parameters()}, {"params": model[1].parameters(), "betas": (0.9, 0.99)}]
+        return torch.optim.Adam(groups, lr=0.0)
+
+    late = stepped(adam, [[[1.0, 16.0], None]] * 8 + [[[1.0, 16.0], [1.0, 16.0]]] * 2)
+    assert scores_of(late) == pytest.approx([1, 4, 1, 4], rel=1e-5)
+
+
+def test_preconditioned_says_that_a_layer_is_not_trained():
+    s = stepped(lambda model: torch.optim.Adam(model.parameters(), lr=0.0), [[[1.0, 16.0], None]] * 2)
+    with pytest.warns(
+        acdc.SparsityWarning, match=r"1\.weight has had no gradient yet, so all .* by magnitude at step 2"
+    ):
+        s.begin_step()
+    assert sum(int(mask.sum()) for mask in s.masks.values()) == 2
+
+
+def test_preconditioned_takes_the_mean_off_where_the_optimizer_does():
+    """Centred RMSprop divides by the root of the mean of squares less the square of the mean."""
+    flat, wild = [[100.0, 1.0], [1.0, 1.0]], [[100.0, -1.0], [1.0, -1.0]]
+    s = stepped(
+        lambda model: torch.optim.RMSprop(model.parameters(), lr=0.0, alpha=0.5, centered=True), [flat, wild] * 20
+    )
+    one = s.context.squares["0.weight"].fourth_root().flatten().tolist()
+    (param, _), state = s.context.model.parameters(), s.context.optimizer.state
+    variance = state[param]["square_avg"] - state[param]["grad_avg"].square()
+    assert one == pytest.approx((variance**0.25).flatten().tolist(), rel=1e-4)
+    assert one[0] < one[1], "the first gradient is large and always the same"
+
+
+def test_preconditioned_is_magnitude_under_states_that_mean_something_else():
+    class Rotated(torch.optim.Adam):
+        """Keeps its squares of rotated gradients, as SOAP does."""
+
+        keeps_zeros = True
+
+        def step(self, closure=None):
+            super().step()
+            for state in self.state.values():
+                state["GG"] = torch.zeros(2, 2)
+
+    assert _Adaptive(lambda params: Rotated(params, lr=0.0)).scores is None
+
+    def adam_and_adagrad(model):
+        return [
+            torch.optim.Adam(model[0].parameters(), lr=0.0),
+            torch.optim.Adagrad(model[1].parameters(), lr=0.0),  # sums, where Adam has means
+        ]
+
+    assert stepped(adam_and_adagrad, [[[1.0, 16.0], [1.0, 16.0]]] * 2).context.squares == {}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own module

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core import returning
-from acdc.core.hooks import loss_scale, reset_state, second_moment
+from acdc.core.hooks import loss_scale, reset_state
 from acdc.core.latent import Bundle
 from acdc.core.masking import Masking
 from acdc.core.optimizers import evaluation_weights
 from acdc.core.result import StateDict, Twin, to_cpu
+from acdc.core.squares import Squares, squares_of
 from acdc.core.state import State
 from acdc.schedule import Phase
 from acdc.sparsity import masks as working
@@ -93,11 +94,9 @@ class MethodContext:
         return grads if scale is None else {name: grad / scale for name, grad in grads.items()}
 
     @property
-    def second_moments(self) -> dict[str, Tensor]:
-        """Return, by name, the squared gradients by whose root Adam and its kin divide; {} if a weight has none."""
-        moments = {weight.name: second_moment(self.optimizer, weight.param) for weight in self.layers.weights}
-        known = {name: moment for name, moment in moments.items() if moment is not None}
-        return known if len(known) == len(moments) else {}
+    def squares(self) -> dict[str, Squares]:
+        """Return, by name, the squared gradients by whose root an adaptive optimizer divides; {} if one has none."""
+        return squares_of(self.optimizer, self.layers.weights)
 
     @property
     def observing(self) -> bool:

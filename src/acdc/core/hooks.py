@@ -40,7 +40,6 @@ _KEEPS_ZEROS = (
     torch.optim.RAdam,
 )
 FIRST_MOMENTS = ("momentum_buffer", "exp_avg", "momentum", "m", "mu")
-SECOND_MOMENTS = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")  # of AMSGrad, Adam, RMSprop, Adagrad
 
 _WITHOUT_MOMENTUM = (torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta)  # or off
 
@@ -185,22 +184,6 @@ def state_like(optimizer: Optimizer, param: torch.Tensor) -> list[torch.Tensor]:
     state = optimizer.state.get(param, {}).values()
     alike = [v for v in state if isinstance(v, torch.Tensor) and v.shape == param.shape and v.is_floating_point()]
     return [local_part(value) for value in alike]
-
-
-def second_moment(optimizer: Optimizer, param: torch.Tensor) -> torch.Tensor | None:
-    """Return the mean or sum of squared gradients by whose root the optimizer divides a parameter's, if it keeps one.
-
-    Of a sharded parameter, it is the part that this process holds. ZeroRedundancyOptimizer keeps whole parameters'
-    states on one process each: there it is None on all, which have to agree.
-    """
-    if any(hasattr(part, "consolidate_state_dict") for part in parts_of(optimizer)):
-        return None
-    state = optimizer.state.get(param, {})
-    for key in () if "acc_delta" in state else SECOND_MOMENTS:  # Adadelta divides by a quotient of two
-        moment = state.get(key)
-        if isinstance(moment, torch.Tensor) and moment.shape == param.shape and moment.is_floating_point():
-            return local_part(moment)
-    return None
 
 
 def step_was_skipped(optimizer: Optimizer) -> bool:

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from torch.optim import Optimizer
 
-from acdc.core.optimizers import parts_of
 from acdc.schedule import Schedule
 
 UPDATES = 40  # of the masks in a run, where an epoch is longer than that
@@ -81,7 +80,7 @@ class Rise:
 def watch_rate(memory: MutableMapping[str, Any], optimizer: Optimizer, *, last: bool) -> None:
     """Remember whether the learning rate has been constant since the first look. One that has not, has not for good."""
     rate = sum(float(group.get("lr") or 0.0) for group in optimizer.param_groups)  # some optimizers find their own
-    scheduled = any(hasattr(part.step, "_wrapped_by_lr_sched") for part in parts_of(optimizer))  # by torch's schedulers
+    scheduled = any("initial_lr" in group for group in optimizer.param_groups)  # as torch's schedulers leave it
     only = _FIRST not in memory and last  # one look alone tells nothing
     first = memory.pop(_FIRST, rate)
     memory[_CONSTANT] = not scheduled and not only and min(first, rate) > _SAME * max(first, rate)
