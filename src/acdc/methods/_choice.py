@@ -135,7 +135,7 @@ def describe(
     late = f", or {late_rise * epochs:.3g} under a constant learning rate" if late_rise and late_rise != rise else ""
     parts += [f"sparsity rising to {target} by epoch {rise * epochs:.3g}{late}" if rise else at_once]
     parts += [f"no layer below {floor:.0%} of what distribution='erk' gives it" if floor else ""]
-    parts += ["weights ranked by |θ|, or under Adam and its kin by |θ|·v^¼" if preconditioned else ""]
+    parts += ["weights ranked by |θ|, under Adam by |θ|·v^¼ (v: its mean squared gradients)" if preconditioned else ""]
     parts += [f"each compression eased into over {ease:.0%} of its phase" if ease else ""]
     parts += [f"weights that come back ramp up over {ramp:.0%} of a dense phase" if decompress and ramp else ""]
     parts += ["momentum kept" if decompress and keeps else ""]
@@ -147,6 +147,8 @@ def describe(
         why = f"{early}, as {choice.shortest}; {why}"
     if floor and floor == choice.floor:
         why += "; in so short a run magnitudes still show the initialisation"
+    if preconditioned:
+        why += "; Adam moves weights as fast whatever their gradients are, so size alone tells less there"
     if choice.late is not None:
         why += "; the late one is for the twin" if choice.late else f"; twin='late' found no room in {epochs} epochs"
     if idle:

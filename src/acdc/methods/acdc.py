@@ -16,10 +16,10 @@ Knobs      sparsity and epochs: begin, cycles, rise, late_rise, floor, ramp and 
            them), revive (random weights for filters that a compression took whole).
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte per weight for the mask; one in-place pass over the gradients in compressed phases; one selection per
-           compression, with rise one per epoch or 40 per run, with ease 10 per compressed phase; with floor one more
-           of some layers for each round in which layers were below it; with ramp or own_timesteps, one copy of the
-           weights and one pass over them in each shortened step; on the host, but for twin="none", one copy of the
-           model and its optimizer state, the dense twin.
+           compression, for which Adam's metric needs 4 bytes per weight; with rise one per epoch or 40 per run, with
+           ease 10 per compressed phase; with floor one more of some layers for each round in which layers were below
+           it; with ramp or own_timesteps, one copy of the weights and one pass over them in each shortened step; on
+           the host, but for twin="none", one copy of the model and its optimizer state, the dense twin.
 Reference  Peste, Iofinova, Vladu, Alistarh: AC/DC: Alternating Compressed/DeCompressed Training of Deep Neural
            Networks. NeurIPS 2021.
 """
@@ -88,9 +88,10 @@ class ACDC(Scored):
     rise          the share of the run by which the sparsity has reached its target, s · (1 − (1 − t)³) from the first
                   compression on, t = 1 at `rise`: 0.75, or 0.6 in a run of less than 1,500 steps. With 0 every
                   compression is to the target.
-    late_rise     the same under a constant learning rate, one without a scheduler of torch's that neither rises nor
-                  falls from the first compression to a quarter of the run: 0.85 in a run of less than 1,500 steps.
-                  With 0, which longer ones have, the rate makes no difference.
+    late_rise     the same under a constant learning rate, one that none of torch's schedulers has set (but for
+                  ReduceLROnPlateau, which cannot be seen) and that neither rises nor falls from the first compression
+                  to a quarter of the run: 0.85 in a run of less than 1,500 steps. With 0, which longer ones have, the
+                  rate makes no difference.
     floor         the share of what a layer would keep at its Erdős–Rényi–Kernel density (distribution="erk") that it
                   keeps at least: 0.75 in a run of less than 6,000 steps, whose magnitudes still show the
                   initialisation, and 0 in longer ones, where layers are ranked together and nothing else. Only for
