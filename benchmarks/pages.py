@@ -107,7 +107,8 @@ def _described(group: Sequence[dict[str, Any]]) -> tuple[str, str, str, str]:
     model = first["models"][runs.main_model(group)]
     training = statistics.mean(one["training"] for one in group)
     about, method = first["recipe"].about.partition(":")[0], first["recipe"].method
-    phases = f", phases {method.schedule or 'chosen by acdc'}" if method.name == "acdc" else ""
+    named = f"the paper's phases ({method.schedule})" if method.schedule else "the phases that acdc chooses"
+    phases = f", {named}" if method.name == "acdc" else ""
     return (
         f"{about}{phases}, {runs.seeds(group)}",
         f"{model['sparsity']:.0%}",

@@ -262,11 +262,13 @@ def refuse(rank: int, count: int, folder: str) -> None:
             with pytest.raises(RuntimeError, match="something other than the optimizer wrote them"):
                 s._stepper.leaks.check_finished(s._stepper.masking.masks)
             break
+    Path(folder, f"refused-{rank}").touch()
     dist.destroy_process_group()
 
 
 def test_what_cannot_be_sharded_is_refused_by_name_on_every_rank(tmp_path: Path):
     call_on_ranks(2, refuse, 2, str(tmp_path))
+    assert {path.name for path in tmp_path.glob("refused-*")} == {"refused-0", "refused-1"}, "each came to the end"
 
 
 # Checkpoints and results
@@ -340,6 +342,7 @@ def resume(rank: int, count: int, folder: str) -> None:
         other.load_checkpoint(f"{folder}/step-4")
     with pytest.raises(ValueError, match="holds no sparsifier under 'nobody'"):
         other.load_checkpoint(f"{folder}/step-4", key="nobody")
+    Path(folder, f"resumed-{count}-{rank}").touch()
     dist.destroy_process_group()
 
 
@@ -368,3 +371,4 @@ def test_a_checkpoint_of_two_ranks_resumes_on_one_two_and_four(tmp_path: Path):
         go_on_from_gathered((model, s.context.optimizer, s), str(tmp_path), at, expected)
     for count in (1, 2, 4):
         call_on_ranks(count, resume, count, str(tmp_path))
+        assert len(list(tmp_path.glob(f"resumed-{count}-*"))) == count, "each came to the end"

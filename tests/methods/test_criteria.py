@@ -112,7 +112,7 @@ def test_preconditioned_is_magnitude_if_one_weight_has_no_squares():
         model(torch.ones(2, 4)).sum().backward()
         for part in parts:
             part.step()
-    assert s.context.squares == {}
+    assert s.context.second_moments == {}
     assert s.masks["1.weight"].all()
     assert s.masks["0.weight"].sum() == 1
 
@@ -165,7 +165,7 @@ def test_preconditioned_takes_the_mean_off_where_the_optimizer_does():
     s = stepped(
         lambda model: torch.optim.RMSprop(model.parameters(), lr=0.0, alpha=0.5, centered=True), [flat, wild] * 20
     )
-    one = s.context.squares["0.weight"].fourth_root().flatten().tolist()
+    one = s.context.second_moments["0.weight"].fourth_root().flatten().tolist()
     (param, _), state = s.context.model.parameters(), s.context.optimizer.state
     variance = state[param]["square_avg"] - state[param]["grad_avg"].square()
     assert one == pytest.approx((variance**0.25).flatten().tolist(), rel=1e-4)
@@ -191,7 +191,7 @@ def test_preconditioned_is_magnitude_under_states_that_mean_something_else():
             torch.optim.Adagrad(model[1].parameters(), lr=0.0),  # sums, where Adam has means
         ]
 
-    assert stepped(adam_and_adagrad, [[[1.0, 16.0], [1.0, 16.0]]] * 2).context.squares == {}
+    assert stepped(adam_and_adagrad, [[[1.0, 16.0], [1.0, 16.0]]] * 2).context.second_moments == {}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own module

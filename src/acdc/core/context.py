@@ -16,7 +16,7 @@ from acdc.core.latent import Bundle
 from acdc.core.masking import Masking
 from acdc.core.optimizers import evaluation_weights
 from acdc.core.result import StateDict, Twin, to_cpu
-from acdc.core.squares import Squares, squares_of
+from acdc.core.second_moments import SecondMoment, second_moments_of
 from acdc.core.state import State
 from acdc.schedule import Phase
 from acdc.sparsity import masks as working
@@ -94,9 +94,9 @@ class MethodContext:
         return grads if scale is None else {name: grad / scale for name, grad in grads.items()}
 
     @property
-    def squares(self) -> dict[str, Squares]:
+    def second_moments(self) -> dict[str, SecondMoment]:
         """Return, by name, the squared gradients by whose root an adaptive optimizer divides; {} if one has none."""
-        return squares_of(self.optimizer, self.layers.weights)
+        return second_moments_of(self.optimizer, self.layers.weights)
 
     @property
     def observing(self) -> bool:

@@ -40,15 +40,15 @@ class Preconditioned(Criterion):
     supports_shards: ClassVar[bool] = True
 
     def scores(self, context: MethodContext, budgets: Sequence[Budget]) -> Mapping[str, Tensor] | None:
-        weights, squares = context.weights, context.squares
-        if squares and (lacking := [name for name in weights if name not in squares]):
+        weights, moments = context.weights, context.second_moments
+        if moments and (lacking := [name for name in weights if name not in moments]):
             context.warn(
                 f"criterion={self.name!r}: {lacking[0]} has had no gradient yet, so all weights are ranked by "
                 f"magnitude at step {context.step}; exclude it if it is not trained",
                 topic="no gradient yet",
             )
             return None
-        return {name: one.fourth_root().mul_(weights[name]) for name, one in squares.items()} or None
+        return {name: moment.fourth_root().mul_(weights[name]) for name, moment in moments.items()} or None
 
 
 @dataclass(frozen=True, kw_only=True)

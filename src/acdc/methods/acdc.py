@@ -34,10 +34,10 @@ from acdc.core.context import MethodContext
 from acdc.errors import ArgumentError, check_whole
 from acdc.methods._choice import RISE, Choice, choose, describe
 from acdc.methods._knobs import check_fraction
-from acdc.methods._path import SparsityPath
 from acdc.methods._revival import bias_correction, revive
 from acdc.methods._rise import UPDATES, Rise, is_watched
 from acdc.methods._scored import Scored
+from acdc.methods._sparsity_path import SparsityPath
 from acdc.schedule import Phase, Schedule
 from acdc.sparsity.distributions import Budget
 from acdc.sparsity.layers import Layers, check_axes

@@ -1,4 +1,4 @@
-"""What adaptive optimizers know of the size of each weight's gradients: the v by whose root they divide."""
+"""Second moments: the squared gradients v of each weight, by whose root adaptive optimizers divide."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ _TINY, _LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).ma
 
 
 @dataclass(frozen=True)
-class Squares:
-    """The squared gradients of a weight, summed or averaged by its optimizer; if sharded, of this process's part."""
+class SecondMoment:
+    """The squared gradients of one tensor, summed or averaged by its optimizer; if sharded, of this process's part."""
 
     kind: str
     total: Tensor
@@ -37,17 +37,21 @@ class Squares:
         return value.sqrt_().sqrt_().clamp_max_(_LARGEST)
 
 
-def squares_of(optimizer: Optimizer, weights: Iterable[Weight]) -> dict[str, Squares]:
-    """Return the squares of these weights by name; {} if one of them is trained without.
+def second_moments_of(optimizer: Optimizer, weights: Iterable[Weight]) -> dict[str, SecondMoment]:
+    """Return the second moments of these weights by name; {} if one of them is trained without.
 
-    Weights without a gradient so far are left out. It is {} also where several optimizers' squares cannot be compared,
+    Weights without a gradient so far are left out. It is {} also where several optimizers' cannot be compared,
     and under ZeroRedundancyOptimizer, which keeps each weight's on one process only: all have to agree.
     """
-    names, found, kinds = {id(weight.param): weight.name for weight in weights}, dict[str, Squares](), set[str | None]()
+    names, found, kinds = (
+        {id(weight.param): weight.name for weight in weights},
+        dict[str, SecondMoment](),
+        set[str | None](),
+    )
     for part in parts_of(optimizer):
         own = [(names[id(p)], p, group) for group in part.param_groups for p in group["params"] if id(p) in names]
         states = {name: part.state.get(param) or {} for name, param, _ in own}
-        known = {name: one for name, param, group in own if (one := _squares(states[name], param, group))}
+        known = {name: one for name, param, group in own if (one := _second_moment(states[name], param, group))}
         kinds |= {one.kind for one in known.values()}
         if hasattr(part, "consolidate_state_dict") or (own and not known):
             kinds.add(None)
@@ -56,7 +60,7 @@ def squares_of(optimizer: Optimizer, weights: Iterable[Weight]) -> dict[str, Squ
     return found if len(kinds) == 1 and None not in kinds else {}
 
 
-def _squares(state: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -> Squares | None:
+def _second_moment(state: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) -> SecondMoment | None:
     kind = next((key for key, keys in _STATES.items() if key in state and set(state) <= keys), None)
     total = state.get("max_exp_avg_sq", state[kind]) if kind else None
     if kind is None or not isinstance(total, Tensor) or total.shape != param.shape or not total.is_floating_point():
@@ -64,4 +68,4 @@ def _squares(state: Mapping[str, Any], param: Tensor, group: Mapping[str, Any]) 
     step, mean, correction = state.get("step", group.get("step")), state.get("grad_avg"), 1.0
     if kind == "exp_avg_sq" and step is not None and "betas" in group:
         correction = (1 - torch.as_tensor(group["betas"][1] ** step)).clamp_min(_TINY)
-    return Squares(kind, local_part(total), correction, None if mean is None else local_part(mean))
+    return SecondMoment(kind, local_part(total), correction, None if mean is None else local_part(mean))
