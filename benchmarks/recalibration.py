@@ -19,8 +19,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+from acdc.core.batch_norm import norms_of
 from acdc.train import saved_models
-from acdc.train.evaluate import evaluate, norms_of, recalibrate
+from acdc.train.evaluate import evaluate, recalibrate
 from acdc.train.execution import Setting
 from acdc.train.experiment import reproducible
 from acdc.train.precision import with_supported_precision

@@ -9,6 +9,7 @@ from acdc._version import __version__
 
 if typing.TYPE_CHECKING:
     from acdc import criteria, data, export, flops, measure, methods, models, sparsity, theory
+    from acdc.core.batch_norm import recalibrate
     from acdc.core.context import SparsityWarning
     from acdc.core.method import Method
     from acdc.core.result import Result, finetune_dense
@@ -54,6 +55,7 @@ __all__ = [
     "measure",
     "methods",
     "models",
+    "recalibrate",
     "sparsity",
     "theory",
 ]
@@ -77,6 +79,7 @@ _MODULES = {
     "Block": "sparsity.patterns",
     "Channel": "sparsity.patterns",
     "Unstructured": "sparsity.patterns",
+    "recalibrate": "core.batch_norm",
     "Result": "core.result",
     "finetune_dense": "core.result",
     "Lamb": "train.optim",

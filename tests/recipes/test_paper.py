@@ -32,7 +32,7 @@ DO_NOT: dict[str, Any] = {
     "train.accumulate": 2, "train.precision": "fp16", "train.ema": 0.9, "train.distill_temperature": 5.0,
     "train.channels_last": False, "train.threads": 3, "train.deterministic": True, "train.compile": "off",
     "train.cuda_graphs": "off", "train.parallel": "fsdp",
-    "run.seeds": (5,), "run.baseline": True, "run.finetune": False, "run.recalibrate": True, "run.best": "compressed",
+    "run.seeds": (5,), "run.baseline": True, "run.finetune": False, "run.recalibrate": False, "run.best": "compressed",
     "run.checkpoint_every": "1ep", "run.keep": 9,
 }  # fmt: skip
 

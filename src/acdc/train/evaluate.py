@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from acdc.core.batch_norm import recompute
 from acdc.data.images import Batches, full_share, full_size_epoch
 from acdc.data.token_batches import Evaluation, Scored
 from acdc.recipes.fit import has_memory
 from acdc.recipes.schema import Recipe
 from acdc.runs.records import TextScore
-from acdc.train.distributed import World, skipped_images
+from acdc.train.distributed import skipped_images
 from acdc.train.execution import Setting, without_kernel_search
 from acdc.train.fsdp import whole_weights
 from acdc.train.precision import autocast
@@ -147,53 +147,19 @@ def perplexity(loss: float) -> float:
 # Batch-norm statistics
 
 
-@torch.no_grad()
 def recalibrate(model: nn.Module, batches: Batches, *, precision: str, setting: Setting) -> None:
     """Recompute batch-norm statistics, in place, over one epoch of training batches, augmented as in training.
 
-    The running averages that training leaves cover only the last batches, weighted by their momentum; the published
-    WRN-28-10 has momentum .9 in its last batch norm, so that its statistics there are those of one or two batches, and
-    its test accuracy moves by tenths of a point between epochs that hardly change a weight. Here every batch counts
-    equally. And if dropout precedes a batch norm, training's averages are of activations more spread out than in
-    evaluation; here dropout is off, as in evaluation, as is everything else that training mode changes.
+    The published WRN-28-10 has momentum .9 in its last batch norm: what training leaves there are the statistics of one
+    or two batches, and test accuracy moves by tenths of a point between epochs that hardly change a weight.
 
     Every rank takes its share of each batch, as in training, and all end with the mean over all shares. A request to
     stop interrupts it, as it does an evaluation.
     """
-    norms = norms_of(model)
-    before = [(module.momentum, getattr(module, "splits", 1)) for module in norms]
-    training = model.training
-    model.eval()
-    for module in norms:
-        module.reset_running_stats()
-        module.train()
-        module.momentum = None  # a plain mean over batches
-        if hasattr(module, "splits"):
-            module.splits = 1
-    try:
-        for images, _ in batches.batches(full_size_epoch(batches)):
-            setting.stop_if_asked()
-            with autocast(precision, setting.device):
-                model(images)
-    finally:
-        for module, (momentum, splits) in zip(norms, before, strict=True):
-            module.momentum = momentum
-            if hasattr(module, "splits"):
-                module.splits = splits
-        model.train(training)
-    for module in norms:
-        _mean_over_ranks(module, setting.world)
 
+    def forward(batch: tuple[Tensor, Tensor]) -> None:
+        setting.stop_if_asked()
+        with autocast(precision, setting.device):
+            model(batch[0])
 
-def norms_of(model: nn.Module) -> list[Any]:
-    """Return the batch norms that keep statistics, in the model's order."""
-    return [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
-
-
-def _mean_over_ranks(norm: Any, world: World) -> None:
-    """Average statistics over ranks, weighted by the number of batches each has seen."""
-    if world.size > 1:
-        batches = norm.num_batches_tracked.clone()
-        total = world.sum(norm.num_batches_tracked)
-        for mean in (norm.running_mean, norm.running_var):
-            world.sum(mean.mul_(batches / total))
+    recompute(model, batches.batches(full_size_epoch(batches)), forward)

@@ -1,0 +1,126 @@
+"""acdc.recalibrate: batch norm's statistics over the data one gives it, in any loop."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import acdc
+from acdc.errors import ArgumentError, ArgumentTypeError
+
+X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)) * 2 + 1
+BATCHES = X.split(10)
+
+
+def new_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3, momentum=0.9), nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+
+def states(model: nn.Module) -> dict[str, Tensor]:
+    return copy.deepcopy(model.state_dict())
+
+
+class Keywords(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = new_model()
+
+    def forward(self, x: Tensor, scale: float) -> Tensor:
+        return self.inner(x * scale)
+
+
+@pytest.mark.parametrize("pack", [lambda x: x, lambda x: (x, x.sum(1)), lambda x: [x, "a label"]])
+def test_statistics_are_those_of_all_batches_without_dropout(pack):
+    model = new_model()
+    acdc.recalibrate(model, (pack(x) for x in BATCHES))
+    first = model[1]
+    torch.testing.assert_close(first.running_mean, X.mean(0))
+    torch.testing.assert_close(first.running_var, torch.stack([x.var(0) for x in BATCHES]).mean(0))
+    assert (first.momentum, model[3].num_batches_tracked) == (0.9, 4)
+
+
+def test_mappings_are_arguments_and_forward_takes_what_else_there_is():
+    plain, mapped, told = new_model(), Keywords(), new_model()
+    acdc.recalibrate(plain, BATCHES)
+    acdc.recalibrate(mapped, [{"x": x / 2, "scale": 2.0} for x in BATCHES])
+    acdc.recalibrate(told, range(4), forward=lambda index: told(BATCHES[index]))
+    for other in (mapped.inner, told):
+        torch.testing.assert_close(states(other), states(plain), rtol=0, atol=0)
+
+
+def test_modes_and_weights_stay_as_they_are():
+    model = new_model()
+    model[1].eval()  # frozen by its owner
+    weights = [param.clone() for param in model.parameters()]
+    acdc.recalibrate(model, BATCHES)
+    assert [module.training for module in model] == [True, False, True, True]
+    assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters(), strict=True))
+    assert all(param.requires_grad and param.grad is None for param in model.parameters())
+
+
+def test_what_no_batch_reaches_keeps_its_statistics():
+    model = nn.ModuleDict({"used": nn.BatchNorm1d(3), "unused": nn.BatchNorm1d(3)})
+    model["unused"](X)
+    before = states(model["unused"])
+    acdc.recalibrate(model, BATCHES, forward=lambda x: model["used"](x))
+    torch.testing.assert_close(states(model["unused"]), before, rtol=0, atol=0)
+    assert model["used"].num_batches_tracked == 4
+
+
+def test_nothing_is_lost_where_it_breaks_off():
+    def failing() -> Iterator[Tensor]:
+        yield BATCHES[0]
+        raise KeyboardInterrupt
+
+    model = new_model()
+    model(X)
+    before = states(model)
+    with pytest.raises(KeyboardInterrupt):
+        acdc.recalibrate(model, failing())
+    torch.testing.assert_close(states(model), before, rtol=0, atol=0)
+    assert model.training
+    assert model[1].momentum == 0.9
+
+
+def test_a_run_goes_on_as_if_nothing_had_been():
+    """It is neither a step nor a compression, also between two phases."""
+
+    def run(*, recalibrated: bool) -> tuple[int, dict[str, Tensor]]:
+        model = new_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        method = acdc.ACDC(sparsity=0.5, schedule=acdc.Schedule.from_phases([("dense", "1ep"), ("sparse", "1ep")]))
+        sparsifier = acdc.attach(model, optimizer, method, steps_per_epoch=2, quiet=True)
+        torch.manual_seed(1)
+        for x in BATCHES:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            if recalibrated:
+                acdc.recalibrate(model, BATCHES)
+        zeros = int((model[2].weight == 0).sum())
+        sparsifier.finish()
+        return zeros, dict(model.named_parameters())
+
+    torch.testing.assert_close(run(recalibrated=True), run(recalibrated=False), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "batches", "error", "said"),
+    [
+        (nn.Linear(3, 2), BATCHES, ArgumentError, "model='Linear': it has no batch norm that keeps running statistics"),
+        (nn.BatchNorm1d(3, track_running_stats=False), BATCHES, ArgumentError, "leave the call out"),
+        (new_model(), [], ArgumentError, r"batches=\[\]: it gave no batch; give a loader or a list"),
+        (new_model(), iter(()), ArgumentError, "a generator that was read to its end gives nothing more"),
+        (new_model(), ["text"], ArgumentTypeError, "batches='text': each batch is a tensor"),
+        (new_model(), [{1, 2}], ArgumentTypeError, r"forward=lambda batch: model\(\.\.\.\)"),
+        ("model", BATCHES, ArgumentTypeError, "model='model': expected a torch.nn.Module"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(model, batches, error, said):
+    before = states(model) if isinstance(model, nn.Module) else {}
+    with pytest.raises(error, match=said):
+        acdc.recalibrate(model, batches)
+    torch.testing.assert_close(states(model) if before else {}, before, rtol=0, atol=0)
