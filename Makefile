@@ -129,6 +129,7 @@ matrix: $(STAMP)
 
 WRN = results/runs/cifar100-wrn28-10-cifar100_20-90-seed0
 CHOSEN = $(addprefix results/runs/cifar100-wrn28-10-,200ep-90-seed1 cifar100_20-90-seed1 dense-seed1)
+CHOSEN95 = $(addprefix results/runs/cifar100-wrn28-10-,200ep-95-seed0 cifar100_20-95-seed0 dense-seed0)
 MORE = results/runs/cifar100-wrn28-10-cifar100_20-95-seed0 results/runs/cifar100-wrn28-10-dense-seed0
 
 figure: $(STAMP)
@@ -137,6 +138,7 @@ figure: $(STAMP)
 	for name in mask-change inactive; do $(PY) -m acdc report $(WRN) --figure $$name --out docs/wrn-$$name.svg; done
 	$(PY) -m acdc report $(WRN) $(MORE) --figure curves --out docs/wrn-curves.svg
 	$(PY) -m acdc report $(CHOSEN) --figure curves --out docs/wrn-chosen.svg
+	$(PY) -m acdc report $(CHOSEN95) --figure curves --out docs/wrn-chosen-95.svg
 
 browser-test: $(STAMP)
 	$(PY) -m pytest tests/report/browser
