@@ -57,7 +57,7 @@ def test_every_recipe(capsys: pytest.CaptureFixture[str], name: str) -> None:
         recipe.train.precision == "fp16"
     ) or torch.cuda.is_available()
     method = recipe.build_method()
-    method = method.for_steps(STEPS[name]) if method and name in STEPS else method
+    method = method.for_steps(STEPS[name], whole_epochs=True) if method and name in STEPS else method
     assert str(method.schedule if method else "dense training") in out
     assert all(line in out for line in (method.choices_made() if method else ()))
     assert ("Why: " in out) == (name in STEPS), "all others name their phases"

@@ -176,8 +176,11 @@ class Method(ABC):
     def default_schedule(self, epochs: int) -> Schedule:
         """Return the phases over a number of epochs, in the method's own proportions."""
 
-    def for_steps(self, steps_per_epoch: int | None) -> Self:
-        """Return the method with everything chosen that depends on the number of steps; most have nothing to choose."""
+    def for_steps(self, steps_per_epoch: int | None, *, whole_epochs: bool = False) -> Self:
+        """Return the method with everything chosen that depends on the number of steps; most have nothing to choose.
+
+        `whole_epochs` asks for phases of whole epochs also in a run of a few, as a trainer does that plans by them.
+        """
         return self
 
     def choices_made(self) -> tuple[str, ...]:

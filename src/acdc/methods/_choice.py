@@ -38,17 +38,28 @@ class Choice:
     late: bool | None = None  # whether the late dense phase that was asked for found room; None if none was
 
 
-def choose(epochs: int, steps_per_epoch: int | None, *, begin: float | None, cycles: int | None, late: bool) -> Choice:
+def choose(
+    epochs: int,
+    steps_per_epoch: int | None,
+    *,
+    begin: float | None,
+    cycles: int | None,
+    late: bool,
+    whole_epochs: bool = False,
+) -> Choice:
     """Return phases of whole epochs, with as many cycles as are worth it.
 
-    Where there are three epochs or less, phases are of twentieths of one, or of steps if that has fewer. A cycle is
-    worth it if its dense phase lasts RECOVERY steps. `begin` is the share of the run before the first compression;
-    `cycles` asks for a number of them; `late` for one more dense phase near the end.
+    Where there are less than ten, phases are of half epochs, unless `whole_epochs`; where there are three or less, of
+    twentieths, or of steps if an epoch has fewer. A cycle is worth it if its dense phase lasts RECOVERY steps. `begin`
+    is the share of the run before the first compression; `cycles` asks for a number of them; `late` for one more dense
+    phase near the end.
     """
     check_whole("epochs", epochs, 1, "write epochs=1 or more")
     if steps_per_epoch is not None:
         check_whole("steps_per_epoch", steps_per_epoch, 1, "write steps_per_epoch=len(loader)")
-    unit = Fraction(1) if epochs > 3 else Fraction(1, min(20, steps_per_epoch or 20))  # of an epoch
+    whole_epochs |= steps_per_epoch is None  # a plan so far
+    parts = 20 if epochs <= 3 else 2 if epochs <= 9 and not whole_epochs else 1
+    unit = Fraction(1, min(parts, steps_per_epoch or parts))  # of an epoch
     total = int(epochs / unit)
     if total < 2:
         allowed = "with steps_per_epoch=1 the run has one step, and AC/DC needs a dense one and a compressed one"

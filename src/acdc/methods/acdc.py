@@ -253,14 +253,20 @@ class ACDC(Scored):
     def default_schedule(self, epochs: int) -> Schedule:
         return self._choose(epochs, None).schedule
 
-    def _choose(self, epochs: int, steps_per_epoch: int | None) -> Choice:
-        return choose(epochs, steps_per_epoch, begin=self.begin, cycles=self.cycles, late=self.twin == "late")
+    def _choose(self, epochs: int, steps_per_epoch: int | None, *, whole_epochs: bool = False) -> Choice:
+        late = self.twin == "late"
+        return choose(
+            epochs, steps_per_epoch, begin=self.begin, cycles=self.cycles, late=late, whole_epochs=whole_epochs
+        )
 
-    def for_steps(self, steps_per_epoch: int | None) -> Self:
-        """Return the method with the phases that suit this number of steps, if it was given epochs."""
+    def for_steps(self, steps_per_epoch: int | None, *, whole_epochs: bool = False) -> Self:
+        """Return the method with the phases that suit this number of steps, if it was given epochs.
+
+        `whole_epochs` asks for phases of whole epochs also in a run of a few, as a trainer does that plans by them.
+        """
         if self.epochs is None:
             return self
-        choice = self._choose(self.epochs, steps_per_epoch)
+        choice = self._choose(self.epochs, steps_per_epoch, whole_epochs=whole_epochs)
         twin = "last" if self.twin == "late" else self.twin
         given: dict[str, Any] = {"schedule": choice.schedule, "epochs": None, "twin": twin}
         given |= {"begin": None, "cycles": None}  # they are in the schedule now

@@ -87,7 +87,7 @@ def check_fit(
     except ArgumentError as error:  # a text shorter than a batch
         return [Finding(error)]
     if (built := recipe.build_method()) is not None:
-        method = built.for_steps(steps)
+        method = built.for_steps(steps, whole_epochs=True)
         if attempt(lambda: _whole_epochs(recipe, method)) and attempt(lambda: method.budgets(method.layers(model))):
             # Refused when attached: phases without a step, a rewinding point that is never passed.
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -139,7 +139,7 @@ class PreparedRun:
 def fitted_method(recipe: Recipe, facts: Facts) -> Method | None:
     """Build the recipe's method, with what it chooses for as many steps as these data make; None for dense training."""
     method = recipe.build_method()
-    return method.for_steps(facts.steps(recipe.train.batch_size)) if method else None
+    return method.for_steps(facts.steps(recipe.train.batch_size), whole_epochs=True) if method else None
 
 
 def plan_stages(recipe: Recipe, method: Method | None = None) -> Plan:
