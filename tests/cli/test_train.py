@@ -309,7 +309,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--sparsity", "90"], r"sparsity=90.*0\.9"),
         (["--sparsity", "95%"], 'method.sparsity = "95%": expected a number'),
         (["--sparsity", "1"], "sparsity=1"),
-        (["--epochs", "2"], "epochs"),
+        (["--epochs", "1"], "train.epochs = 1: a phase of AC/DC would be shorter than an epoch"),
         (["--epochs", "4.5"], "train.epochs = 4.5: expected a whole number"),
         (["--set", "train.batch_size=0"], "train.batch_size = 0: expected 1 or more"),
         (["--set", "train.batch_size=1398"], "train.batch_size=1398: digits has 1,397 training images; set it to 1397"),

@@ -42,17 +42,24 @@ def test_phases_of_runs_with_steps_enough(epochs: int, phases: list[str]) -> Non
     assert lengths(method.for_steps(10_000)) == phases
 
 
-@pytest.mark.parametrize(
-    ("epochs", "halves", "whole"),
-    [
-        (4, ["dense 0.5ep", "sparse 0.5ep", "dense 0.5ep", "sparse 2.5ep"], ["dense 1ep", "sparse 3ep"]),
-        (5, ["dense 0.5ep", "sparse 1ep", "dense 0.5ep", "sparse 3ep"], ["dense 1ep", "sparse 4ep"]),
-    ],
-)
-def test_half_epochs_are_a_tenth_of_a_short_run(epochs: int, halves: list[str], whole: list[str]) -> None:
+HALVES = [
+    (3, ["dense 0.3ep", "sparse 0.3ep", "dense 0.15ep", "sparse 0.3ep", "dense 0.15ep", "sparse 1.8ep"]),
+    (4, ["dense 0.5ep", "sparse 0.5ep", "dense 0.5ep", "sparse 2.5ep"]),
+    (5, ["dense 0.5ep", "sparse 1ep", "dense 0.5ep", "sparse 3ep"]),
+]
+
+
+@pytest.mark.parametrize(("epochs", "phases"), HALVES)
+def test_phases_are_of_parts_of_an_epoch_where_there_are_few(epochs: int, phases: list[str]) -> None:
     method = acdc.ACDC(sparsity=0.9, epochs=epochs)
-    assert lengths(method.for_steps(400)) == halves
-    assert lengths(method) == lengths(method.for_steps(400, whole_epochs=True)) == whole
+    assert lengths(method.for_steps(400)) == phases
+    assert lengths(method.for_steps(400, whole_epochs=True)) == ["dense 1ep", f"sparse {epochs - 1}ep"]
+
+
+@pytest.mark.parametrize("epochs", [2, 3, 4, 5, 6, 9])
+def test_a_dense_phase_ends_with_an_epoch_where_the_best_twin_is_kept(epochs: int) -> None:
+    schedule = acdc.ACDC(sparsity=0.9, epochs=epochs, twin="best").for_steps(101).schedule
+    assert any(schedule.phase_at(epoch * 101 - 1, 101).kind == "dense" for epoch in range(1, epochs + 1))
 
 
 @pytest.mark.parametrize(
@@ -134,8 +141,8 @@ def test_two_lines_say_what_was_chosen_and_why() -> None:
     assert "ACDC.paper" in why
     _, why = acdc.ACDC(sparsity=0.9, epochs=100).for_steps(5).choices_made()
     assert why.startswith("Why: 1 decompression, as a dense phase of 25 steps ends before the loss has recovered, ")
-    _, why = acdc.ACDC(sparsity=0.9, epochs=4).for_steps(400).choices_made()
-    assert why.startswith("Why: 1 decompression, as 4 epochs leave no room for more")
+    _, why = acdc.ACDC(sparsity=0.9, epochs=10).for_steps(400).choices_made()
+    assert why.startswith("Why: 1 decompression, as 10 epochs leave no room for more")
     _, why = acdc.ACDC(sparsity=0.9, epochs=4).for_steps(1).choices_made()
     assert why.startswith("Why: gradual pruning alone, as 4 epochs leave no room for more")
 

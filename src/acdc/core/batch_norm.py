@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from acdc.errors import ArgumentError, ArgumentTypeError
 
@@ -22,44 +24,69 @@ def recalibrate(model: nn.Module, batches: Iterable[Any], forward: Callable[[Any
     activations more spread out than those of evaluation, which misleads a sparse model most: WRN-28-10 at 95 % zeros
     went from 75.3 to 80.1 % (docs/wrn.md). Here dropout is off, as is everything else that training mode changes.
 
-        result = sparsifier.finish()
         acdc.recalibrate(model, loader)
-        acdc.export.save_sparse(model.state_dict(), "model.safetensors")
+        result = sparsifier.finish()        # which copies the model as it is now; a dense twin needs a call of its own
 
     A batch is a tensor, a tuple or list that begins with one, or a mapping of the model's arguments, and is brought to
-    the model's device; for others say what to do: forward=lambda batch: model(batch.graph). Several processes all call
-    it, each with its share of the data. If it fails or is broken off, the statistics are as they were.
+    the model's device; for others say what to do: forward=lambda batch: model(batch.graph). Batches count by their
+    samples. Frozen norms keep their statistics: those in evaluation mode while the model is in training mode, and in a
+    model in evaluation mode those whose weights need no gradient. Several processes all call it, each with its share of
+    the data. Compiled models run without their graphs meanwhile. If it fails or is broken off, nothing has changed.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentTypeError("model", received=model, allowed="expected a torch.nn.Module")
-    if not norms_of(model):
-        allowed = "it has no batch norm that keeps running statistics, so there is nothing to recompute"
+    if forward is not None and not callable(forward):
+        raise ArgumentTypeError("forward", received=forward, allowed="expected a function of a batch")
+    if isinstance(batches, Tensor) or not hasattr(batches, "__iter__"):
+        raise ArgumentTypeError(
+            "batches",
+            received=batches,
+            allowed="expected a loader or another iterable of batches",
+            instead="write batches=[x] for one",
+        )
+    norms = norms_of(model)
+    if any(is_lazy(buffer) for norm in norms for buffer in norm.buffers()):
+        lazy = "its batch norms do not know their sizes yet"
+        raise ArgumentError("model", received=type(model).__name__, allowed=lazy, instead="call it once with a batch")
+    if not norms:
+        allowed = "it has no batch norm that keeps running statistics and is not frozen: there is nothing to recompute"
         raise ArgumentError("model", received=type(model).__name__, allowed=allowed, instead="leave the call out")
-    recompute(model, batches, forward or partial(_call, model))
-
-
-@torch.no_grad()
-def recompute(model: nn.Module, batches: Iterable[T], forward: Callable[[T], object]) -> None:
-    """Do the same by a `forward` that takes any batch; a model without batch norm is left as it is."""
-    norms, empty = norms_of(model), True
-    with _undone_on_failure(norms), _counting_all_batches_alike(model, norms):
-        for batch in batches:
-            forward(batch)
-            empty = False
-        for norm in norms:
-            _average_over_processes(norm)
-        if empty and norms and not any(norm.num_batches_tracked for norm in norms):
+    with _undone_on_failure(norms):
+        if not recompute(model, batches, forward or partial(_call, model)):
             raise ArgumentError(
                 "batches",
                 received=batches,
-                allowed="it gave no batch",
-                instead="give a loader or a list: a generator that was read to its end gives nothing more",
+                allowed="no batch reached a batch norm of this model",
+                instead="give a loader or a list (a generator that was read to its end gives nothing more), and a "
+                "forward that calls this model, but not its eval()",
+            )
+        if not all(bool(torch.isfinite(norm.running_mean + norm.running_var).all()) for norm in norms):
+            raise ArgumentError(
+                "batches",
+                received=batches,
+                allowed="the statistics would be NaN or infinite",
+                instead="look for such values in the data and, if training has diverged, in the weights",
             )
 
 
+def recompute(model: nn.Module, batches: Iterable[T], forward: Callable[[T], object]) -> int:
+    """Do the same by a `forward` that takes any batch, whatever comes of it; return how many norms were reached."""
+    sums = [_Sums(norm) for norm in norms_of(model)]
+    norms = [each.norm for each in sums]
+    with torch.no_grad(), _undone_on_failure(norms), _only_these_in_training(model, norms), _summing(sums):
+        for batch in batches:
+            forward(batch)
+        return sum([each.write() for each in sums])
+
+
 def norms_of(model: nn.Module) -> list[Any]:
-    """Return the batch norms that keep statistics, in the model's order."""
-    return [module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
+    """Return the batch norms that keep statistics and are not frozen, in the model's order."""
+    norms = (module for module in model.modules() if isinstance(module, _BatchNorm) and module.track_running_stats)
+    return [norm for norm in norms if norm.running_mean is not None and not _is_frozen(norm, model)]
+
+
+def _is_frozen(norm: Any, model: nn.Module) -> bool:
+    return not norm.training if model.training else norm.affine and not norm.weight.requires_grad
 
 
 def _call(model: nn.Module, batch: Any) -> object:
@@ -79,48 +106,95 @@ def _call(model: nn.Module, batch: Any) -> object:
     )
 
 
+@dataclass(eq=False)
+class _Sums:
+    """Sums of the statistics of single batches, in float32: those of a norm may be in half precision."""
+
+    norm: Any
+    mean: Tensor | float = 0.0
+    var: Tensor | float = 0.0
+    samples: int = 0
+
+    def add(self, _: nn.Module, inputs: object, output: Tensor) -> None:
+        """Take what the norm has just written: with momentum 1 that is the batch's own."""
+        count = output.numel() // self.norm.num_features
+        self.mean = self.mean + count * self.norm.running_mean.float()
+        self.var = self.var + count * self.norm.running_var.float()
+        self.samples += count
+
+    def write(self) -> bool:
+        """Write the means over all batches of all processes; return whether there was one."""
+        norm = self.norm
+        total = torch.stack([torch.as_tensor(part).expand(norm.num_features) for part in (self.mean, self.var)])
+        total = total.to(norm.running_mean.device)
+        samples = torch.tensor(self.samples, device=total.device)
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            for value in (total, samples, norm.num_batches_tracked):
+                if value is not None:
+                    distributed.all_reduce(value)
+        if not samples:
+            return False
+        norm.running_mean.copy_(total[0] / samples)
+        norm.running_var.copy_(total[1] / samples)
+        return True
+
+
+@contextmanager
+def _summing(sums: Sequence[_Sums]) -> Iterator[None]:
+    """Let each norm write the statistics of one batch, and sum them; the sums of those never called change nothing."""
+    handles, momenta = [each.norm.register_forward_hook(each.add) for each in sums], [e.norm.momentum for e in sums]
+    kept = [_copies(each.norm) for each in sums]
+    try:
+        for each in sums:
+            each.norm.reset_running_stats()
+            each.norm.momentum = 1.0
+        with torch.compiler.set_stance("force_eager"):  # graphs that were compiled do not know the hooks
+            yield
+    finally:
+        for each, handle, momentum, values in zip(sums, handles, momenta, kept, strict=True):
+            handle.remove()
+            each.norm.momentum = momentum
+            if not each.norm.num_batches_tracked and not each.samples:
+                _put_back(each.norm, values)
+
+
 @contextmanager
 def _undone_on_failure(norms: Sequence[Any]) -> Iterator[None]:
-    """Put statistics back if an error comes, and those of norms that no batch has reached in any case."""
-    before = [[getattr(norm, name).clone() for name in _STATISTICS] for norm in norms]
-    failed = True
+    """Put statistics back if an error comes."""
+    before = [_copies(norm) for norm in norms]
     try:
         yield
-        failed = False
-    finally:
+    except BaseException:
         for norm, values in zip(norms, before, strict=True):
-            if failed or not norm.num_batches_tracked:
-                for name, value in zip(_STATISTICS, values, strict=True):
-                    getattr(norm, name).copy_(value)
+            _put_back(norm, values)
+        raise
+
+
+def _copies(norm: Any) -> dict[str, Tensor]:
+    buffers = {name: getattr(norm, name) for name in _STATISTICS}
+    return {name: buffer.clone() for name, buffer in buffers.items() if buffer is not None}
+
+
+@torch.no_grad()
+def _put_back(norm: Any, values: Mapping[str, Tensor]) -> None:
+    for name, value in values.items():
+        getattr(norm, name).copy_(value)
 
 
 @contextmanager
-def _counting_all_batches_alike(model: nn.Module, norms: Sequence[Any]) -> Iterator[None]:
-    """Let norms alone be in training mode, each over a whole batch, their statistics plain means from now on."""
+def _only_these_in_training(model: nn.Module, norms: Sequence[Any]) -> Iterator[None]:
+    """Let these norms alone be in training mode, each over a whole batch."""
     modes = [(module, module.training) for module in model.modules()]
-    settings = [(norm, norm.momentum, getattr(norm, "splits", 1)) for norm in norms]
-    model.eval()
+    split = [(norm, norm.splits) for norm in norms if hasattr(norm, "splits")]
     try:
+        model.eval()
         for norm in norms:
-            norm.reset_running_stats()
             norm.train()
-            norm.momentum = None  # a plain mean over batches
-            if hasattr(norm, "splits"):
-                norm.splits = 1
+        for norm, _ in split:
+            norm.splits = 1
         yield
     finally:
-        for norm, momentum, splits in settings:
-            norm.momentum = momentum
-            if hasattr(norm, "splits"):
-                norm.splits = splits
-        for module, training in modes:
-            module.training = training
-
-
-def _average_over_processes(norm: Any) -> None:
-    """Average statistics over all processes, weighted by the number of batches each has seen."""
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        own = norm.num_batches_tracked.clone()
-        distributed.all_reduce(norm.num_batches_tracked)
-        for mean in (norm.running_mean, norm.running_var):
-            distributed.all_reduce(mean.mul_(own / norm.num_batches_tracked.clamp_min(1)))
+        for norm, splits in split:
+            norm.splits = splits
+        for module, training in modes:  # parents first: train() reaches the children, too, and may do more than it says
+            module.train(training)

@@ -47,18 +47,19 @@ def choose(
     late: bool,
     whole_epochs: bool = False,
 ) -> Choice:
-    """Return phases of whole epochs, with as many cycles as are worth it.
+    """Return phases of whole epochs, or of parts of one, with as many cycles as are worth it.
 
-    Where there are less than ten, phases are of half epochs, unless `whole_epochs`; where there are three or less, of
-    twentieths, or of steps if an epoch has fewer. A cycle is worth it if its dense phase lasts RECOVERY steps. `begin`
-    is the share of the run before the first compression; `cycles` asks for a number of them; `late` for one more dense
-    phase near the end.
+    In less than ten epochs phases are of half ones once the number of steps is known, in three or less of twentieths,
+    or of steps if an epoch has fewer; unless `whole_epochs` are asked for. A cycle is worth it if its dense phase lasts
+    RECOVERY steps. `begin` is the share of the run before the first compression; `cycles` asks for a number of them;
+    `late` for one more dense phase near the end.
     """
     check_whole("epochs", epochs, 1, "write epochs=1 or more")
     if steps_per_epoch is not None:
         check_whole("steps_per_epoch", steps_per_epoch, 1, "write steps_per_epoch=len(loader)")
-    whole_epochs |= steps_per_epoch is None  # a plan so far
-    parts = 20 if epochs <= 3 else 2 if epochs <= 9 and not whole_epochs else 1
+    parts = 20 if epochs <= 3 else 2 if epochs <= 9 and steps_per_epoch is not None else 1
+    if whole_epochs and epochs > 1:
+        parts = 1
     unit = Fraction(1, min(parts, steps_per_epoch or parts))  # of an epoch
     total = int(epochs / unit)
     if total < 2:
@@ -69,7 +70,8 @@ def choose(
     first = min(max(1, round_half_up(share * total)), total - 1)
     middle = max(first, round_half_up(_MIDDLE * total))
     fit = (middle - first) // 2 if total > 4 else 0
-    wanted = _CYCLES if cycles is None else cycles
+    usual = 1 if parts == 2 else _CYCLES  # as in ten whole epochs
+    wanted = usual if cycles is None else cycles
     n, shortest = min(wanted, fit), ""
     if n < wanted:
         shortest = f"{epochs} epochs leave no room for more" if epochs > 1 else "1 epoch leaves no room for more"

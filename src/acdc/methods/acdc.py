@@ -71,7 +71,8 @@ class ACDC(Scored):
                   that compute their weight (weight_norm, spectral_norm, torch.nn.utils.prune) stay dense, with a
                   warning unless `exclude` names them.
     schedule      phases of your own, or the name of one of the paper's ("imagenet"; acdc ls schedules). With a schedule
-                  everything below that is not given is as in the paper; see also ACDC.paper.
+                  everything below that is not given is as in the paper; see also ACDC.paper. With epochs it is a plan
+                  until attach knows the number of steps: sparsifier.method.schedule is what runs.
     twin          which dense model is kept: the "last" (end of the last dense phase), the "best" one reported through
                   sparsifier.report_metric(metric) in a dense phase, or with epochs the end of a "late" dense phase,
                   which the chosen phases have only for its sake. "none" keeps no copy on the host and none in
@@ -254,7 +255,7 @@ class ACDC(Scored):
         return self._choose(epochs, None).schedule
 
     def _choose(self, epochs: int, steps_per_epoch: int | None, *, whole_epochs: bool = False) -> Choice:
-        late = self.twin == "late"
+        late, whole_epochs = self.twin == "late", whole_epochs or self.twin == "best"  # which is reported after epochs
         return choose(
             epochs, steps_per_epoch, begin=self.begin, cycles=self.cycles, late=late, whole_epochs=whole_epochs
         )
