@@ -125,8 +125,8 @@ class _Sums:
     def write(self) -> bool:
         """Write the means over all batches of all processes; return whether there was one."""
         norm = self.norm
-        total = torch.stack([torch.as_tensor(part).expand(norm.num_features) for part in (self.mean, self.var)])
-        total = total.to(norm.running_mean.device)
+        total = norm.running_mean.new_zeros((2, norm.num_features), dtype=torch.float32)
+        total[0], total[1] = self.mean, self.var
         samples = torch.tensor(self.samples, device=total.device)
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             for value in (total, samples, norm.num_batches_tracked):
