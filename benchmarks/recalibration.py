@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.core.batch_norm import norms_of
+from acdc.core.running_statistics import norms_of
 from acdc.train import saved_models
 from acdc.train.evaluate import evaluate, recalibrate
 from acdc.train.execution import Setting

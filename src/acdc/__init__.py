@@ -9,10 +9,10 @@ from acdc._version import __version__
 
 if typing.TYPE_CHECKING:
     from acdc import criteria, data, export, flops, measure, methods, models, sparsity, theory
-    from acdc.core.batch_norm import recalibrate
     from acdc.core.context import SparsityWarning
     from acdc.core.method import Method
     from acdc.core.result import Result, finetune_dense
+    from acdc.core.running_statistics import recalibrate
     from acdc.core.sparsifier import Sparsifier, attach
     from acdc.methods.acdc import ACDC
     from acdc.methods.keep_masks import KeepMasks, keep_masks
@@ -79,7 +79,7 @@ _MODULES = {
     "Block": "sparsity.patterns",
     "Channel": "sparsity.patterns",
     "Unstructured": "sparsity.patterns",
-    "recalibrate": "core.batch_norm",
+    "recalibrate": "core.running_statistics",
     "Result": "core.result",
     "finetune_dense": "core.result",
     "Lamb": "train.optim",

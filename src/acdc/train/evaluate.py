@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from acdc.core.batch_norm import recompute
+from acdc.core.running_statistics import recompute
 from acdc.data.images import Batches, full_share, full_size_epoch
 from acdc.data.token_batches import Evaluation, Scored
 from acdc.recipes.fit import has_memory

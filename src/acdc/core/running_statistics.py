@@ -70,13 +70,15 @@ def recalibrate(model: nn.Module, batches: Iterable[Any], forward: Callable[[Any
 
 
 def recompute(model: nn.Module, batches: Iterable[T], forward: Callable[[T], object]) -> int:
-    """Do the same by a `forward` that takes any batch, whatever comes of it; return how many norms were reached."""
-    sums = [_Sums(norm) for norm in norms_of(model)]
-    norms = [each.norm for each in sums]
-    with torch.no_grad(), _undone_on_failure(norms), _only_these_in_training(model, norms), _summing(sums):
+    """Recompute them over what `forward` makes of each batch, without a look at the outcome.
+
+    Return how many norms a batch has reached; the others keep their statistics.
+    """
+    norms = norms_of(model)
+    with torch.no_grad(), _undone_on_failure(norms), _only_these_in_training(model, norms), _summed(norms) as sums:
         for batch in batches:
             forward(batch)
-        return sum([each.write() for each in sums])
+    return sum([each.write() for each in sums])
 
 
 def norms_of(model: nn.Module) -> list[Any]:
@@ -114,71 +116,60 @@ class _Sums:
     mean: Tensor | float = 0.0
     var: Tensor | float = 0.0
     samples: int = 0
+    batches: int = 0
 
     def add(self, _: nn.Module, inputs: object, output: Tensor) -> None:
         """Take what the norm has just written: with momentum 1 that is the batch's own."""
         count = output.numel() // self.norm.num_features
         self.mean = self.mean + count * self.norm.running_mean.float()
         self.var = self.var + count * self.norm.running_var.float()
-        self.samples += count
+        self.samples, self.batches = self.samples + count, self.batches + 1
 
     def write(self) -> bool:
-        """Write the means over all batches of all processes; return whether there was one."""
+        """Write the means over all batches of all processes, if there was one; return whether there was."""
         norm = self.norm
         total = norm.running_mean.new_zeros((2, norm.num_features), dtype=torch.float32)
         total[0], total[1] = self.mean, self.var
-        samples = torch.tensor(self.samples, device=total.device)
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            for value in (total, samples, norm.num_batches_tracked):
-                if value is not None:
-                    distributed.all_reduce(value)
-        if not samples:
-            return False
-        norm.running_mean.copy_(total[0] / samples)
-        norm.running_var.copy_(total[1] / samples)
-        return True
+        counts = torch.tensor([self.samples, self.batches], device=total.device)
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.all_reduce(total)
+            distributed.all_reduce(counts)
+        samples, batches = counts.tolist()
+        if samples:
+            norm.running_mean.copy_(total[0] / samples)
+            norm.running_var.copy_(total[1] / samples)
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.fill_(batches)
+        return bool(samples)
 
 
 @contextmanager
-def _summing(sums: Sequence[_Sums]) -> Iterator[None]:
-    """Let each norm write the statistics of one batch, and sum them; the sums of those never called change nothing."""
-    handles, momenta = [each.norm.register_forward_hook(each.add) for each in sums], [e.norm.momentum for e in sums]
-    kept = [_copies(each.norm) for each in sums]
+def _summed(norms: Sequence[Any]) -> Iterator[list[_Sums]]:
+    """Let each norm write the statistics of one batch at a time, and sum them."""
+    sums, momenta = [_Sums(norm) for norm in norms], [norm.momentum for norm in norms]
+    handles = [each.norm.register_forward_hook(each.add) for each in sums]
     try:
-        for each in sums:
-            each.norm.reset_running_stats()
-            each.norm.momentum = 1.0
+        for norm in norms:
+            norm.momentum = 1.0
         with torch.compiler.set_stance("force_eager"):  # graphs that were compiled do not know the hooks
-            yield
+            yield sums
     finally:
-        for each, handle, momentum, values in zip(sums, handles, momenta, kept, strict=True):
+        for norm, momentum, handle in zip(norms, momenta, handles, strict=True):
+            norm.momentum = momentum
             handle.remove()
-            each.norm.momentum = momentum
-            if not each.norm.num_batches_tracked and not each.samples:
-                _put_back(each.norm, values)
 
 
 @contextmanager
 def _undone_on_failure(norms: Sequence[Any]) -> Iterator[None]:
     """Put statistics back if an error comes."""
-    before = [_copies(norm) for norm in norms]
+    buffers = [getattr(norm, name) for norm in norms for name in _STATISTICS if getattr(norm, name) is not None]
+    before = [buffer.clone() for buffer in buffers]
     try:
         yield
     except BaseException:
-        for norm, values in zip(norms, before, strict=True):
-            _put_back(norm, values)
+        for buffer, value in zip(buffers, before, strict=True):
+            buffer.copy_(value)
         raise
-
-
-def _copies(norm: Any) -> dict[str, Tensor]:
-    buffers = {name: getattr(norm, name) for name in _STATISTICS}
-    return {name: buffer.clone() for name, buffer in buffers.items() if buffer is not None}
-
-
-@torch.no_grad()
-def _put_back(norm: Any, values: Mapping[str, Tensor]) -> None:
-    for name, value in values.items():
-        getattr(norm, name).copy_(value)
 
 
 @contextmanager
