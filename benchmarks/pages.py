@@ -72,8 +72,9 @@ def _runs(results: Path) -> str:
         trained, anew = runs.percent(runs.of(group, main)), runs.accuracy(group, f"{main}-recalibrated")
         lines.append(f"| {name} | {trained} | {anew} | {zeros} | {inference} | {training} |")
     note = (
-        f"<sub>{_hardware(kept)}; recalibrated: batch norm's statistics by `acdc.recalibrate`; theoretical FLOPs, "
-        "relative to dense. [All figures, beside the paper's](docs/wrn.md).</sub>"
+        f"<sub>{_hardware(kept)}; recalibrated: batch norm's statistics recomputed over the training set, as "
+        "`acdc.recalibrate` does; theoretical FLOPs, relative to dense. "
+        "[All figures, beside the paper's](docs/wrn.md).</sub>"
     )
     return "\n".join([*lines, "", note]) + "\n" if kept else ""
 
