@@ -101,7 +101,7 @@ def _introduce(prepared: PreparedRun) -> None:
         spread = distributions.describe(method.distribution)
         print(f"sparsity: {describe_sparsity(method)}, {method.pattern}, {spread}; seeds {seeds}")
         print(method.schedule)
-        for line in method.choices_made():
+        for line in method.choices_made(prepared.skeleton):
             print(line)
     else:
         print(f"dense training, {epochs} epochs; seeds {seeds}")

@@ -1,5 +1,6 @@
 """The run as a method sees it, and the actions a method may request."""
 
+import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from acdc.core import returning
+from acdc.core.dropout import DropoutRates
 from acdc.core.hooks import loss_scale, reset_state
 from acdc.core.latent import Bundle
 from acdc.core.masking import Masking
@@ -28,6 +30,8 @@ from acdc.sparsity.topk import WHOLE, Shards
 
 if TYPE_CHECKING:
     from acdc.core.method import Method
+
+_DROPOUT = "dropout"  # the key of a method's memory: the factor of dropout's rates, where it is not 1
 
 
 class SparsityWarning(UserWarning):
@@ -72,6 +76,7 @@ class MethodContext:
         self.show_warning: Callable[[str], None] = warn_user  # trainers with their own console print a line instead
         self.scheduler = scheduler
         self._method, self._masking, self._state = method, masking, state
+        self._dropout = DropoutRates(model)
         self._positions = {weight.name: index for index, weight in enumerate(layers.weights)}
         self._warned: set[str] = set()
 
@@ -193,6 +198,21 @@ class MethodContext:
                 f"{' and '.join(unknown)} has no first-moment state under a known name, so nothing was reset "
                 'at decompression. Use reset="all" to reset its whole state'
             )
+
+    def lower_dropout(self) -> None:
+        """Lower the rates of dropout layers with the share of the model's parameters that the budgets leave."""
+        parameters = sum(param.numel() for param in self.model.parameters())
+        kept = parameters - self.layers.size + sum(budget.keep for budget in self.budgets)
+        self.memory[_DROPOUT] = math.sqrt(kept / parameters)
+        self.set_dropout()
+
+    def set_dropout(self) -> None:
+        """Give dropout layers the rates that the memory asks for, as after resuming."""
+        self._dropout.scale(self.memory.get(_DROPOUT, 1.0))
+
+    def restore_dropout(self) -> None:
+        """Give dropout layers the rates that the model came with, for good."""
+        self._dropout.scale(1.0)
 
     def keep_twin(self) -> None:
         """Keep a copy of the current model, optimizer and scheduler as the dense twin."""

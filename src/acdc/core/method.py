@@ -183,8 +183,8 @@ class Method(ABC):
         """
         return self
 
-    def choices_made(self) -> tuple[str, ...]:
-        """Return lines that say what was chosen for the user and why; none where all was given."""
+    def choices_made(self, model: nn.Module | None = None) -> tuple[str, ...]:
+        """Return lines that say what was chosen for the user, of this model, and why; none where all was given."""
         return ()
 
     def layers(self, model: nn.Module) -> Layers:

@@ -152,7 +152,7 @@ class Sparsifier:
     @property
     def choices(self) -> tuple[str, ...]:
         """What the method chose by itself and why, in two lines; none where a schedule was given."""
-        return self.method.choices_made()
+        return self.method.choices_made(self._model)
 
     @property
     def step(self) -> int:
@@ -440,6 +440,7 @@ class Sparsifier:
             key: to_device(value, host if key in self.method.on_host else here)
             for key, value in state["memory"].items()
         }
+        context.set_dropout()
         kept = state["kept_sparse"]
         context.sparse_model = (kept[0], kept[1]) if kept else None
         self._stepper.history = [dict(event) for event in state["history"]]

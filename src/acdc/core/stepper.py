@@ -102,6 +102,7 @@ class Stepper:
         """Remove all hooks on the model and its gradients, for good, and leave the weights as they are."""
         self.masking.lift(keep="effective")
         self.masking.gradients.forget_whole()
+        self.context.restore_dropout()
         self.state.detach()
         self._next_forward.disarm()
         self._next_forward.release()

@@ -3,17 +3,18 @@
 Idea       Train densely and sparsely in turns, so that one run gives an accurate sparse model and a dense one.
 Step       θ ← T_k(θ) at each compression, then θ ← θ − η ∇f(θ) on its support only; at each decompression the mask is
            lifted, the pruned weights restart at 0 and the optimizer's momentum is reset (paper, Algorithm 1).
-Knobs      sparsity and epochs: begin, cycles, rise, late_rise, floor, ramp and reset are then chosen by the number of
-           epochs and steps, and said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with nothing
-           added.
+Knobs      sparsity and epochs: begin, cycles, rise, late_rise, floor, ramp, reset and dropout are then chosen by the
+           number of epochs and steps, and said; each may be given. ACDC.paper(...), or a schedule, is Algorithm 1 with
+           nothing added.
            Pattern (unstructured; N:M, blocks, channels); distribution ("global"; "uniform", "erk", by layer, by group);
            criterion ("preconditioned", which is magnitude under SGD; acdc ls criteria); twin ("last"; "best" by a
            metric you report; "late" pays for a dense phase near the end; "none"). Beyond the paper, each off unless
            chosen: begin (when the first compression is), cycles (how many decompressions, all in the first half), rise
            (the sparsity grows with time), late_rise (for longer, under a constant learning rate), floor (how much each
-           layer keeps at least), gradual (it grows from compression to compression), ease (each compression takes a
-           while), ramp (short steps at first for weights that come back), own_timesteps (Adam's bias correction for
-           them), revive (random weights for filters that a compression took whole).
+           layer keeps at least), dropout (lower rates in the final phase), gradual (the sparsity grows from compression
+           to compression), ease (each compression takes a while), ramp (short steps at first for weights that come
+           back), own_timesteps (Adam's bias correction for them), revive (random weights for filters that a compression
+           took whole).
 FLOPs      3·F_C per sample in compressed phases, 2·F_D + F in dense ones (paper, §4).
 Costs      1 byte per weight for the mask; one in-place pass over the gradients in compressed phases; one selection per
            compression, for which Adam's metric needs 4 bytes per weight; with rise one per epoch or 40 per run, with
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from torch import nn
 
 from acdc.core.context import MethodContext
+from acdc.core.dropout import dropout_layers
 from acdc.errors import ArgumentError, check_whole
 from acdc.methods._choice import RISE, Choice, choose, describe
 from acdc.methods._knobs import check_fraction
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from acdc.methods._scored import _CriterionField
 
 # What is chosen with epochs, but for rise and floor, which depend on the steps; and with a schedule.
-_CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing", "criterion": "preconditioned"}
+_CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing", "criterion": "preconditioned", "dropout": "scaled"}
 _LATER = ("begin", "cycles", "rise", "late_rise", "ramp", "ease", "own_timesteps")
 _PAPER: dict[str, Any] = {
     "rise": 0.0,
@@ -56,6 +58,7 @@ _PAPER: dict[str, Any] = {
     "ramp": 0.0,
     "reset": "momentum",
     "criterion": "magnitude",
+    "dropout": "kept",
 }
 
 
@@ -101,6 +104,9 @@ class ACDC(Scored):
                   full length: 0.2. With 0 they are as long as the others.
     reset         what the optimizer forgets at a decompression: "momentum" (first moments, as in the paper), "all" of
                   its state, or "nothing", which is chosen: weights that come back have none.
+    dropout       whether rates of nn.Dropout and its kin are "kept" all through (the paper) or "scaled", which is
+                  chosen: in the final compressed phase, until detach(), they are multiplied by the root of the share
+                  of parameters that is left (Han et al. 2015). Every graph of torch.compile is compiled once more.
 
     Never chosen:
 
@@ -128,6 +134,7 @@ class ACDC(Scored):
     own_timesteps: bool = False
     revive: bool = False
     reset: Literal["momentum", "all", "nothing"] | None = None
+    dropout: Literal["kept", "scaled"] | None = None
     twin: Literal["last", "best", "late", "none"] = "last"
 
     name: ClassVar[str] = "acdc"
@@ -136,6 +143,7 @@ class ACDC(Scored):
     raises_sparsity: ClassVar[bool] = True
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "reset": ("momentum", "all", "nothing"),
+        "dropout": ("kept", "scaled"),
         "twin": ("last", "best", "late", "none"),
     }
     _lines: ClassVar[tuple[str, ...]] = ()  # an instance that for_steps made has its own
@@ -298,8 +306,11 @@ class ACDC(Scored):
         object.__setattr__(fitted, "_lines", lines)
         return fitted
 
-    def choices_made(self) -> tuple[str, ...]:
-        return self._lines
+    def choices_made(self, model: nn.Module | None = None) -> tuple[str, ...]:
+        if not self._lines or self.dropout != "scaled" or model is None or not dropout_layers(model):
+            return self._lines
+        what, why = self._lines
+        return f"{what.removesuffix('.')}; dropout lowered with the weights that are left in the last phase.", why
 
     # What it does
 
@@ -320,6 +331,8 @@ class ACDC(Scored):
                 revive(context, masks)
             return
         self.compress(context, budgets=self._coming_budgets(context), keep_twin=self.makes_twin(context, phase))
+        if self.dropout == "scaled" and phase.final:
+            context.lower_dropout()
 
     def writes_weights(self, phase: Phase) -> bool:
         return self.revive or super().writes_weights(phase)
@@ -383,4 +396,5 @@ class ACDC(Scored):
     def config(self) -> dict[str, Any]:
         """Return every knob but those that are off and that checkpoints of the paper's AC/DC have never held."""
         config = super().config()
-        return {knob: value for knob, value in config.items() if value or knob not in _LATER}
+        off = {knob for knob in _LATER if not config[knob]} | ({"dropout"} if self.dropout == "kept" else set())
+        return {knob: value for knob, value in config.items() if knob not in off}

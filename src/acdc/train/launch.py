@@ -98,7 +98,7 @@ def introduce(console: Console, run: PreparedRun, out: Path, resume: Checkpoint 
     if method:
         console.say(f"sparsity: {describe_sparsity(method)}, {method.pattern}; seed {seed}")
         console.say(str(method.schedule))
-        for line in method.choices_made():
+        for line in method.choices_made(run.skeleton):
             console.say(line)
     else:
         console.say(f"dense training, {recipe.epochs} epochs; seed {seed}")
