@@ -1,11 +1,13 @@
 """One step computes the same however it is run: in parts, compiled, replayed from a CUDA graph."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+import acdc
 from acdc.errors import ArgumentError
 from acdc.models.transformer_xl import TransformerXL
 from acdc.recipes.schema import Training
@@ -165,6 +167,46 @@ def test_one_seed_gives_the_same_bits_again_and_another_does_not(mode: str, tmp_
             return outcome(list(stage(tmp_path / name, *settings, execution=MODES.get(mode, EAGER)).run()))
 
     assert rows("a", 0) == rows("b", 0) != rows("c", 1)
+
+
+def test_a_capture_meets_only_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that begins a phase runs uncompiled; what changed with it, such as dropout, is compiled in the next."""
+    capturing, compiled, captures = [False], [], []
+
+    class Capture:
+        def __init__(self, graph: object, stream: object) -> None: ...
+
+        def __enter__(self) -> None:
+            capturing[0] = True
+            captures.append(sparsifier.phase.index)
+
+        def __exit__(self, *error: object) -> None:
+            capturing[0] = False
+
+    class Graph:
+        def replay(self) -> None: ...
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., object]:
+        assert not capturing[0], "compiled inside a capture"
+        compiled.append(sparsifier.phase.index)
+        return graph.forward
+
+    for name, fake in {"CUDAGraph": Graph, "graph": Capture, "current_stream": lambda device: None}.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 64), nn.Dropout(0.5), nn.ReLU(), nn.Linear(64, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    phases = acdc.Schedule.from_phases([("dense", "6st"), ("sparse", "6st"), ("dense", "6st"), ("sparse", "6st")])
+    sparsifier = acdc.attach(model, optimizer, acdc.ACDC(sparsity=0.5, schedule=phases, dropout="scaled"))
+    step = Step(model, Training(), Execution(False, True, ()), Totals(CPU), device=CPU, full=8)
+    step.fast = torch.compile(model, dynamic=False, backend=backend)
+    for _ in range(24):
+        sparsifier.begin_step()
+        step(torch.randn(8, 3, 2, 2), torch.randint(3, (8,)), sparsifier.phase.index)
+        optimizer.step()
+    assert captures == [0, 1, 2, 3]
+    assert compiled == [0, 3]  # for the rates of the final phase
 
 
 # What is chosen, and why

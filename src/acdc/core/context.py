@@ -31,8 +31,6 @@ from acdc.sparsity.topk import WHOLE, Shards
 if TYPE_CHECKING:
     from acdc.core.method import Method
 
-_DROPOUT = "dropout"  # the key of a method's memory: the factor of dropout's rates, where it is not 1
-
 
 class SparsityWarning(UserWarning):
     """Training continues, but perhaps not as the user expects."""
@@ -199,20 +197,11 @@ class MethodContext:
                 'at decompression. Use reset="all" to reset its whole state'
             )
 
-    def lower_dropout(self) -> None:
-        """Lower the rates of dropout layers with the share of the model's parameters that the budgets leave."""
+    def set_dropout(self, *, lowered: bool) -> None:
+        """Give dropout layers the rates they came with, or lower ones: with the share of parameters that is left."""
         parameters = sum(param.numel() for param in self.model.parameters())
-        kept = parameters - self.layers.size + sum(budget.keep for budget in self.budgets)
-        self.memory[_DROPOUT] = math.sqrt(kept / parameters)
-        self.set_dropout()
-
-    def set_dropout(self) -> None:
-        """Give dropout layers the rates that the memory asks for, as after resuming."""
-        self._dropout.scale(self.memory.get(_DROPOUT, 1.0))
-
-    def restore_dropout(self) -> None:
-        """Give dropout layers the rates that the model came with, for good."""
-        self._dropout.scale(1.0)
+        left = parameters - self.layers.size + sum(budget.keep for budget in self.budgets)
+        self._dropout.scale(math.sqrt(left / parameters) if lowered else 1.0)
 
     def keep_twin(self) -> None:
         """Keep a copy of the current model, optimizer and scheduler as the dense twin."""

@@ -282,6 +282,10 @@ class Method(ABC):
         """
         return phase.kind == "sparse"
 
+    def lowers_dropout(self, phase: Phase) -> bool:
+        """Return True if dropout's rates go down in this phase with the weights that are left."""
+        return False
+
     def notice(self, context: "MethodContext") -> None:
         """Look at the run when a step has ended, in any phase; what it sees may only go into `context.memory`."""
         return

@@ -440,7 +440,7 @@ class Sparsifier:
             key: to_device(value, host if key in self.method.on_host else here)
             for key, value in state["memory"].items()
         }
-        context.set_dropout()
+        self._stepper.set_dropout()
         kept = state["kept_sparse"]
         context.sparse_model = (kept[0], kept[1]) if kept else None
         self._stepper.history = [dict(event) for event in state["history"]]

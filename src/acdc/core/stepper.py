@@ -102,7 +102,7 @@ class Stepper:
         """Remove all hooks on the model and its gradients, for good, and leave the weights as they are."""
         self.masking.lift(keep="effective")
         self.masking.gradients.forget_whole()
-        self.context.restore_dropout()
+        self.context.set_dropout(lowered=False)
         self.state.detach()
         self._next_forward.disarm()
         self._next_forward.release()
@@ -153,6 +153,7 @@ class Stepper:
             phase = self._scheduled_phase()
             self._method.enter(self.context, phase)
             self.context.phase = phase
+            self.set_dropout()
             self.leaks.restart()
         self.state.take_up()
         self._next_forward.disarm()
@@ -177,6 +178,10 @@ class Stepper:
             raise
         self._next_forward.arm()  # the weights change then or at the end of the step, whichever comes first
         self._warn_of_late_start("at backward")
+
+    def set_dropout(self) -> None:
+        """Give dropout layers the rates that the method wants in this phase."""
+        self.context.set_dropout(lowered=self._method.lowers_dropout(self.context.phase))
 
     def _new_latent(self) -> LatentWeights:
         method, context = self._method, self.context

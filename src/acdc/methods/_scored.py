@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
@@ -12,6 +12,7 @@ from acdc.core.method import Method
 from acdc.criteria import Criterion
 from acdc.errors import ArgumentError
 from acdc.methods._knobs import check_fraction
+from acdc.schedule import Phase
 from acdc.sparsity.distributions import Budget, ranks_layers
 from acdc.sparsity.floors import with_floors
 from acdc.sparsity.layers import Layers
@@ -34,10 +35,16 @@ class Scored(Method):
 
     floor      the share of what a layer would keep at its Erdős–Rényi–Kernel density that it keeps at least, where
                layers are ranked together (distribution="global"): 0, the ranking alone, or up to 1.
+
+    dropout    "kept", or "scaled": in the final compressed phase, until detach(), rates of nn.Dropout and its kin are
+               multiplied by the root of the share of parameters that is left in the end (Han et al. 2015, §3.2).
     """
 
     criterion: "_CriterionField" = _MAGNITUDE  # always a Criterion after __post_init__
     floor: float | None = 0.0
+    dropout: Literal["kept", "scaled"] | None = "kept"
+
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"dropout": ("kept", "scaled")}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "criterion", criteria.build(self.criterion))
@@ -65,6 +72,9 @@ class Scored(Method):
         if not self.criterion.supports_shards:
             return f"criterion={self.criterion.name!r} needs whole weights in every process"
         return super().sharding_obstacle()
+
+    def lowers_dropout(self, phase: Phase) -> bool:
+        return self.dropout == "scaled" and phase.final and phase.kind == "sparse"
 
     def looks_at_gradients(self) -> bool:
         return bool(self.criterion.window)
@@ -122,7 +132,8 @@ class Scored(Method):
         context.memory.pop("criterion", None)
 
     def config(self) -> dict[str, Any]:
-        """Return every knob but a floor that is off: checkpoints from before there was one have none."""
+        """Return every knob but those that are off and that checkpoints from before there were any do not have."""
         criterion = None if self.criterion.name == "magnitude" else repr(self.criterion)
         config = {**super().config(), "criterion": criterion}
-        return config if self.floor else {knob: value for knob, value in config.items() if knob != "floor"}
+        off = {"floor": not self.floor, "dropout": self.dropout != "scaled"}
+        return {knob: value for knob, value in config.items() if not off.get(knob)}

@@ -142,8 +142,8 @@ class ACDC(Scored):
     alternates: ClassVar[bool] = True
     raises_sparsity: ClassVar[bool] = True
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **Scored.choices,
         "reset": ("momentum", "all", "nothing"),
-        "dropout": ("kept", "scaled"),
         "twin": ("last", "best", "late", "none"),
     }
     _lines: ClassVar[tuple[str, ...]] = ()  # an instance that for_steps made has its own
@@ -331,8 +331,6 @@ class ACDC(Scored):
                 revive(context, masks)
             return
         self.compress(context, budgets=self._coming_budgets(context), keep_twin=self.makes_twin(context, phase))
-        if self.dropout == "scaled" and phase.final:
-            context.lower_dropout()
 
     def writes_weights(self, phase: Phase) -> bool:
         return self.revive or super().writes_weights(phase)
@@ -396,5 +394,4 @@ class ACDC(Scored):
     def config(self) -> dict[str, Any]:
         """Return every knob but those that are off and that checkpoints of the paper's AC/DC have never held."""
         config = super().config()
-        off = {knob for knob in _LATER if not config[knob]} | ({"dropout"} if self.dropout == "kept" else set())
-        return {knob: value for knob, value in config.items() if knob not in off}
+        return {knob: value for knob, value in config.items() if value or knob not in _LATER}
