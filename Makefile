@@ -130,6 +130,7 @@ matrix: $(STAMP)
 WRN = results/runs/cifar100-wrn28-10-cifar100_20-90-seed0
 CHOSEN = $(addprefix results/runs/cifar100-wrn28-10-,200ep-90-seed1 cifar100_20-90-seed1 dense-seed1)
 CHOSEN95 = $(addprefix results/runs/cifar100-wrn28-10-,200ep-95-seed0 cifar100_20-95-seed0 dense-seed0)
+LESS = $(addprefix results/runs/cifar100-wrn28-10-,200ep-95-less-dropout-seed0-142of200 200ep-95-seed0 cifar100_20-95-seed0 dense-seed0)
 MORE = results/runs/cifar100-wrn28-10-cifar100_20-95-seed0 results/runs/cifar100-wrn28-10-dense-seed0
 
 figure: $(STAMP)
@@ -139,6 +140,7 @@ figure: $(STAMP)
 	$(PY) -m acdc report $(WRN) $(MORE) --figure curves --out docs/wrn-curves.svg
 	$(PY) -m acdc report $(CHOSEN) --figure curves --out docs/wrn-chosen.svg
 	$(PY) -m acdc report $(CHOSEN95) --figure curves --out docs/wrn-chosen-95.svg
+	$(PY) -m acdc report $(LESS) --figure curves --out docs/wrn-less-dropout.svg
 
 browser-test: $(STAMP)
 	$(PY) -m pytest tests/report/browser

@@ -113,6 +113,8 @@ def _described(group: Sequence[dict[str, Any]]) -> tuple[str, str, str, str]:
     training = statistics.mean(one["training"] for one in group)
     about, method = first["recipe"].about.partition(":")[0], first["recipe"].method
     named = f"the paper's phases ({method.schedule})" if method.schedule else "the phases that acdc chooses"
+    if not method.schedule and first["recipe"].model.options.get("dropout"):
+        named += f", dropout {'lowered' if first['lowers_dropout'] else 'kept'}"
     phases = f", {named}" if method.name == "acdc" else ""
     return (
         f"{about}{phases}, {runs.seeds(group)}",

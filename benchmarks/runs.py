@@ -6,7 +6,7 @@ python -m benchmarks.runs RUN [RUN ...]    keep these run folders of `acdc train
 import argparse
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -35,12 +35,13 @@ def keep(source: Path, results: Path = RESULTS, commit: str | None = None, *, un
     A run that is kept already is not overwritten. With `unfinished`, one that ended early is kept, under a name that
     says so, and counts in no table.
     """
-    recipe, complete = load.from_dict(settings_of(source)["recipe"]), (source / "result.json").is_file()
+    settings = settings_of(source)
+    recipe, complete = load.from_dict(settings["recipe"]), (source / "result.json").is_file()
     if complete == unfinished:
         if unfinished:
             raise FileExistsError(f"{source} has a result.json: it is complete; keep it without --unfinished")
         raise FileNotFoundError(f"{source} has no result.json: only complete runs are kept, or --unfinished ones")
-    name = name_of(recipe)
+    name = name_of(recipe, lowers_dropout=lowers_dropout(settings))
     target = results / "runs" / (f"{name}-{len(_rows(source))}of{recipe.epochs}" if unfinished else name)
     copy_run(source, target, commit)
     return target
@@ -51,10 +52,16 @@ def record_commit(kept: Path, commit: str) -> None:
     write_json(kept / "config.json", {**config.settings, "commit": commit})
 
 
-def name_of(recipe: Recipe) -> str:
+def lowers_dropout(settings: Mapping[str, Any]) -> bool:
+    """Return True if the method of these settings lowered dropout in its final phase, as the default does now."""
+    return (settings.get("method") or {}).get("dropout") == "scaled"
+
+
+def name_of(recipe: Recipe, *, lowers_dropout: bool = False) -> str:
     sparsity = f"-{100 * recipe.method.sparsity:g}" if recipe.method.sparsity and recipe.method.name != "dense" else ""
     schedule = f"-{recipe.method.schedule}" if isinstance(recipe.method.schedule, str) else f"-{recipe.epochs}ep"
-    return f"{recipe.name}{'' if recipe.method.name == 'dense' else schedule}{sparsity}-seed{recipe.run.seeds[0]}"
+    phases = "" if recipe.method.name == "dense" else schedule
+    return f"{recipe.name}{phases}{sparsity}{'-less-dropout' * lowers_dropout}-seed{recipe.run.seeds[0]}"
 
 
 def read_all(results: Path = RESULTS) -> list[Kept]:
@@ -69,6 +76,7 @@ def _read(folder: Path) -> Kept:
     return {
         "folder": folder.name,
         "recipe": recipe,
+        "lowers_dropout": lowers_dropout(config.settings),
         "paper": row_for(recipe),
         "models": models,
         "training": training_cost(folder, recipe, result.models[0].dense_flops),
@@ -93,7 +101,7 @@ def grouped(kept: Sequence[Kept]) -> list[list[Kept]]:
     """Group runs that differ only in the seed."""
     groups: dict[str, list[Kept]] = {}
     for one in kept:
-        key = name_of(one["recipe"]).rpartition("-seed")[0]
+        key = name_of(one["recipe"], lowers_dropout=one["lowers_dropout"]).rpartition("-seed")[0]
         groups.setdefault(key, []).append(one)
     return [sorted(group, key=lambda one: one["recipe"].run.seeds[0]) for _, group in sorted(groups.items())]
 

@@ -17,7 +17,8 @@ def test_a_net_is_trained_by_each_variant_once(tmp_path: Path) -> None:
     assert dropout.main([*typed, "--variants", "kept", "default"]) == 0
     rows = {row["variant"]: row for row in read(file)}
     assert len(read(file)) == len(rows) == 2, "none was measured twice"
-    assert rows["kept"]["config"].get("dropout") is None and rows["default"]["config"]["dropout"] == "scaled"
+    assert rows["kept"]["config"].get("dropout") is None
+    assert rows["default"]["config"]["dropout"] == "scaled"
     assert rows["kept"]["score"] != rows["default"]["score"] > 15
     _, header, (cells,), _ = dropout.table(rows.values())
     shown = dict(zip(header, cells, strict=True))

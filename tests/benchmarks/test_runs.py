@@ -79,6 +79,19 @@ def test_seeds_are_one_row_beside_the_paper_s(tmp_path: Path) -> None:
     assert "NVIDIA H200" in note
 
 
+def test_runs_that_lowered_dropout_are_a_row_of_their_own(tmp_path: Path) -> None:
+    phases = {"method__schedule": None, "train__epochs": 200}
+    runs.keep(copy(tmp_path / "kept", **phases), tmp_path)
+    lowered = copy(tmp_path / "lowered", **phases)
+    edit(lowered / "config.json", lambda config: config["method"].update(dropout="scaled"))
+    assert runs.keep(lowered, tmp_path).name == "cifar100-wrn28-10-200ep-90-less-dropout-seed0"
+    lines = [line for line in pages._all_runs(tmp_path).splitlines() if "seed 0" in line]
+    assert [line.partition(" |")[0].rpartition(", dropout ")[2] for line in lines] == [
+        "lowered, seed 0",
+        "kept, seed 0",
+    ]
+
+
 def test_the_distance_to_the_paper_is_told_and_not_judged() -> None:
     assert [runs.beside(ours, 79.1) for ours in ([0.78, 0.782], [0.7915], [])] == ["−1.00", "+0.05", "–"]
     assert runs.beside([0.79], None) == "–"

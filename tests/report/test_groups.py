@@ -57,6 +57,30 @@ def test_a_setting_that_came_after_a_run_has_its_default_there(tmp_path: Path) -
     assert [run.seed for run in one.runs] == [0, 1]
 
 
+def test_a_knob_that_became_the_default_after_a_run_was_off_there(tmp_path: Path) -> None:
+    new = make_run(tmp_path / "new", settings=["method.schedule="])
+    old = make_run(tmp_path / "old", seed=1, settings=["method.schedule="])
+    config = json.loads((old / "config.json").read_text())
+    assert config["method"].pop("dropout") == "scaled"
+    (old / "config.json").write_text(json.dumps(config))
+    labels = [group.label for group in group_runs([read(new), read(old)])]
+    assert labels == ["dropout scaled", "dropout unset"]
+
+
+def test_a_label_names_no_more_than_it_needs(tmp_path: Path) -> None:
+    """Of the knobs that follow from chosen phases only the one that two runs differ in."""
+    paper = make_run(tmp_path / "paper", settings=['method.schedule="paper"'])
+    lowered = make_run(tmp_path / "lowered", settings=["method.schedule="])
+    kept = make_run(tmp_path / "kept", settings=["method.schedule="])
+    config = json.loads((kept / "config.json").read_text())
+    del config["method"]["dropout"]
+    (kept / "config.json").write_text(json.dumps(config))
+    labels = [group.label for group in group_runs([read(run) for run in (paper, lowered, kept)])]
+    assert labels == [
+        "schedule paper, dropout unset", "chosen phases, dropout scaled", "chosen phases, dropout unset"
+    ]  # fmt: skip
+
+
 def test_labels_say_what_differs(tmp_path: Path) -> None:
     one = make_run(tmp_path / "one", settings=["optimizer.lr=0.05"])
     other = make_run(tmp_path / "other", settings=["train.epochs=20", 'method.reset="all"'])

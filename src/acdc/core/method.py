@@ -78,6 +78,7 @@ class Method(ABC):
     supports_shards: ClassVar[bool] = False  # whether it works on this process's part of every tensor alone
     decided_by: ClassVar[str] = "training"  # what decides the sparsity if none can be set
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # knobs that accept one of a few words
+    off: ClassVar[Mapping[str, Any]] = {}  # what turns a knob off that older versions did not have; see `config`
 
     def __post_init__(self) -> None:
         kind = type(self).__name__
@@ -266,8 +267,15 @@ class Method(ABC):
         return False
 
     def config(self) -> dict[str, Any]:
-        """Return every knob as plain data, which checkpoints are checked against."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "epochs"}
+        """Return every knob as plain data, which checkpoints are checked against.
+
+        Those that are off are left out where `off` names them: checkpoints from before there were any have none.
+        """
+        knobs = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "epochs"}
+        used = {
+            knob: value for knob, value in knobs.items() if knob not in self.off or value not in (self.off[knob], None)
+        }
+        return {knob: _plain(value) for knob, value in used.items()}
 
     # Actions during a run
 

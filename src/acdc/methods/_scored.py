@@ -45,6 +45,7 @@ class Scored(Method):
     dropout: Literal["kept", "scaled"] | None = "kept"
 
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"dropout": ("kept", "scaled")}
+    off: ClassVar[Mapping[str, Any]] = {"floor": 0.0, "dropout": "kept"}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "criterion", criteria.build(self.criterion))
@@ -132,8 +133,4 @@ class Scored(Method):
         context.memory.pop("criterion", None)
 
     def config(self) -> dict[str, Any]:
-        """Return every knob but those that are off and that checkpoints from before there were any do not have."""
-        criterion = None if self.criterion.name == "magnitude" else repr(self.criterion)
-        config = {**super().config(), "criterion": criterion}
-        off = {"floor": not self.floor, "dropout": self.dropout != "scaled"}
-        return {knob: value for knob, value in config.items() if not off.get(knob)}
+        return {**super().config(), "criterion": None if self.criterion.name == "magnitude" else repr(self.criterion)}

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 # What is chosen with epochs, but for rise and floor, which depend on the steps; and with a schedule.
 _CHOSEN: dict[str, Any] = {"ramp": 0.2, "reset": "nothing", "criterion": "preconditioned", "dropout": "scaled"}
-_LATER = ("begin", "cycles", "rise", "late_rise", "ramp", "ease", "own_timesteps")
 _PAPER: dict[str, Any] = {
     "rise": 0.0,
     "late_rise": 0.0,
@@ -145,6 +144,12 @@ class ACDC(Scored):
         **Scored.choices,
         "reset": ("momentum", "all", "nothing"),
         "twin": ("last", "best", "late", "none"),
+    }
+    off: ClassVar[Mapping[str, Any]] = {
+        **Scored.off,
+        **dict.fromkeys(("begin", "cycles"), None),
+        **dict.fromkeys(("rise", "late_rise", "ramp", "ease"), 0.0),
+        "own_timesteps": False,
     }
     _lines: ClassVar[tuple[str, ...]] = ()  # an instance that for_steps made has its own
 
@@ -390,8 +395,3 @@ class ACDC(Scored):
 
     def makes_twin(self, context: MethodContext, phase: Phase) -> bool:
         return self.twin != "none" and super().makes_twin(context, phase)
-
-    def config(self) -> dict[str, Any]:
-        """Return every knob but those that are off and that checkpoints of the paper's AC/DC have never held."""
-        config = super().config()
-        return {knob: value for knob, value in config.items() if value or knob not in _LATER}

@@ -111,9 +111,12 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     cells = [(settings.get("method.name"), settings.get("method.sparsity")) for settings in firsts]
     if all(run.cell for run in runs) and len({*cells}) == len(cells):
         differing = ["method.name", *(["method.sparsity"] if len({share for _, share in cells} - {None}) > 1 else [])]
-    typed = [key for key in differing if not _followed(key, runs)]
-    if len({_label(settings, typed) for settings in firsts}) == len(firsts):
-        differing = typed
+    telling = [key for key in differing if not _followed(key, runs)]
+    for key in differing:  # what followed from the phases is named only where nothing else tells two settings apart
+        if key not in telling and _tell_apart(firsts, [*telling, key]) > _tell_apart(firsts, telling):
+            telling.append(key)
+    if _tell_apart(firsts, telling) == len(firsts):
+        differing = telling
     groups, copied = [], {setting for setting, copy in together if copy}
     for number, (((setting, _), members), settings) in enumerate(zip(together.items(), firsts, strict=True)):
         seeds = sorted((runs[index] for index in members), key=lambda run: (run.seed is None, run.seed))
@@ -140,6 +143,11 @@ def _differs(key: str, firsts: Sequence[Mapping[str, Any]]) -> bool:
     return any(len(different) > 1 for different in values.values())
 
 
+def _tell_apart(firsts: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
+    """Return how many labels these settings give."""
+    return len({_label(settings, keys) for settings in firsts})
+
+
 def _followed(key: str, runs: Sequence[Run]) -> bool:
     """Return True if no run's recipe has this knob of its method: it follows from the phases, which are named."""
     knob = key.removeprefix("method.")
@@ -152,7 +160,8 @@ def _followed(key: str, runs: Sequence[Run]) -> bool:
 def _settings(run: Run) -> dict[str, Any]:
     """Return the recipe's settings by dotted names; those of the method as built, including its defaults.
 
-    A setting introduced after the run has its default: the recipe's from reading it, the method's from building it.
+    A setting introduced after the run has its default: the recipe's from reading it, the method's from building it. A
+    knob of `Method.off` was off.
     """
     recipe, built = dict(run.config.recipe.settings), run.config.method
     method = None
@@ -160,7 +169,7 @@ def _settings(run: Run) -> dict[str, Any]:
         recipe, method = run.recipe.to_dict(), run.recipe.build_method()
         recipe["train"]["epochs"] = run.recipe.epochs  # even if they come from the name of a schedule
     if built:
-        newer = method.config() if method else {}
+        newer = {knob: value for knob, value in method.config().items() if knob not in method.off} if method else {}
         recipe["method"] = {**newer, **built.settings, "schedule": run.config.recipe.method.settings.get("schedule")}
     if run.cell:
         recipe["method"] = {**recipe.get("method", {}), "name": run.cell.variant}
