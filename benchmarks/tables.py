@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks import (
     budgets,
     comparisons,
+    dropout,
     language_results,
     language_tables,
     longer,
@@ -173,13 +174,15 @@ def _blocks(results: Path) -> dict[Path, dict[str, str]]:
 
 
 def _shocks(results: Path) -> dict[str, str]:
-    """Return the tables of decompressions, of remedies against their shock, of twins, and of pruned trained nets."""
+    """Return the tables of decompressions, remedies against their shock, twins, pruned trained nets, and dropout."""
     steps, measured = shock.rows_of(results / "shock.jsonl"), read(results / "remedies.jsonl")
     problems = sorted({row["problem"] for row in measured})
     tables = [remedies.table([row for row in measured if row["problem"] == problem]) for problem in problems]
     kept, tuned = read(results / "twins.jsonl"), read(results / "pretrained.jsonl")
+    dropped = read(results / "dropout.jsonl")
     return {
         "twins": markdown(twins.table(kept)).partition("\n\n")[2] if kept else "",
+        "dropout": markdown(dropout.table(dropped)).partition("\n\n")[2] if dropped else "",
         "pretrained": markdown(pretrained.table(tuned)).partition("\n\n")[2] if tuned else "",
         "shock": markdown(shock.table(steps)).partition("\n\n")[2] if steps else "",
         "remedies": "".join(map(markdown, tables)).lstrip("\n"),
