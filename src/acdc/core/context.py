@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from acdc.core import returning
-from acdc.core.dropout import DropoutRates
+from acdc.core.dropout import lower_dropout, restore_dropout
 from acdc.core.hooks import loss_scale, reset_state
 from acdc.core.latent import Bundle
 from acdc.core.masking import Masking
@@ -74,7 +75,8 @@ class MethodContext:
         self.show_warning: Callable[[str], None] = warn_user  # trainers with their own console print a line instead
         self.scheduler = scheduler
         self._method, self._masking, self._state = method, masking, state
-        self._dropout = DropoutRates(model)
+        self._lowered: list[nn.Module] = []  # dropout layers, by this run
+        restore_dropout(model.modules())  # after a run that was not detached, or in a copy of its model
         self._positions = {weight.name: index for index, weight in enumerate(layers.weights)}
         self._warned: set[str] = set()
 
@@ -198,10 +200,14 @@ class MethodContext:
             )
 
     def set_dropout(self, *, lowered: bool) -> None:
-        """Give dropout layers the rates they came with, or lower ones: with the share of parameters that is left."""
-        parameters = sum(param.numel() for param in self.model.parameters())
+        """Lower the rates of dropout layers by what the budgets leave of the model's parameters, or bring them back."""
+        if not lowered:
+            restore_dropout(self._lowered)
+            self._lowered = []
+            return
+        parameters = sum(param.numel() for param in self.model.parameters() if not is_lazy(param))
         left = parameters - self.layers.size + sum(budget.keep for budget in self.budgets)
-        self._dropout.scale(math.sqrt(left / parameters) if lowered else 1.0)
+        self._lowered += lower_dropout(self.model, math.sqrt(left / parameters))
 
     def keep_twin(self) -> None:
         """Keep a copy of the current model, optimizer and scheduler as the dense twin."""

@@ -1,32 +1,48 @@
 """The rates of a model's dropout layers, lowered while it is sparse.
 
-Dropout keeps a large net from fitting its data too closely. A net that has lost most of its weights cannot do so
-anyway, and the same rate then costs accuracy. Han et al. (2015, §3.2) lower it with the share C of connections that is
-left, as the square root: C grows with the square of the number of values that dropout acts on.
+Dropout keeps a large net from fitting its data too closely. A net that has lost most of its weights cannot do that so
+easily, and the same rate then costs accuracy. Han et al. (2015, §3.2) lower it with the share C of a layer's
+connections that is left, as the square root: C grows with the square of the number of values that dropout acts on.
 
-    p ← p · √C
+    p ← p · √C        here with the share of the whole model's parameters
 
-Layers are nn.Dropout and its kin. Rates that a module keeps elsewhere (attention, F.dropout(x, self.rate)) are not
-seen.
+Layers are nn.Dropout, nn.Dropout1d to 3d, nn.AlphaDropout and nn.FeatureAlphaDropout. Rates that a module keeps
+elsewhere (nn.MultiheadAttention, F.dropout(x, self.rate)) are not seen.
 """
+
+from collections.abc import Iterable
+from typing import TypeGuard
 
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-
-class DropoutRates:
-    """The rates that a model came with, and the factor by which they are multiplied now."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._rates = {module: module.p for module in dropout_layers(model)}
-
-    def scale(self, factor: float) -> None:
-        """Multiply the rates that the model came with by a factor; 1 brings them back."""
-        for module, rate in self._rates.items():
-            if module.p != rate * factor:  # compiled graphs are of one rate: no write without need
-                module.p = rate * factor
+_RATES = "_acdc_rates"  # of a lowered layer: its rate before and now; copies and pickles of a model bring it along
 
 
-def dropout_layers(model: nn.Module) -> list[_DropoutNd]:
-    """Return the dropout layers whose rate is not 0."""
-    return [module for module in model.modules() if isinstance(module, _DropoutNd) and module.p]
+def dropout_rates(model: nn.Module) -> list[float]:
+    """Return the rates of the model's dropout layers that can be set."""
+    return [module.p for module in model.modules() if _is_settable(module)]
+
+
+def lower_dropout(model: nn.Module, factor: float) -> list[nn.Module]:
+    """Multiply the rates of the model's dropout layers by a factor; return those that were not lowered already."""
+    layers = [module for module in model.modules() if _is_settable(module) and _RATES not in vars(module)]
+    for module in layers:
+        before, module.p = module.p, module.p * factor
+        setattr(module, _RATES, (before, module.p))
+    return [*layers]
+
+
+def restore_dropout(modules: Iterable[nn.Module]) -> None:
+    """Give lowered layers the rates they had; one whose rate was set since keeps it."""
+    for module in modules:
+        if _RATES in vars(module):
+            before, now = vars(module)[_RATES]
+            if _is_settable(module) and module.p == now:
+                module.p = before
+            delattr(module, _RATES)
+
+
+def _is_settable(module: nn.Module) -> TypeGuard[_DropoutNd]:
+    """Return True for a dropout layer with a plain number for its rate."""
+    return isinstance(module, _DropoutNd) and isinstance(vars(module).get("p"), int | float)

@@ -266,10 +266,11 @@ class Method(ABC):
         """Return True if the twin is the best dense model reported, rather than the last."""
         return False
 
-    def config(self) -> dict[str, Any]:
+    def config(self, model: nn.Module | None = None) -> dict[str, Any]:
         """Return every knob as plain data, which checkpoints are checked against.
 
-        Those that are off are left out where `off` names them: checkpoints from before there were any have none.
+        Those that are off are left out where `off` names them: checkpoints from before there were any have none. So are
+        those that make no difference to this `model`.
         """
         knobs = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "epochs"}
         used = {

@@ -423,7 +423,7 @@ class Sparsifier:
         if not whole:
             state = unflatten(state, self._stepper.weights)
         check_structure(state)
-        check_identity(state, self._identity())
+        check_identity(state, self._identity(), off=self.method.off)
         owners = {"model": self._model, "optimizer": self._optimizer}
         check_fit(state, method=self.method, layers=self.layers, whole=whole, **owners)
         if whole and self._stepper.sharded:
@@ -450,7 +450,7 @@ class Sparsifier:
         return {
             "version": 1,
             "method": self.method.name,
-            "config": self.method.config(),
+            "config": self.method.config(self._model),
             "steps_per_epoch": self.context.steps_per_epoch,
             "layers": {name: list(weight.param.shape) for name, weight in self._stepper.weights.items()},
         }

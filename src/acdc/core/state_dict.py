@@ -56,8 +56,11 @@ def check_structure(state: Mapping[str, Any]) -> None:
     check(dict(state), SparsifierState, "sparsifier")
 
 
-def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raise a ValueError unless the state belongs to this method, these settings and such a model."""
+def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any], off: Mapping[str, Any]) -> None:
+    """Raise a ValueError unless the state belongs to this method, these settings and such a model.
+
+    Knobs that a state does not have because they were `off` have these values.
+    """
     if state["version"] != expected["version"]:
         raise ValueError(
             f"this state dict has version {state['version']}; this release of acdc reads version {expected['version']}"
@@ -77,12 +80,14 @@ def check_identity(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
             "Build the model and the method's include/exclude as in the run that saved it"
         )
     saved = {**state["config"], "steps_per_epoch": state["steps_per_epoch"]}
-    for knob, value in {**expected["config"], "steps_per_epoch": expected["steps_per_epoch"]}.items():
-        if knob not in saved:
+    left_out = {knob: off[knob] for knob in saved if knob in off}
+    for knob, value in {**left_out, **expected["config"], "steps_per_epoch": expected["steps_per_epoch"]}.items():
+        if knob not in saved and knob not in off:
             raise ValueError(f"sparsifier.config: {knob} is missing")
-        if saved[knob] != value:
+        before = saved.get(knob, off.get(knob))
+        if before != value:
             raise ValueError(
-                f"this state dict was saved with {knob}={_short(saved[knob])}, but the attached method has "
+                f"this state dict was saved with {knob}={_short(before)}, but the attached method has "
                 f"{knob}={_short(value)}; a run must resume with the settings it started with: change {knob} back"
             )
 

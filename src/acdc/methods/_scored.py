@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
+from torch import nn
 
 from acdc import criteria
 from acdc.core.context import MethodContext
+from acdc.core.dropout import dropout_rates
 from acdc.core.method import Method
 from acdc.criteria import Criterion
 from acdc.errors import ArgumentError
@@ -36,8 +38,9 @@ class Scored(Method):
     floor      the share of what a layer would keep at its Erdős–Rényi–Kernel density that it keeps at least, where
                layers are ranked together (distribution="global"): 0, the ranking alone, or up to 1.
 
-    dropout    "kept", or "scaled": in the final compressed phase, until detach(), rates of nn.Dropout and its kin are
-               multiplied by the root of the share of parameters that is left in the end (Han et al. 2015, §3.2).
+    dropout    "kept", or "scaled": in the final compressed phase, from its beginning to detach(), rates of nn.Dropout
+               and its kin are multiplied by the root of the share of parameters that the target leaves (Han et al.
+               2015, §3.2).
     """
 
     criterion: "_CriterionField" = _MAGNITUDE  # always a Criterion after __post_init__
@@ -132,5 +135,8 @@ class Scored(Method):
         context.compress(scores=scores, budgets=budgets, keep_twin=keep_twin)
         context.memory.pop("criterion", None)
 
-    def config(self) -> dict[str, Any]:
-        return {**super().config(), "criterion": None if self.criterion.name == "magnitude" else repr(self.criterion)}
+    def config(self, model: nn.Module | None = None) -> dict[str, Any]:
+        config = super().config(model)
+        if model is not None and not dropout_rates(model):
+            config.pop("dropout", None)
+        return {**config, "criterion": None if self.criterion.name == "magnitude" else repr(self.criterion)}

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from torch import nn
 
 from acdc.core.context import MethodContext
-from acdc.core.dropout import dropout_layers
+from acdc.core.dropout import dropout_rates
 from acdc.errors import ArgumentError, check_whole
 from acdc.methods._choice import RISE, Choice, choose, describe
 from acdc.methods._knobs import check_fraction
@@ -105,7 +105,7 @@ class ACDC(Scored):
                   its state, or "nothing", which is chosen: weights that come back have none.
     dropout       whether rates of nn.Dropout and its kin are "kept" all through (the paper) or "scaled", which is
                   chosen: in the final compressed phase, until detach(), they are multiplied by the root of the share
-                  of parameters that is left (Han et al. 2015). Every graph of torch.compile is compiled once more.
+                  of parameters that the target leaves (Han et al. 2015). A compiled model is then compiled once more.
 
     Never chosen:
 
@@ -312,10 +312,10 @@ class ACDC(Scored):
         return fitted
 
     def choices_made(self, model: nn.Module | None = None) -> tuple[str, ...]:
-        if not self._lines or self.dropout != "scaled" or model is None or not dropout_layers(model):
+        if not self._lines or self.dropout != "scaled" or model is None or not any(dropout_rates(model)):
             return self._lines
         what, why = self._lines
-        return f"{what.removesuffix('.')}; dropout lowered with the weights that are left in the last phase.", why
+        return f"{what.removesuffix('.')}; nn.Dropout lowered in the last phase, to suit what the target leaves.", why
 
     # What it does
 

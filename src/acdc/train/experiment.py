@@ -313,7 +313,7 @@ def _begin(prepared: PreparedRun, setting: Setting, out: Path, resume: Checkpoin
             "warnings": list(prepared.warnings),
             "started": now,
             "recipe": recipe.to_dict(),
-            "method": {"name": method.name, **method.config()} if method else {"name": "dense"},
+            "method": {"name": method.name, **method.config(prepared.skeleton)} if method else {"name": "dense"},
             "steps_per_epoch": data.loaders.train.steps,
             "data": data.identity(),
             "notes": list(data.notes),

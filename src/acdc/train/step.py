@@ -21,7 +21,7 @@ from acdc.train.precision import autocast
 from acdc.train.tasks import ImageClassification, Task
 
 _WARM = 3  # eager steps before the first capture: cuDNN chooses its kernels, the allocator and the optimizer settle
-_CHANGED = 2  # before others: the first of a phase runs no compiled code, the second compiles what came with it
+_WARM_AGAIN = 2  # before others: the first of a phase runs no compiled code, the second compiles what came with it
 _EVERY = 0.5  # seconds between two readings of the running loss
 
 
@@ -186,7 +186,7 @@ class Step:
     def _replay(self, images: Tensor, labels: Tensor, phase: object) -> None:
         captured = (phase, images.shape)  # progressive resizing changes the shape from epoch to epoch
         if captured != self._captured:
-            self._captured, self._graph, self._warm = captured, None, max(self._warm, _CHANGED)
+            self._captured, self._graph, self._warm = captured, None, max(self._warm, _WARM_AGAIN)
         if self._graph is None and self._warm:
             self._warm -= 1
             self._eager(self.fast, images, labels)
