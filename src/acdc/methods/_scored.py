@@ -78,7 +78,7 @@ class Scored(Method):
         return super().sharding_obstacle()
 
     def lowers_dropout(self, phase: Phase) -> bool:
-        return self.dropout == "scaled" and phase.final and phase.kind == "sparse"
+        return self.dropout == "scaled" and phase.final
 
     def looks_at_gradients(self) -> bool:
         return bool(self.criterion.window)
