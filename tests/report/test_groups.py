@@ -64,7 +64,7 @@ def test_a_knob_that_became_the_default_after_a_run_was_off_there(tmp_path: Path
     assert config["method"].pop("dropout") == "scaled"
     (old / "config.json").write_text(json.dumps(config))
     labels = [group.label for group in group_runs([read(new), read(old)])]
-    assert labels == ["dropout scaled", "dropout unset"]
+    assert labels == ["dropout scaled", "dropout kept"]
 
 
 def test_a_label_names_no_more_than_it_needs(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_label_names_no_more_than_it_needs(tmp_path: Path) -> None:
     (kept / "config.json").write_text(json.dumps(config))
     labels = [group.label for group in group_runs([read(run) for run in (paper, lowered, kept)])]
     assert labels == [
-        "schedule paper, dropout unset", "chosen phases, dropout scaled", "chosen phases, dropout unset"
+        "schedule paper, dropout kept", "chosen phases, dropout scaled", "chosen phases, dropout kept"
     ]  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_labels_leave_out_what_follows_from_the_phases(tmp_path: Path) -> None:
     edited = make_run(tmp_path / "edited", settings=["method.schedule=", "method.ramp=0.5"])
     assert [group.label for group in group_runs([read(paper), read(chosen)])] == ["schedule paper", "chosen phases"]
     labels = [group.label for group in group_runs([read(paper), read(chosen), read(edited)])]
-    assert labels == ["schedule paper, ramp unset", "chosen phases, ramp 0.2", "chosen phases, ramp 0.5"]
+    assert labels == ["schedule paper, ramp 0.0", "chosen phases, ramp 0.2", "chosen phases, ramp 0.5"]
 
 
 def test_the_table_has_mean_and_deviation(runs: list[Path]) -> None:

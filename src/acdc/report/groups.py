@@ -169,7 +169,7 @@ def _settings(run: Run) -> dict[str, Any]:
         recipe, method = run.recipe.to_dict(), run.recipe.build_method()
         recipe["train"]["epochs"] = run.recipe.epochs  # even if they come from the name of a schedule
     if built:
-        newer = {knob: value for knob, value in method.config().items() if knob not in method.off} if method else {}
+        newer = {**method.config(), **method.off} if method else {}
         recipe["method"] = {**newer, **built.settings, "schedule": run.config.recipe.method.settings.get("schedule")}
     if run.cell:
         recipe["method"] = {**recipe.get("method", {}), "name": run.cell.variant}
