@@ -273,10 +273,8 @@ class Method(ABC):
         those that make no difference to this `model`.
         """
         knobs = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "epochs"}
-        used = {
-            knob: value for knob, value in knobs.items() if knob not in self.off or value not in (self.off[knob], None)
-        }
-        return {knob: _plain(value) for knob, value in used.items()}
+        off = [knob for knob, value in self.off.items() if knobs[knob] in (value, None)]
+        return {knob: _plain(value) for knob, value in knobs.items() if knob not in off}
 
     # Actions during a run
 
